@@ -1,0 +1,40 @@
+# Two commands a newcomer needs: `make pretrain` and `make test`. Everything runs in .venv, made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: pretrain test test-all lint check clean
+
+pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
+	$(BIN)/orchestrator submit pretrain
+
+test: $(VENV)/.dev  ## all tests but those marked slow
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-all: $(VENV)/.dev  ## all tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev  ## style, types, floors, file length
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tests/file_length.py
+
+check: lint test  ## what a change must pass
+	$(BIN)/python -m pip check
+
+clean:  ## removes the environment and what tools left
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[dev]"
+	touch $@ $(VENV)/.user

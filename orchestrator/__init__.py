@@ -1,0 +1,41 @@
+"""Plan, submit, follow and resume the pretraining of BERT, on this machine or in the cloud.
+
+    from orchestrator import Orchestrator
+
+    run = Orchestrator().submit(recipe="tiny")
+    print(run.wait().metrics)
+
+Names are loaded when they are first used: importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client import Orchestrator, Run
+    from orchestrator.errors import UserError
+    from orchestrator.plan import Plan
+    from orchestrator.runs import RunState, RunStatus
+    from orchestrator.specs.job import PretrainSpec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Orchestrator": "orchestrator.client",
+    "Plan": "orchestrator.plan",
+    "PretrainSpec": "orchestrator.specs.job",
+    "Run": "orchestrator.client",
+    "RunState": "orchestrator.runs",
+    "RunStatus": "orchestrator.runs",
+    "UserError": "orchestrator.errors",
+}
+
+__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "UserError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,181 @@
+"""The folder of a local run, and who may write what in it.
+
+RUN/
+  spec.yaml plan.json request.json config.json   written once, at submission
+  code/            the snapshot that runs
+  state.json       written by the supervisor alone (before it, by submission)
+  lock             held by the supervisor as long as it lives
+  cancel           made by whoever asks the run to end
+  logs/            rank-0.log ..., agent-0.log, supervisor.log
+  exits/           what each rank of an attempt ended with
+  outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json
+  reserve          bytes set aside so that a full disk can still be reported
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator.errors import ConflictError
+from orchestrator.runs import RunState
+from train_jobs.config.base import Config
+
+RESERVE_BYTES = 256 * 1024
+SUPERVISOR_LOST = "supervisor lost: its process ended without a word (killed, or the machine restarted)"
+
+
+class LocalState(Config):
+    """state.json: what the supervisor knows."""
+
+    state: RunState
+    """Where the run stands."""
+    created: float
+    """Submission, seconds since the epoch."""
+    started: float | None = None
+    """Start of the last attempt."""
+    ended: float | None = None
+    """End of the last attempt."""
+    attempt: int = 1
+    """How often it was started."""
+    exit_code: int | None = None
+    """The job's exit code."""
+    reason: str | None = None
+    """Why it ended so."""
+    ranks: dict[int, int] = {}  # noqa: RUF012 - pydantic copies defaults
+    """Exit codes of the last attempt, by rank."""
+    pid: int | None = None
+    """The supervisor's process id; to be trusted only while the lock is held."""
+    mlflow_run_id: str | None = None
+    """The MLflow run of this run."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def code(self) -> Path:
+        """The snapshot that runs."""
+        return self.path / "code"
+
+    @property
+    def config(self) -> Path:
+        """What the job reads."""
+        return self.path / "config.json"
+
+    @property
+    def outputs(self) -> Path:
+        """What the job writes."""
+        return self.path / "outputs"
+
+    @property
+    def metrics(self) -> Path:
+        """The job's reports."""
+        return self.outputs / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Log files."""
+        return self.path / "logs"
+
+    @property
+    def cancel_file(self) -> Path:
+        """Exists when the run was asked to end."""
+        return self.path / "cancel"
+
+    def rank_log(self, rank: int) -> Path:
+        """The log of one rank, over all attempts."""
+        return self.logs / f"rank-{rank}.log"
+
+    def exits(self, attempt: int) -> Path:
+        """Folder of the exit codes of an attempt."""
+        return self.path / "exits" / f"attempt-{attempt}"
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder."""
+        document: dict[str, Any] = json.loads((self.path / name).read_text())
+        return document
+
+    def read_state(self) -> LocalState:
+        """state.json, or what it should say: a run whose lock is free is not running, whatever it says."""
+        state = LocalState.model_validate_json((self.path / "state.json").read_text())
+        if state.state.terminal or self.locked():
+            return state
+        # the supervisor may have written its last word and let go of the lock between the two looks
+        state = LocalState.model_validate_json((self.path / "state.json").read_text())
+        if state.state.terminal:
+            return state
+        return state.model_copy(update={"state": RunState.FAILED, "reason": SUPERVISOR_LOST, "exit_code": 1})
+
+    def write_state(self, state: LocalState) -> None:
+        """Replaces state.json as a whole; frees the reserve first if the disk is full."""
+        try:
+            write_whole(self.path / "state.json", state.model_dump_json(indent=1))
+        except OSError:
+            (self.path / "reserve").unlink(missing_ok=True)
+            write_whole(self.path / "state.json", state.model_dump_json(indent=1))
+
+    def reserve(self) -> None:
+        """Sets bytes aside for the last words on a full disk."""
+        (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
+
+    def locked(self) -> bool:
+        """True while a supervisor lives."""
+        try:
+            with (self.path / "lock").open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+        return False
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the run's lock; the kernel lets go of it when the process dies, however it dies.
+
+        Raises:
+            ConflictError: another supervisor holds it.
+        """
+        with (self.path / "lock").open("ab") as stream:
+            _lock(stream, self.name)
+            yield
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old content or the new, never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _lock(stream: IO[bytes], name: str) -> None:
+    import time
+
+    for _ in range(50):  # a reader that asks whether we live holds it for an instant
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.02)
+    raise ConflictError(f"run {name} is being supervised already", fix=f"orchestrator status {name}")

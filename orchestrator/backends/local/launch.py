@@ -1,0 +1,146 @@
+"""What is started for a local run: torchrun's agent, and below it ranks with a log and an exit code each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+from orchestrator.backends.base import Request
+from orchestrator.backends.local.files import RunFolder
+from orchestrator.errors import ConflictError
+
+LOOPBACK = "127.0.0.1"
+RUN_VARIABLE = "ORCHESTRATOR_RUN"  # every process of a run carries its folder
+PR_SET_PDEATHSIG = 1
+
+# The shell appends both streams to one file a rank, and leaves the exit code of a rank that could not leave it itself.
+# TERM is caught, not ignored: an ignored signal would be inherited by the rank, a caught one is reset for it.
+RANK_WRAPPER = (
+    'trap : TERM; "$0" "$@" >>"$RUN_LOGS/rank-$RANK.log" 2>&1; code=$?; echo $code >"$RUN_EXITS/rank-$RANK"; exit $code'
+)
+
+
+class LocalRequest(Request):
+    """What runs on this machine."""
+
+    command: list[str]
+    """The command of each rank."""
+    processes: int
+    """Ranks."""
+    threads: int
+    """CPU threads of each rank."""
+    device: str
+    """cpu or gpu."""
+    master_port: int
+    """Rendezvous port on the loopback interface; 0: any free one."""
+    variables: dict[str, str]
+    """Environment variables beyond those of the caller."""
+    snapshot: str
+    """SHA-256 of the code."""
+    tracking_uri: str
+    """MLflow store."""
+    experiment: str
+    """MLflow experiment."""
+    token_stores: str
+    """Folder of prepared data, shared by all runs."""
+
+
+def check_port(port: int) -> None:
+    """Raises ConflictError if the rendezvous port is taken; 0 never is."""
+    if port == 0:
+        return
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as problem:
+            raise ConflictError(
+                f"port {port} is in use",
+                facts={"where": f"compute.master_port on {LOOPBACK}", "says": problem.strerror},
+                fix="--set compute.master_port=0 (any free port)",
+            ) from None
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start_agent(
+    run: RunFolder, request: LocalRequest, *, attempt: int, tracking: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts torchrun's agent for all ranks of this machine."""
+    exits = run.exits(attempt)
+    exits.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", "1", "--node-rank", "0", "--nproc-per-node", str(request.processes)),
+        *("--master-addr", LOOPBACK, "--master-port", str(request.master_port or free_port())),
+        *("--max-restarts", "0", "--no-python", "/bin/sh", "-c", RANK_WRAPPER),
+        *request.command,
+    ]
+    with (run.logs / "agent-0.log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=run.code,
+            env={**os.environ, **_variables(run, request, exits), **tracking},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+
+
+def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, str]:
+    ours = {
+        RUN_VARIABLE: str(run.path),
+        "RUN_LOGS": str(run.logs),
+        "RUN_EXITS": str(exits),
+        "PYTHONPATH": str(run.code),  # the snapshot, and nothing else of the caller's
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(request.threads),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+    }
+    if request.device == "cpu":
+        ours["CUDA_VISIBLE_DEVICES"] = ""
+    return {**ours, **request.variables}
+
+
+def _die_with_parent() -> None:
+    """A supervisor that is killed takes its agent along: SIGTERM, upon which the ranks save and stop."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Process ids that carry a run's folder in their environment, but for this process."""
+    found = []
+    needle = f"{RUN_VARIABLE}={folder}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # gone, or another user's
+    return found
+
+
+def kill_leftovers(folder: Path) -> None:
+    """SIGKILL to whatever still carries the run's folder."""
+    for pid in processes_of(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

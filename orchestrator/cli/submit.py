@@ -1,0 +1,155 @@
+"""submit, plan, validate: from a spec to a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client import Run
+    from orchestrator.plan import Plan
+
+KINDS = ("pretrain",)
+
+
+def add_verbs(verbs: Any) -> None:
+    """Adds the verbs to the parser."""
+    submit = verbs.add_parser(
+        "submit",
+        help="start a job and follow it",
+        description="Start a job and follow it. Ctrl-C stops following, never the job.",
+        epilog="example:\n  orchestrator submit pretrain --data notes/ --set train.steps=2000",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_spec(submit)
+    submit.add_argument("--dry-run", "--dryrun", action="store_true", help="print plan and request, start nothing")
+    submit.add_argument("-d", "--detach", action="store_true", help="return once the run is started")
+    submit.add_argument("--new", action="store_true", help="another run, even if there is one of the same hash")
+    submit.set_defaults(run=run_submit)
+    plan = verbs.add_parser("plan", help="show what submit would do", description="Show what submit would do.")
+    _add_spec(plan)
+    plan.add_argument("--new", action="store_true", help="plan another run of the same hash")
+    plan.set_defaults(run=run_plan)
+    validate = verbs.add_parser("validate", help="check a spec", description="Check a spec; name all that is wrong.")
+    _add_spec(validate)
+    validate.set_defaults(run=run_validate)
+
+
+def _add_spec(parser: argparse.ArgumentParser) -> None:
+    from orchestrator.cli.arguments import add_output
+
+    parser.add_argument("kind", choices=KINDS, help="which job")
+    parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
+    parser.add_argument("-n", "--name", help="first part of the run's name")
+    parser.add_argument("-b", "--backend", help="where to run: local (default)")
+    parser.add_argument("--recipe", help="preset of the job: tiny (default), small, base, large")
+    parser.add_argument(
+        "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
+    parser.add_argument("--env", action="append", default=[], metavar="K[=V]", help="environment variable of the job")
+    parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="label of the run")
+    add_output(parser)
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from orchestrator.cli.arguments import pairs
+    from orchestrator.cli.render import hint
+    from orchestrator.client import Orchestrator
+    from orchestrator.specs import Flag
+
+    given: dict[str, tuple[Any, str]] = {
+        "name": (arguments.name, "--name"),
+        "backend": (arguments.backend, "--backend"),
+        "recipe": (arguments.recipe, "--recipe"),
+        "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),
+        "compute.processes_per_node": (arguments.processes, "--processes"),
+        "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
+        "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),
+    }
+    flags = {path: Flag(value, name) for path, (value, name) in given.items() if value is not None}
+    plan = Orchestrator().plan(arguments.kind, file=arguments.file, flags=flags, sets=arguments.sets)
+    for warning in plan.warnings:
+        hint(f"warning: {warning}")
+    return plan
+
+
+def run_validate(arguments: argparse.Namespace) -> int:
+    """Prints the run's name if all is well."""
+    from orchestrator.cli.render import print_document
+
+    plan = _plan(arguments)
+    if arguments.output != "text":
+        print_document({"valid": True, "name": plan.name}, arguments.output)
+    else:
+        print(f"valid: {plan.name}")
+    return 0
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Prints plan and request."""
+    from orchestrator.cli.render import print_document
+    from orchestrator.client import Orchestrator
+
+    plan = _plan(arguments)
+    request = Orchestrator().request(plan, new=arguments.new)
+    if arguments.output != "text":
+        print_document({"plan": plan.as_dict(), "request": request.model_dump(mode="json")}, arguments.output)
+        return 0
+    import yaml
+
+    print(plan.summary())
+    print(f"\nrequest to the {plan.spec.backend} backend")
+    for line in yaml.safe_dump(request.model_dump(mode="json"), sort_keys=False, width=10_000).splitlines():
+        print(f"  {line}")
+    return 0
+
+
+def run_submit(arguments: argparse.Namespace) -> int:
+    """Starts the run and follows it to its end."""
+    if arguments.dry_run:
+        return run_plan(arguments)
+    from orchestrator.cli.render import commands, hint
+    from orchestrator.client import Orchestrator
+
+    plan = _plan(arguments)
+    hint(plan.summary())
+    run = Orchestrator().submit(plan, new=arguments.new)
+    status = run.status()
+    hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
+    hint(commands(run.name, status.state) + "\n")
+    return finish(run, arguments.output, follow=not arguments.detach)
+
+
+def finish(run: Run, style: str, *, follow: bool) -> int:
+    """Follows a run if asked to, then prints how it stands; the exit code is the job's.
+
+    Ctrl-C stops following and leaves the job alone.
+    """
+    from orchestrator.cli.render import LogPrinter, commands, hint, print_document, status_text
+
+    if follow and not run.status().state.terminal:
+        printer = LogPrinter(sys.stderr)
+        try:
+            for line in run.logs(follow=True):
+                printer.line(line)
+            run.wait()
+        except KeyboardInterrupt:
+            printer.close()
+            hint(f"\nnot following any more; the job goes on: {run.handle}")
+            hint(commands(run.name, run.status().state))
+            return 130
+        printer.close()
+    status = run.status()
+    if style != "text":
+        print_document(status.as_dict(), style)
+    elif follow or status.state.terminal:
+        print(status_text(status))
+        hint("\nnext\n" + commands(run.name, status.state))
+    else:
+        print(status.handle)
+    return (status.exit_code or 1) if status.state.resumable else 0

@@ -1,0 +1,5 @@
+"""What a job will need, before it runs. Figures are formulas, each with its source, and labelled as estimates."""
+
+from orchestrator.estimates.pretrain import Estimates, estimate
+
+__all__ = ["Estimates", "estimate"]

@@ -1,0 +1,46 @@
+"""Memory of a process and size of a checkpoint, by formula. Estimates: allocators and libraries add to them.
+
+Notation as in `estimates.model`; e bytes of an activation (2 for bf16 and fp16, 4 for fp32), N parameters.
+"""
+
+from __future__ import annotations
+
+from train_jobs.config import ModelConfig, PretrainConfig
+
+FP32 = 4
+MOMENTS = 2  # AdamW and LAMB keep the same two
+
+
+def state_bytes(parameters: int, *, activation_bytes: int) -> int:
+    """Weights, gradients and moments in fp32: 16 N. In 16 bit, also the weights' copy that autocast makes: 2 N."""
+    autocast = activation_bytes if activation_bytes < FP32 else 0
+    return parameters * (FP32 * (1 + 1 + MOMENTS) + autocast)
+
+
+def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
+    """What one layer keeps of each token for the backward pass, in bytes: e (8 H + 2 I), and 2 H of dropout masks.
+
+    Korthikanti et al. 2022, arXiv 2205.05198, section 4.1 (34 H for e = 2 and I = 4 H), without its term for attention
+    probabilities, which a fused attention does not keep.
+    """
+    masks = 2 * model.hidden_size if model.hidden_dropout_prob > 0 else 0
+    return activation_bytes * (8 * model.hidden_size + 2 * model.intermediate_size) + masks
+
+
+def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes: int) -> int:
+    """What a micro batch keeps for the backward pass, in bytes.
+
+    The layers and the embeddings' sum (e H) for each token; for each predicted position the logits, once in e bytes,
+    and in fp32 their log-probabilities and gradients.
+    """
+    model = job.model
+    tokens = job.train.micro_batch_size * job.data.sequence_length
+    layers = model.num_hidden_layers * layer_activation_bytes(model, activation_bytes=activation_bytes)
+    predictions = job.train.micro_batch_size * job.max_predictions
+    logits = model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
+    return tokens * (layers + activation_bytes * model.hidden_size) + predictions * logits
+
+
+def checkpoint_bytes(parameters: int) -> int:
+    """One checkpoint: weights and moments in fp32 (12 N)."""
+    return parameters * FP32 * (1 + MOMENTS)

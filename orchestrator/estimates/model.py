@@ -1,0 +1,53 @@
+"""Size and work of a BERT, by formula.
+
+Notation: V rows of the embedding table, H hidden_size, I intermediate_size, L num_hidden_layers, S sequence_length,
+p share of a sequence's positions that are predicted.
+"""
+
+from __future__ import annotations
+
+from train_jobs.config import ModelConfig
+
+
+def parameter_count(model: ModelConfig, vocab_size: int) -> int:
+    """Trainable parameters with both pretraining heads; the decoder shares the embedding table.
+
+    Args:
+        model: the shape.
+        vocab_size: pieces of the vocabulary; the table is rounded up as `model` says.
+
+    BERT-base with 30 522 pieces and no rounding has 110 106 428, as Hugging Face's BertForPreTraining.
+    """
+    hidden, intermediate = model.hidden_size, model.intermediate_size
+    rows = model.padded_vocab_size(vocab_size)
+    layer_norm = 2 * hidden
+    dense = hidden * hidden + hidden
+    embeddings = (rows + model.max_position_embeddings + model.type_vocab_size) * hidden + layer_norm
+    attention = 4 * dense + layer_norm
+    feed_forward = 2 * hidden * intermediate + intermediate + hidden + layer_norm
+    masked_lm = dense + layer_norm + rows
+    next_sentence = 2 * hidden + 2
+    pooler = dense
+    return embeddings + model.num_hidden_layers * (attention + feed_forward) + pooler + masked_lm + next_sentence
+
+
+def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: int, max_predictions: int) -> float:
+    """Floating-point operations of forward and backward pass, for each token of a full sequence.
+
+    6 L (4 H^2 + 2 H I) + 12 L H S + 6 p (H^2 + H V) + 6 H^2 / S: the matrices, attention, the masked-language-model
+    head at the predicted positions alone, the pooler. A multiply-add counts as two, the backward pass as two forward
+    passes (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); attention is counted for every pair of positions.
+
+    Args:
+        model: the shape.
+        vocab_size: pieces of the vocabulary, before rounding.
+        sequence_length: S, in tokens.
+        max_predictions: positions predicted in a sequence; p = max_predictions / S.
+    """
+    hidden, layers = model.hidden_size, model.num_hidden_layers
+    rows = model.padded_vocab_size(vocab_size)
+    matrices = 6 * layers * (4 * hidden**2 + 2 * hidden * model.intermediate_size)
+    attention = 12 * layers * hidden * sequence_length
+    head = 6 * (max_predictions / sequence_length) * (hidden**2 + hidden * rows)
+    pooler = 6 * hidden**2 / sequence_length
+    return matrices + attention + head + pooler

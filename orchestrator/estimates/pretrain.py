@@ -1,0 +1,65 @@
+"""The figures of a pretraining plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.estimates.memory import activation_memory, checkpoint_bytes, state_bytes
+from orchestrator.estimates.model import flops_per_token, parameter_count
+from train_jobs.config import PretrainConfig
+from train_jobs.config.base import Config
+
+
+class Estimates(Config):
+    """What a pretraining job will need: formulas, not measurements."""
+
+    parameters: int
+    """Trainable parameters, heads included."""
+    flops_per_step: float
+    """Floating-point operations of one optimizer step over all processes, every sequence taken as full."""
+    state_bytes: int
+    """Weights, gradients and moments of each process."""
+    activation_bytes: int
+    """What a micro batch keeps for the backward pass, in each process."""
+    checkpoint_bytes: int
+    """One checkpoint."""
+    checkpoints_on_disk_bytes: int
+    """The checkpoints that are kept; one more while it is being written."""
+
+    @property
+    def process_bytes(self) -> int:
+        """Memory of each process: state and activations."""
+        return self.state_bytes + self.activation_bytes
+
+
+def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"]) -> Estimates:
+    """The figures of `job`.
+
+    Args:
+        job: what is trained.
+        vocab_size: pieces of the vocabulary; where it is trained on the text, the most that it can have.
+        device: decides what precision `auto` is taken for: 16 bit on a GPU, fp32 (the larger) on a CPU.
+    """
+    parameters = parameter_count(job.model, vocab_size)
+    per_token = flops_per_token(
+        job.model,
+        vocab_size,
+        sequence_length=job.data.sequence_length,
+        max_predictions=job.max_predictions,
+    )
+    width = _activation_width(job.train.precision, device)
+    one_checkpoint = checkpoint_bytes(parameters)
+    return Estimates(
+        parameters=parameters,
+        flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
+        state_bytes=state_bytes(parameters, activation_bytes=width),
+        activation_bytes=activation_memory(job, vocab_size, activation_bytes=width),
+        checkpoint_bytes=one_checkpoint,
+        checkpoints_on_disk_bytes=one_checkpoint * job.checkpoint.keep_last,
+    )
+
+
+def _activation_width(precision: str, device: str) -> int:
+    if precision == "auto":
+        return 2 if device == "gpu" else 4
+    return 4 if precision == "fp32" else 2

@@ -1,0 +1,143 @@
+"""What will be done: the resolved spec, the code, the data by content, and what it will need.
+
+    plan = make_plan(resolve_spec("pretrain", file=Path("job.yaml")), home=home_folder(os.environ))
+    print(plan.summary())
+
+A plan is made offline and writes nothing but a cache of content hashes under the home folder. It knows no backend:
+a backend turns it into a request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.estimates import Estimates, estimate
+from orchestrator.snapshot import Snapshot, take_snapshot
+from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
+from orchestrator.summary import plan_summary
+from train_jobs.config import PretrainConfig
+from train_jobs.config.base import Config
+from train_jobs.config.errors import DataError
+from train_jobs.config.sources import DataFingerprint, fingerprint
+
+HASH_DIGITS = 8
+FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
+
+
+class Plan(Config):
+    """What will be done."""
+
+    name: str
+    """The run's name: slug and hash."""
+    run_hash: str
+    """8 hex digits over all that shapes the result: two plans that share it would train the same weights."""
+    spec: PretrainSpec
+    """What the user wants."""
+    job: PretrainConfig
+    """What the job itself will read."""
+    compute: ResolvedCompute
+    """Nodes, processes, device and threads, nothing left on auto."""
+    accumulation_steps: int
+    """Micro batches that each process sums up before an optimizer step."""
+    changes: dict[str, Change]
+    """Dotted path -> value and origin of what differs from presets and defaults."""
+    snapshot: Snapshot
+    """The code."""
+    data: DataFingerprint
+    """The text, by content."""
+    environment: dict[str, str]
+    """Version of Python and of each package that shapes a result."""
+    estimates: Estimates
+    """What it will need."""
+    warnings: tuple[str, ...]
+    """For the user to read; nothing is refused for them."""
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the whole job."""
+        return self.compute.world_size
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it; of the snapshot a summary, without the name of every file."""
+        document = self.model_dump(mode="json", by_alias=True, exclude={"snapshot"})
+        return {**document, "world_size": self.world_size, "snapshot": self.snapshot.summary()}
+
+    def summary(self) -> str:
+        """The plan for humans: lines of at most 80 columns."""
+        return plan_summary(self)
+
+
+def make_plan(resolved: Resolved, *, home: Path) -> Plan:
+    """Reads the text and the code, and puts the plan together.
+
+    Args:
+        resolved: the spec, validated.
+        home: the home folder, for the cache of content hashes.
+
+    Raises:
+        DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
+        SpecError: the batch does not divide.
+    """
+    spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
+    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    snapshot = take_snapshot()
+    environment = spec.environment.describe()
+    run_hash = _hash(_identity(resolved, job, data, snapshot, environment))
+    return Plan(
+        name=f"{spec.slug}-{run_hash}",
+        run_hash=run_hash,
+        spec=spec,
+        job=job,
+        compute=compute,
+        accumulation_steps=job.train.accumulation_steps(compute.world_size),
+        changes=resolved.changes,
+        snapshot=snapshot,
+        data=data,
+        environment=environment,
+        estimates=estimate(job, vocab_size=_vocab_size(job), device=compute.device),
+        warnings=resolved.warnings,
+    )
+
+
+def _identity(
+    resolved: Resolved,
+    job: PretrainConfig,
+    data: DataFingerprint,
+    snapshot: Snapshot,
+    environment: dict[str, str],
+) -> dict[str, Any]:
+    """All that shapes the result. Names, tags, tracking, backend and port do not; paths do by their content alone."""
+    config = job.model_dump(mode="json")
+    config["data"]["text"] = data.sha256
+    vocabulary = job.data.vocabulary
+    config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
+    return {
+        "job": config,
+        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port"}),
+        "snapshot": snapshot.digest,
+        "environment": environment,
+        "variables": resolved.spec.environment.variables,
+    }
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _vocab_size(job: PretrainConfig) -> int:
+    """Pieces of the vocabulary: the lines of its file, or the most that one trained on the text can have."""
+    if job.data.vocabulary is None:
+        return job.data.vocab_size
+    try:
+        pieces = job.data.vocabulary.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as problem:
+        raise DataError(
+            f"{job.data.vocabulary} is not UTF-8",
+            facts={"where": f"data.vocabulary, byte {problem.start}"},
+            fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
+        ) from None
+    return len(pieces)

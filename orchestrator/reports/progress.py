@@ -1,0 +1,138 @@
+"""What a run came to: its key figures and its charts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.reports.charts import Chart, Line, Reference, figure
+from orchestrator.reports.markup import Markup, element
+from orchestrator.reports.notation import number, percent
+from orchestrator.reports.series import Series, last_step
+from orchestrator.runs import RunState, RunStatus
+
+NONE_YET = "\u2014"  # an em dash
+PAIRS = (  # what is measured in training and on held-out text: metric, title, in shares of one
+    ("mlm_loss", "MLM loss (nats per token)", False),
+    ("mlm_accuracy", "MLM accuracy", True),
+    ("nsp_loss", "NSP loss (nats per pair)", False),
+    ("nsp_accuracy", "NSP accuracy", True),
+)
+SINGLES = (  # what only training has
+    ("learning_rate", "Learning rate", "learning rate"),
+    ("sequences_per_second", "Throughput (sequences per second)", "sequences/s"),
+)
+
+
+def key_figures(
+    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> Markup:
+    """The figures that one looks for first, each with what it is to be compared with."""
+    figures = [_mlm_loss(series, result), _entropy(result), _accuracy("MLM accuracy", "mlm_accuracy", series, result)]
+    if plan["job"]["objective"]["next_sentence"]:
+        figures.append(_accuracy("NSP accuracy", "nsp_accuracy", series, result))
+    figures += [_throughput(series), _steps(status, series, plan, result)]
+    return element("dl", *figures, class_="figures")
+
+
+def charts(status: RunStatus, series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
+    """A figure for each metric that was reported, or a sentence where there is none yet."""
+    drawn = [chart for chart in _all_charts(series, result) if chart.drawn or chart.left_out]
+    if not drawn:
+        return element("p", _no_metrics(status), class_="panel empty")
+    return element("div", *(figure(chart, last_step=last_step(series)) for chart in drawn), class_="charts")
+
+
+def _all_charts(series: Mapping[str, Series], result: Mapping[str, Any]) -> list[Chart]:
+    entropy = result.get("validation_unigram_entropy")
+    level = Reference("unigram entropy", entropy) if entropy is not None else None
+    pairs = [
+        Chart(
+            title,
+            (
+                Line("training", "training", series.get(f"train_{metric}", Series())),
+                Line("validation", "validation", series.get(f"validation_{metric}", Series())),
+            ),
+            reference=level if metric == "mlm_loss" else None,
+            from_zero=shares,
+            shares=shares,
+        )
+        for metric, title, shares in PAIRS
+    ]
+    singles = [
+        Chart(title, (Line(label, "training", series.get(metric, Series())),), from_zero=True)
+        for metric, title, label in SINGLES
+    ]
+    return [*pairs, *singles]
+
+
+def _no_metrics(status: RunStatus) -> str:
+    if status.state.terminal:
+        return f"No metrics: the run {_ended(status.state)} before its first report."
+    return f"No metrics yet: the run is {status.state}. A report made once it trains has charts."
+
+
+def _ended(state: RunState) -> str:
+    return {RunState.CANCELLED: "was cancelled", RunState.PREEMPTED: "was preempted"}.get(state, state.value)
+
+
+def _mlm_loss(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
+    loss, where = _validation("mlm_loss", series, result)
+    entropy = result.get("validation_unigram_entropy")
+    lines = [element("dd", f"nats, {where}" if loss is not None else where, class_="soft")]
+    if loss is not None and entropy is not None:
+        lines.append(_verdict(loss, entropy))
+    return _figure("Validation MLM loss", number(loss) if loss is not None else NONE_YET, *lines)
+
+
+def _verdict(loss: float, entropy: float) -> Markup:
+    if loss < entropy:
+        return element("dd", f"{number(entropy - loss)} below unigram entropy: it learned from context", class_="good")
+    return element("dd", "not below unigram entropy: it only learned word frequencies", class_="bad")
+
+
+def _entropy(result: Mapping[str, Any]) -> Markup:
+    entropy = result.get("validation_unigram_entropy")
+    told = "nats, of the held-out text" if entropy is not None else "known once the run completes"
+    return _figure(
+        "Unigram entropy", number(entropy) if entropy is not None else NONE_YET, element("dd", told, class_="soft")
+    )
+
+
+def _accuracy(label: str, metric: str, series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
+    share, where = _validation(metric, series, result)
+    value = percent(share) if share is not None else NONE_YET
+    return _figure(label, value, element("dd", where, class_="soft"))
+
+
+def _throughput(series: Mapping[str, Series]) -> Markup:
+    speeds = [value for _, value in series.get("sequences_per_second", Series()).points]
+    value = number(statistics.median(speeds)) if speeds else NONE_YET
+    return _figure("Sequences/s", value, element("dd", "median of the run", class_="soft"))
+
+
+def _steps(
+    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> Markup:
+    done = result.get("steps", max(last_step(series), status.step or 0))
+    train = plan["job"]["train"]
+    lines = [f"of {train['steps']:,}", f"{done * train['global_batch_size']:,} sequences"]
+    skipped = series.get("skipped_steps", Series()).last
+    if skipped and skipped[1]:
+        lines.append(f"{skipped[1]:,.0f} skipped for gradients that were not finite")
+    return _figure("Steps done", f"{done:,}", *(element("dd", text, class_="soft") for text in lines))
+
+
+def _figure(label: str, value: str, *lines: Markup) -> Markup:
+    return element("div", element("dt", label), element("dd", value, class_="value"), *lines)
+
+
+def _validation(metric: str, series: Mapping[str, Series], result: Mapping[str, Any]) -> tuple[float | None, str]:
+    """The final value on held-out text, or the last one so far; and when it was taken."""
+    final = result.get(f"validation_{metric}")
+    if final is not None:
+        return (final, "on held-out text") if math.isfinite(final) else (None, "not finite on held-out text")
+    last = series.get(f"validation_{metric}", Series()).last
+    return (last[1], f"on held-out text, step {last[0]:,}") if last else (None, "not validated so far")

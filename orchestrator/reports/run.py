@@ -1,0 +1,91 @@
+"""The report of one pretraining run: a single HTML file without network or script.
+
+    html = render(status, reports, plan, result)
+    Path("report.html").write_text(html, encoding="utf-8")
+
+It is a function of its arguments alone: the same run gives the same bytes, whenever it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.reports.details import commands, plan_table
+from orchestrator.reports.markup import Markup, element
+from orchestrator.reports.notation import duration, moment
+from orchestrator.reports.progress import charts, key_figures
+from orchestrator.reports.series import collect
+from orchestrator.reports.style import STYLE
+from orchestrator.runs import RunStatus
+
+# All text is escaped; should any ever not be, a browser that obeys this still runs and loads nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+HEAD = Markup(
+    '<meta charset="utf-8">\n'
+    f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    f"<style>\n{STYLE}\n</style>\n"
+)
+
+
+def render(
+    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> str:
+    """A run as an HTML document.
+
+    Args:
+        status: how the run stands.
+        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order they were made;
+            none of a run that has reported nothing yet.
+        plan: `Plan.as_dict()`.
+        result: the job's result.json; empty until the run completes.
+    """
+    made = list(reports)
+    series = collect(made)
+    last_heard = max((float(report["time"]) for report in made), default=None)
+    body = element(
+        "body",
+        element("header", *_header(status, result, last_heard)),
+        element(
+            "main",
+            key_figures(status, series, plan, result),
+            charts(status, series, result),
+            element("h2", "Plan"),
+            plan_table(plan),
+            element("h2", "Commands"),
+            commands(status),
+        ),
+    )
+    head = element("head", HEAD, element("title", f"{status.name} ({status.state})"))
+    return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
+
+
+def _header(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[Markup]:
+    name = element("h1", status.name)
+    yield element("div", name, element("span", status.state, class_=f"badge {status.state}"), class_="title")
+    facts = _facts(status, result, last_heard)
+    yield element(
+        "dl",
+        *(element("div", element("dt", label), element("dd", value)) for label, value in facts),
+        class_="facts",
+    )
+    if status.reason:
+        yield element("p", status.reason, class_="alert")
+
+
+def _facts(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[tuple[str, str]]:
+    yield "Handle", element("code", status.handle)
+    if status.started is None:
+        yield "Submitted", moment(status.created)
+    else:
+        yield f"Started (attempt {status.attempt})" if status.attempt > 1 else "Started", moment(status.started)
+        until = status.ended if status.ended is not None else last_heard
+        if until is not None:
+            yield "Duration", duration(until - status.started) + ("" if status.ended is not None else " so far")
+    if status.exit_code:
+        yield "Exit code", str(status.exit_code)
+    if status.tags:
+        yield "Tags", ", ".join(f"{label}={value}" for label, value in status.tags.items())
+    if "model" in result:
+        yield "Exported model", element("code", result["model"])

@@ -1,0 +1,77 @@
+"""Reports of a job as one series for each metric, and series short enough to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Point = tuple[int, float]
+MOST_POINTS = 600  # a chart is about as many pixels wide
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric over steps.
+
+    Attributes:
+        points: (step, value), by step, every value finite.
+        left_out: how many values were not finite.
+    """
+
+    points: tuple[Point, ...] = ()
+    left_out: int = 0
+
+    @property
+    def last(self) -> Point | None:
+        """The point of the last step."""
+        return self.points[-1] if self.points else None
+
+
+def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
+    """Series by metric name. Where a step was reported twice, as by a run that was resumed, the later report counts.
+
+    Args:
+        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order they were made.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for report in reports:
+        for name, value in report["metrics"].items():
+            values.setdefault(name, {})[int(report["step"])] = float(value)
+    return {name: _series(by_step) for name, by_step in values.items()}
+
+
+def last_step(series: Mapping[str, Series]) -> int:
+    """The last step at which anything was reported, 0 where nothing was."""
+    return max((found.last[0] for found in series.values() if found.last), default=0)
+
+
+def _series(by_step: Mapping[int, float]) -> Series:
+    points = tuple((step, by_step[step]) for step in sorted(by_step) if math.isfinite(by_step[step]))
+    return Series(points, left_out=len(by_step) - len(points))
+
+
+def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most `most` of the points: both ends, and between them the least and the greatest of each run of neighbours.
+
+    A line through them shows every spike that a line through all points would; every n-th point would not.
+
+    Args:
+        points: by step.
+        most: at least 4.
+    """
+    if len(points) <= most:
+        return list(points)
+    inner = points[1:-1]
+    buckets = (most - 2) // 2
+    kept = [points[0]]
+    for index in range(buckets):
+        bucket = inner[index * len(inner) // buckets : (index + 1) * len(inner) // buckets]
+        extremes = {min(bucket, key=_by_value), max(bucket, key=_by_value)}
+        kept += sorted(extremes)
+    return [*kept, points[-1]]
+
+
+def _by_value(point: Point) -> float:
+    return point[1]

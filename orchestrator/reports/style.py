@@ -1,0 +1,106 @@
+"""The look of a report: light or dark as the reader's system is, one column on a phone, two on a desk."""
+
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #f6f7f9; --card: #fff; --ink: #1b1f24; --soft: #59636e; --line: #dfe3e8; --code: #eef0f3;
+  --training: #3a78d0; --validation: #c2410c; --reference: #6b7280;
+  --good: #17733a; --bad: #b42318; --busy: #1d5fbf; --calm: #59636e;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #101418; --card: #181d23; --ink: #e7eaee; --soft: #9aa5b1; --line: #2c343d; --code: #222932;
+    --training: #6ea5f0; --validation: #f59e56; --reference: #9aa5b1;
+    --good: #56c27a; --bad: #ff8a7a; --busy: #7fb0f5; --calm: #9aa5b1;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 32px 24px 48px; max-width: 1200px; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif;
+  -webkit-text-size-adjust: 100%;
+}
+h1 { margin: 0; font-size: 26px; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { margin: 36px 0 12px; font-size: 18px; }
+figure h2 { margin: 0; font-size: 15px; }
+code, pre, .alert { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
+code, pre { overflow-wrap: anywhere; }
+.title { display: flex; flex-wrap: wrap; gap: 8px 14px; align-items: center; }
+.badge {
+  padding: 2px 12px; border: 1.5px solid currentColor; border-radius: 99px; font-size: 13px; font-weight: 600;
+}
+.completed, .good { color: var(--good); }
+.failed, .bad { color: var(--bad); }
+.running, .starting { color: var(--busy); }
+.queued, .cancelled, .preempted { color: var(--calm); }
+.facts { display: flex; flex-wrap: wrap; gap: 6px 32px; margin: 14px 0 0; }
+.facts dt, .soft, .note { color: var(--soft); }
+.facts dt { font-size: 13px; }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+.alert {
+  margin: 16px 0 0; padding: 10px 14px; border-left: 4px solid var(--bad); border-radius: 4px;
+  background: var(--card); overflow-wrap: anywhere; white-space: pre-wrap;
+}
+.figures, .charts { display: grid; gap: 14px; margin: 14px 0 0; padding: 0; }
+.figures { margin-top: 24px; }
+.figures { grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); }
+.figures div, figure, .panel {
+  margin: 0; padding: 14px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--card);
+}
+.figures dt, .figures .soft, .figures .good, .figures .bad { font-size: 13px; }
+.figures dt { color: var(--soft); }
+.figures dd { margin: 0; line-height: 1.4; }
+.figures .value { font-size: 25px; font-weight: 600; font-variant-numeric: tabular-nums; line-height: 1.35; }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 4px 0 8px; padding: 0; list-style: none; }
+.legend { color: var(--soft); font-size: 13px; }
+.legend b { color: var(--ink); font-weight: 600; font-variant-numeric: tabular-nums; }
+.legend i { display: inline-block; width: 18px; margin-right: 6px; border-top: 2.5px solid; vertical-align: middle; }
+.legend i.training { border-color: var(--training); }
+.legend i.validation { border-color: var(--validation); }
+.legend i.reference { border-color: var(--reference); border-top-style: dashed; }
+.note { margin: 6px 0 0; font-size: 13px; }
+.empty { margin: 14px 0 0; padding: 28px 16px; text-align: center; color: var(--soft); }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font-size: 12.5px; font-variant-numeric: tabular-nums; }
+svg .value { text-anchor: end; }
+svg .step { text-anchor: middle; }
+svg line { stroke: var(--line); }
+svg .axis { stroke: var(--soft); }
+svg .reference { stroke: var(--reference); stroke-width: 1.5; stroke-dasharray: 6 5; }
+svg polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round; }
+svg polyline.training { stroke: var(--training); }
+svg polyline.validation { stroke: var(--validation); stroke-width: 2; }
+svg circle.training { fill: var(--training); }
+svg circle.validation { fill: var(--validation); }
+.hover rect { fill: transparent; }
+.hover line, .hover circle { visibility: hidden; pointer-events: none; }
+.hover line { stroke: var(--soft); }
+.hover circle { stroke: var(--card); stroke-width: 1.5; }
+.hover:hover line, .hover:hover circle { visibility: visible; }
+table { width: 100%; border-collapse: collapse; }
+th, td { padding: 6px 16px 6px 0; border-top: 1px solid var(--line); text-align: left; vertical-align: top; }
+tr:first-child > * { border-top: 0; }
+th { width: 130px; color: var(--soft); font-weight: 400; }
+td { overflow-wrap: anywhere; }
+td table { width: auto; }
+td table th { width: auto; color: var(--ink); }
+td table th, td table td { padding-right: 28px; }
+td table th, td table td { padding-top: 2px; padding-bottom: 2px; border: 0; }
+pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code); white-space: pre-wrap; }
+@media (max-width: 600px) {
+  body { padding: 20px 14px 36px; }
+  .figures { grid-template-columns: 1fr 1fr; gap: 10px; }
+  .charts { gap: 10px; }
+  figure, .figures div, .panel { padding: 12px; }
+  svg text { font-size: 17px; }
+  .panel > table > tbody > tr > * { display: block; width: auto; padding-right: 0; }
+  .panel > table > tbody > tr > td { padding-top: 0; border-top: 0; }
+  td table tr { display: block; padding: 3px 0; }
+  td table th { display: block; padding: 0; }
+  td table td { display: inline; padding: 0 12px 0 0; }
+}
+@media print {
+  figure, .figures div, .panel { break-inside: avoid; }
+}
+""".strip()

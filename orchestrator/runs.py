@@ -1,0 +1,98 @@
+"""Runs: their handles, their states, and what a backend tells of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from orchestrator.errors import UsageError
+from train_jobs.config.base import Config
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+
+    @property
+    def terminal(self) -> bool:
+        """True when nothing of the run is going on any more."""
+        return self not in {RunState.QUEUED, RunState.STARTING, RunState.RUNNING}
+
+    @property
+    def resumable(self) -> bool:
+        """True when `orchestrator resume` makes sense."""
+        return self in {RunState.FAILED, RunState.CANCELLED, RunState.PREEMPTED}
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Names a run wherever it is: `local://NAME`, `azure://WORKSPACE/NAME`."""
+
+    backend: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}://{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Reads a handle.
+
+        Raises:
+            UsageError: not of the form BACKEND://NAME.
+        """
+        backend, separator, name = text.partition("://")
+        if not (separator and backend and name):
+            raise UsageError(f"not a handle: {text}", facts={"form": "BACKEND://NAME"}, fix="orchestrator list")
+        return cls(backend, name)
+
+
+class RunStatus(Config):
+    """What a backend knows of a run now."""
+
+    name: str
+    """The run's name."""
+    handle: str
+    """The run's handle."""
+    state: RunState
+    """Where it stands."""
+    exit_code: int | None = None
+    """The job's own exit code, once it has ended."""
+    reason: str | None = None
+    """Why it ended so, in the words of the error."""
+    created: float
+    """Seconds since the epoch when it was submitted."""
+    started: float | None = None
+    """When its last attempt began."""
+    ended: float | None = None
+    """When its last attempt ended."""
+    attempt: int = 1
+    """How often it was started."""
+    step: int | None = None
+    """Last optimizer step that it reported."""
+    steps: int | None = None
+    """Optimizer steps that it shall take."""
+    ranks: dict[int, int] = Field(default={})
+    """Exit code of each rank of the last attempt."""
+    folder: str | None = None
+    """Folder of the run, where it lies on this machine."""
+    run_hash: str
+    """Hash of what determines its result."""
+    tags: dict[str, str] = Field(default={})
+    """Labels given at submission."""
+    metrics: dict[str, float] = Field(default={})
+    """The last value of each metric."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return self.model_dump(mode="json")

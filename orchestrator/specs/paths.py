@@ -1,0 +1,44 @@
+"""Paths in a spec: relative to where they were written, and there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config.load import Layer, Merged
+
+
+def anchor(layer: Layer, folder: Path) -> Layer:
+    """The same layer with the relative paths of `data` made absolute, starting at `folder`; `~` is the user's home."""
+    data = layer.tree.get("data")
+    if not isinstance(data, dict):
+        return layer
+    anchored = dict(data)
+    if isinstance(data.get("text"), list):
+        anchored["text"] = [_absolute(item, folder) for item in data["text"]]
+    if "vocabulary" in data:
+        anchored["vocabulary"] = _absolute(data["vocabulary"], folder)
+    return replace(layer, tree={**layer.tree, "data": anchored})
+
+
+def missing_paths(merged: Merged) -> list[str]:
+    """A problem for each path of `data` that is not there, with the place that it was written at."""
+    data = merged.tree.get("data")
+    if not isinstance(data, dict):
+        return []  # not a section at all: validation says so
+    text, vocabulary = data.get("text"), data.get("vocabulary")
+    problems = []
+    for index, item in enumerate(text if isinstance(text, list) else []):
+        if isinstance(item, str | Path) and not Path(item).exists():
+            where = merged.origin(("data", "text", index))
+            problems.append(f"{where}: data.text.{index}: no such file or folder: {item}")
+    if isinstance(vocabulary, str | Path) and not Path(vocabulary).is_file():
+        problems.append(f"{merged.origin(('data', 'vocabulary'))}: data.vocabulary: no such file: {vocabulary}")
+    return problems
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    if not isinstance(value, str | Path):
+        return value  # of the wrong type: validation says so, with the value as it was written
+    return str((folder / Path(value).expanduser()).resolve())

@@ -1,0 +1,198 @@
+"""From what a user wrote, in all the places where one may write, to one validated spec.
+
+The last of these that says something about a key wins:
+
+    default < presets (recipe, compute, environment) < project config < file < ORCHESTRATOR_* < flag < --set
+
+Which presets lie at the bottom is itself decided by the layers above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from orchestrator.errors import SpecError
+from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
+from orchestrator.specs.ignored import ignored_settings
+from orchestrator.specs.job import PretrainSpec
+from orchestrator.specs.paths import anchor, missing_paths
+from orchestrator.specs.problems import Problems
+from orchestrator.specs.variables import variable_layers
+from train_jobs.config import load
+from train_jobs.config.base import Config
+
+PROJECT_FILE = "orchestrator.yaml"
+KINDS: dict[str, type[PretrainSpec]] = {"pretrain": PretrainSpec}
+PRESETS = Path(__file__).resolve().parent.parent / "presets"
+PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
+    (("recipe",), "recipe", load.PRESETS),
+    (("compute", "preset"), "compute preset", PRESETS / "compute"),
+    (("environment", "preset"), "environment preset", PRESETS / "environment"),
+)
+
+
+class Flag(NamedTuple):
+    """A value given by a flag of the command line, or by an argument of the SDK, and what messages call it."""
+
+    value: Any
+    name: str
+
+
+class Change(Config, populate_by_name=True):
+    """A value that is neither the preset's nor the default, and where it was written."""
+
+    value: Any
+    """As JSON has it."""
+    origin: str = Field(alias="from")
+    """`FILE:LINE`, a flag or a variable."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A validated spec, and how it came about.
+
+    Attributes:
+        spec: what the user wants.
+        compute: `spec.compute` with every `auto` decided for this machine.
+        origins: dotted path -> where the value was written (preset, file, variable, flag); defaults are not in it.
+        changes: dotted path -> value and origin of what differs from the chosen presets and the defaults.
+        warnings: settings without effect, unknown variables.
+    """
+
+    spec: PretrainSpec
+    compute: ResolvedCompute
+    origins: dict[str, str]
+    changes: dict[str, Change]
+    warnings: tuple[str, ...]
+
+
+def find_project(folder: Path) -> Path | None:
+    """The project config of `folder`: orchestrator.yaml in it or in the nearest parent that has one."""
+    here = folder.absolute()
+    return next((path for parent in (here, *here.parents) if (path := parent / PROJECT_FILE).is_file()), None)
+
+
+def resolve_spec(
+    kind: str,
+    *,
+    file: Path | None = None,
+    sets: Iterable[str] = (),
+    flags: Mapping[str, Flag] | None = None,
+    environ: Mapping[str, str] | None = None,
+    project: Path | None = None,
+) -> Resolved:
+    """Lays every source of values over the presets and validates the result.
+
+    Args:
+        kind: which job: "pretrain".
+        file: the spec file. Relative paths of `data` start at the folder of the file they are written in, those
+            written anywhere else at the current folder.
+        sets: `path.to.key=value`, each value read as YAML.
+        flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
+        environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
+        project: the project config, see `find_project`.
+
+    Raises:
+        SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
+    """
+    if kind not in KINDS:
+        hint = load.did_you_mean(kind, KINDS)
+        raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
+    model, environ, problems = KINDS[kind], environ or {}, Problems()
+    written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
+    presets = _preset_layers(model, load.merge(written), problems)
+    complete = not problems
+    merged = load.merge([*presets, *written])
+    problems.extend(missing_paths(merged))
+    with problems.collecting():
+        spec = load.build(model, merged)
+        compute = _resolve_compute(spec, merged, environ)
+        if complete:  # without a layer, the batch is not the one that the user meant
+            spec.train.accumulation_steps(compute.world_size)
+    problems.raise_all("spec")
+    changes = _changes(spec, load.build(model, load.merge(presets)), merged)
+    return Resolved(
+        spec=spec,
+        compute=compute,
+        origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
+        changes=changes,
+        warnings=(*warnings, *ignored_settings(spec, changes)),
+    )
+
+
+def _written_layers(
+    model: type[PretrainSpec],
+    file: Path | None,
+    sets: Iterable[str],
+    flags: Mapping[str, Flag],
+    environ: Mapping[str, str],
+    project: Path | None,
+    problems: Problems,
+) -> tuple[list[load.Layer], list[str]]:
+    """The layers that the user wrote, lowest first; a layer that cannot be read is a problem, and left out."""
+    layers: list[load.Layer] = []
+    warnings: list[str] = []
+    here = Path.cwd()
+    for path in (project, file):
+        with problems.collecting():
+            layers += [anchor(load.read_file(path, _shown(path, here)), path.absolute().parent)] if path else []
+    with problems.collecting():
+        variables, warnings = variable_layers(model, environ)
+        layers += [anchor(layer, here) for layer in variables]
+    for key, flag in flags.items():
+        tree: dict[str, Any] = {}
+        load.assign(tree, tuple(key.split(".")), flag.value)
+        layers.append(anchor(load.Layer(flag.name, tree), here))
+    with problems.collecting():
+        layers.append(anchor(load.read_assignments(sets, "--set"), here))
+    return layers, warnings
+
+
+def _preset_layers(model: type[PretrainSpec], written: load.Merged, problems: Problems) -> list[load.Layer]:
+    """The presets that the written layers choose; one that there is not is a problem, and left out."""
+    layers: list[load.Layer] = []
+    defaults = model().model_dump()
+    for path, what, folder in PRESET_KEYS:
+        name = _value(written.tree, path)
+        if name is None:
+            name = _value(defaults, path)
+        if not isinstance(name, str):
+            continue  # validation says so
+        with problems.collecting(where=written.origin(path)):
+            layers.append(load.read_preset(name, folder, what))
+    return layers
+
+
+def _resolve_compute(spec: PretrainSpec, merged: load.Merged, environ: Mapping[str, str]) -> ResolvedCompute:
+    try:
+        return spec.compute.resolve(gpus=visible_gpus(environ), cores=usable_cores())
+    except SpecError as failure:
+        key = str(failure.facts["key"])
+        failure.facts["where"] = merged.origin(tuple(key.split(".")))
+        raise
+
+
+def _changes(spec: PretrainSpec, base: PretrainSpec, merged: load.Merged) -> dict[str, Change]:
+    before = dict(load.leaves(base.model_dump(mode="json")))
+    after = load.leaves(spec.model_dump(mode="json"))
+    return {
+        load.dotted(path): Change(value=value, origin=str(merged.origin(path)))
+        for path, value in after
+        if path not in before or before[path] != value
+    }
+
+
+def _value(tree: Any, path: load.KeyPath) -> Any:
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _shown(path: Path, here: Path) -> str:
+    """A path as messages have it: relative where it lies below the current folder."""
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

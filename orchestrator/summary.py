@@ -1,0 +1,90 @@
+"""A plan as text for humans, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # plan.py calls this; only the name of its type is needed here
+    from orchestrator.plan import Plan
+
+WIDTH = 80
+LABEL = 14
+SHOWN_APART = {"recipe", "name"}  # changed values that have a line of their own
+
+
+def plan_summary(plan: Plan) -> str:
+    """Name, changed values with their origins, data, model, batch, memory, code and environment, one fact a line."""
+    lines = [plan.name]
+    for label, text in _rows(plan):
+        lines += textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=f"  {label:<{LABEL - 2}}",
+            subsequent_indent=" " * LABEL,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "recipe", plan.spec.recipe + (f"  ({plan.changes['recipe'].origin})" if "recipe" in plan.changes else "")
+    for key, change in plan.changes.items():
+        if key not in SHOWN_APART:
+            yield "", f"{key} = {_value(change.value)}  ({change.origin})"
+    job, estimates, compute = plan.job, plan.estimates, plan.compute
+    data, snapshot = plan.data, plan.snapshot
+    yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
+    yield (
+        "model",
+        (
+            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
+            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
+        ),
+    )
+    yield (
+        "compute",
+        (
+            f"{compute.nodes} x {compute.processes_per_node} processes on {compute.device}, "
+            f"{compute.threads_per_process} threads each"
+        ),
+    )
+    yield (
+        "batch",
+        (
+            f"{job.train.global_batch_size} = {job.train.micro_batch_size} x {plan.accumulation_steps} x "
+            f"{plan.world_size} (global = micro x accumulation x world)"
+        ),
+    )
+    yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
+    yield (
+        "memory",
+        (
+            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
+            f"{bytes_text(estimates.activation_bytes)} activations (estimate)"
+        ),
+    )
+    yield (
+        "checkpoints",
+        (
+            f"{job.checkpoint.keep_last} kept, {bytes_text(estimates.checkpoint_bytes)} each: "
+            f"{bytes_text(estimates.checkpoints_on_disk_bytes)} on disk (estimate)"
+        ),
+    )
+    yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
+    yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in decimal units: `1.5 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,178 @@
+"""What tests of the whole program share: a home of their own, the command line as a process, a job small enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+MICRO: dict[str, Any] = {
+    "recipe": "tiny",
+    "name": "micro",
+    "model": {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "hidden_dropout_prob": 0.1,
+    },
+    "data": {"sequence_length": 32, "vocab_size": 256, "validation_fraction": 0.2},
+    "train": {"steps": 12, "global_batch_size": 8, "micro_batch_size": 2, "log_every": 2},
+    "validation": {"every": 6, "max_sequences": 16},
+    "checkpoint": {"every": 4, "keep_last": 2},
+    "compute": {"threads_per_process": 1},
+}
+
+
+@dataclass
+class Finished:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+
+@dataclass
+class Console:
+    """The `orchestrator` command, as its user has it: a process with a home."""
+
+    home: Path
+    cwd: Path
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Environment of the command."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCHESTRATOR_", "MLFLOW_"))}
+        return {**kept, "ORCHESTRATOR_HOME": str(self.home), **more}
+
+    def __call__(self, *words: str, timeout: float = 240, **more: str) -> Finished:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            capture_output=True,
+            text=True,
+            cwd=self.cwd,
+            env=self.environ(**more),
+            timeout=timeout,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The command, not waited for."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.cwd,
+            env=self.environ(),
+        )
+
+    def folder(self, name: str) -> Path:
+        """Folder of a run."""
+        return self.home / "runs" / name
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Processes that carry a run's folder in their environment: pid -> command line."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"ORCHESTRATOR_RUN={folder}".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+def rank_pid(folder: Path, rank: int) -> int | None:
+    """The process of one rank: not the agent, not the shell around the rank."""
+    for pid, command in processes_of(folder).items():
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if (
+            f"RANK={rank}".encode() in environ
+            and "train_jobs.pretrain" in command
+            and not command.startswith("/bin/sh")
+        ):
+            return pid
+    return None
+
+
+def wait_for(condition: Callable[[], Any], *, seconds: float = 120, what: str = "condition") -> Any:
+    """Polls until `condition` gives something true."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come true within {seconds} s")
+
+
+def last_step(folder: Path) -> int:
+    """Last step that a run reported."""
+    path = folder / "outputs" / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def write_corpus(path: Path, *, documents: int = 60, seed: int = 0) -> Path:
+    """English-like text with something to learn: documents of sentences over a few hundred words."""
+    import random
+
+    draw = random.Random(seed)
+    syllables = ["ba", "ce", "di", "fo", "gu", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "zo"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 3))) for _ in range(300)]
+    texts = []
+    for _ in range(documents):
+        topic = draw.sample(words, 40)
+        sentences = [" ".join(draw.choices(topic, k=draw.randint(4, 12))).capitalize() + "." for _ in range(12)]
+        texts.append(" ".join(sentences))
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return path
+
+
+def write_spec(path: Path, **sections: Any) -> Path:
+    """The micro job with some sections changed, as a spec file."""
+    spec = json.loads(json.dumps(MICRO))
+    for section, values in sections.items():
+        spec[section] = {**spec.get(section, {}), **values} if isinstance(values, dict) else values
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    """The command line with a home of its own; no process of any of its runs is left behind."""
+    console = Console(home=tmp_path / "home", cwd=tmp_path)
+    yield console
+    runs = list((console.home / "runs").glob("*")) if (console.home / "runs").is_dir() else []
+    left = {pid: command for run in runs for pid, command in processes_of(run).items()}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A text file of 60 documents."""
+    return write_corpus(tmp_path / "corpus.txt")

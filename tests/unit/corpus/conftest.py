@@ -1,0 +1,45 @@
+"""A small language: enough different words and documents to make a store of, the same ones each time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_jobs.config import DataConfig
+from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.store import TokenStore
+
+SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
+
+
+def write_corpus(path: Path, documents: int = 40, seed: int = 0) -> Path:
+    """Writes documents of a few made-up sentences, separated by blank lines."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(300)]
+
+    def sentence() -> str:
+        return " ".join(draw.choices(words, k=draw.randint(3, 12))).capitalize() + "."
+
+    text = "\n\n".join("\n".join(sentence() for _ in range(draw.randint(1, 12))) for _ in range(documents))
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path) -> Callable[..., Path]:
+    return lambda name="corpus.txt", **options: write_corpus(tmp_path / name, **options)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    """A store of several blocks in either split."""
+    folder = tmp_path_factory.mktemp("corpus")
+    data = DataConfig(
+        text=[write_corpus(folder / "corpus.txt", documents=160)], vocab_size=300, validation_fraction=0.25
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train_jobs.corpus.prepare.BLOCK_TOKENS", 1500)
+        return prepare_store(data, folder / "store", progress=lambda _: None)

@@ -1,0 +1,176 @@
+"""Batches: layout, sharing out, resuming, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_jobs.config import DataConfig, ObjectiveConfig
+from train_jobs.corpus.batches import Batch, PretrainingData, assemble
+from train_jobs.corpus.examples import Cursor
+from train_jobs.corpus.manifest import SpecialIds
+from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.store import Block, TokenStore
+
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+LENGTH, PREDICTIONS = 32, 5
+Maker = Callable[..., PretrainingData]
+
+
+@pytest.fixture
+def make(store: TokenStore) -> Maker:
+    def pretraining_data(split: str = "train", *, seed: int = 0, **objective: object) -> PretrainingData:
+        return PretrainingData(
+            store,
+            split,  # type: ignore[arg-type]
+            data=DataConfig(sequence_length=LENGTH),
+            objective=ObjectiveConfig(**objective),  # type: ignore[arg-type]
+            max_predictions=PREDICTIONS,
+            seed=seed,
+        )
+
+    return pretraining_data
+
+
+def assert_equal(left: Batch, right: Batch) -> None:
+    for name, array in left.arrays().items():
+        np.testing.assert_array_equal(array, right.arrays()[name], err_msg=name)
+
+
+def joined(batches: list[Batch]) -> Batch:
+    return Batch(**{name: np.concatenate([b.arrays()[name] for b in batches]) for name in batches[0].arrays()})
+
+
+def test_layout_of_pairs_and_of_single_sequences() -> None:
+    block = Block(np.arange(100, 120, dtype=np.uint16), np.array([0, 20], np.int32), np.array([0, 1], np.int32))
+    rows = np.array([[0, 3, 10, 12, 1], [4, 6, 6, 6, 0], [0, 4, 4, 7, 0]])
+    found = assemble(block, rows, sequence_length=10, special=SPECIAL)
+    assert found.input_ids.tolist() == [
+        [2, 100, 101, 102, 3, 110, 111, 3, 0, 0],
+        [2, 104, 105, 3, 0, 0, 0, 0, 0, 0],
+        [2, 100, 101, 102, 103, 3, 104, 105, 106, 3],
+    ]
+    assert found.token_type_ids.tolist() == [
+        [0, 0, 0, 0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 1, 1, 1, 1],
+    ]
+    assert found.lengths.tolist() == [8, 4, 10]
+    assert [np.flatnonzero(row).tolist() for row in found.candidates] == [
+        [1, 2, 3, 5, 6],
+        [1, 2],
+        [1, 2, 3, 4, 6, 7, 8],
+    ]
+
+
+def test_shapes_types_and_slices(make: Maker) -> None:
+    batch, _ = make().batch(Cursor(), global_batch_size=12, rank=0, world_size=1)
+    shapes = {name: array.shape for name, array in batch.arrays().items()}
+    assert shapes == {
+        "input_ids": (12, LENGTH),
+        "token_type_ids": (12, LENGTH),
+        "lengths": (12,),
+        "masked_positions": (12, PREDICTIONS),
+        "masked_labels": (12, PREDICTIONS),
+        "next_sentence_labels": (12,),
+    }
+    assert {array.dtype for array in batch.arrays().values()} == {np.dtype(np.int64)}
+    assert set(batch.next_sentence_labels.tolist()) == {0, 1}
+    assert len(batch.slice(3, 8)) == 5
+    assert_equal(joined([batch.slice(0, 5), batch.slice(5, 12)]), batch)
+
+
+def test_labels_put_back_give_text_of_the_store(make: Maker, store: TokenStore) -> None:
+    batch, _ = make().batch(Cursor(), global_batch_size=64, rank=0, world_size=1)
+    text = {tuple(store.block("train", i).tokens.tolist()) for i in range(store.blocks("train"))}
+    flat = ["," + ",".join(map(str, tokens)) + "," for tokens in text]
+    for row in range(len(batch)):
+        ids = batch.input_ids[row].copy()
+        real = batch.masked_labels[row] >= 0
+        ids[batch.masked_positions[row][real]] = batch.masked_labels[row][real]
+        first_segment = ids[1 : np.flatnonzero((ids == SPECIAL.sep) & (batch.token_type_ids[row] == 0))[0]]
+        needle = "," + ",".join(map(str, first_segment.tolist())) + ","
+        assert any(needle in haystack for haystack in flat)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_processes_share_the_same_global_batch_whatever_their_number(make: Maker, world_size: int) -> None:
+    cursor = Cursor(block=1, offset=3)
+    whole, following = make().batch(cursor, global_batch_size=100, rank=0, world_size=1)
+    parts = [
+        make().batch(cursor, global_batch_size=100, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    assert {next_cursor for _, next_cursor in parts} == {following}
+    sizes = [len(part) for part, _ in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert_equal(joined([part for part, _ in parts]), whole)
+
+
+def test_going_on_from_a_cursor_equals_never_having_stopped(make: Maker) -> None:
+    straight, cursor, cursors = make(), Cursor(), []
+    batches = []
+    for _ in range(30):  # more than an epoch
+        cursors.append(cursor.as_dict())
+        batch, cursor = straight.batch(cursor, global_batch_size=50, rank=0, world_size=1)
+        batches.append(batch)
+    assert cursor.epoch > 0
+    for step in (0, 11, 29):
+        batch, _ = make().batch(Cursor.from_dict(cursors[step]), global_batch_size=50, rank=0, world_size=1)
+        assert_equal(batch, batches[step])
+
+
+def test_masks_do_not_depend_on_the_batch_size(make: Maker) -> None:
+    whole, _ = make().batch(Cursor(), global_batch_size=30, rank=0, world_size=1)
+    cursor, parts = Cursor(), []
+    for size in (1, 9, 20):
+        part, cursor = make().batch(cursor, global_batch_size=size, rank=0, world_size=1)
+        parts.append(part)
+    assert_equal(joined(parts), whole)
+
+
+def test_the_same_place_of_another_epoch_or_seed_has_other_pairs_and_other_masks(
+    tmp_path: Path, corpus_file: Callable[..., Path]
+) -> None:
+    config = DataConfig(text=[corpus_file()], vocab_size=200, sequence_length=LENGTH)
+    one_block = prepare_store(config, tmp_path / "store", progress=lambda _: None)
+    assert one_block.blocks("train") == 1
+
+    def batch(seed: int, epoch: int) -> Batch:
+        data = PretrainingData(
+            one_block, "train", data=config, objective=ObjectiveConfig(), max_predictions=PREDICTIONS, seed=seed
+        )
+        return data.batch(Cursor(epoch=epoch), global_batch_size=100, rank=0, world_size=1)[0]
+
+    first = batch(0, 0)
+    for other in (batch(0, 1), batch(1, 0)):
+        equal_length = first.lengths == other.lengths
+        assert 0 < equal_length.sum() < 95
+        assert (first.masked_positions == other.masked_positions).all(axis=1)[equal_length].mean() < 0.5
+
+
+def test_validation_is_the_same_whatever_is_trained_and_however_it_is_shared(make: Maker) -> None:
+    whole = list(make("validation").validation_batches(50, 8, 0, 1))
+    assert [len(batch) for batch in whole] == [8, 8, 8, 8, 8, 8, 2]
+    assert_equal(joined(list(make("validation", seed=9).validation_batches(50, 8, 0, 1))), joined(whole))
+    other = make("validation", masked_lm_probability=0.4)
+    assert_equal(joined(list(other.validation_batches(50, 8, 0, 1))), joined(whole))
+    shared = [batch for rank in range(3) for batch in make("validation").validation_batches(50, 8, rank, 3)]
+    assert_equal(joined(shared), joined(whole))
+
+
+def test_validation_stops_at_the_end_of_the_split(make: Maker) -> None:
+    data = make("validation")
+    total = sum(map(len, data.validation_batches(10**6, 64, 0, 1)))
+    assert 50 < total < 1000
+    assert sum(map(len, data.validation_batches(10**6, 64, 1, total + 1))) <= 1  # more processes than sequences
+
+
+def test_without_next_sentences_sequences_are_single(make: Maker) -> None:
+    batch, _ = make(next_sentence=False).batch(Cursor(), global_batch_size=40, rank=0, world_size=1)
+    assert not batch.token_type_ids.any()
+    assert not batch.next_sentence_labels.any()
+    assert ((batch.input_ids == SPECIAL.sep).sum(axis=1) == 1).all()
+    assert 0.8 * LENGTH < batch.lengths.max() <= LENGTH

@@ -1,0 +1,106 @@
+"""Files in, documents out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from train_jobs.config import DataError
+from train_jobs.corpus.documents import Corpus, embedded_documents, read_documents
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "documents"),
+    [
+        (b"one\ntwo\n", ["one\ntwo"]),
+        (b"one\n\ntwo", ["one", "two"]),
+        (b"\n\none\n \t \n\n\ntwo\n\n", ["one", "two"]),
+        (b"one\r\nmore\r\n\r\ntwo\r\n", ["one\nmore", "two"]),
+        (b"\xef\xbb\xbfone\n", ["one"]),
+        (b"\xef\xbb\xbf\none\n", ["one"]),
+        (b"", []),
+        (b"\n \n", []),
+        ("na\u00efve \U0001f600\n\n\u6c34".encode(), ["na\u00efve \U0001f600", "\u6c34"]),
+    ],
+)
+def test_blank_lines_separate_documents(tmp_path: Path, content: bytes, documents: list[str]) -> None:
+    assert list(read_documents([write(tmp_path / "a.txt", content)])) == documents
+
+
+def test_a_document_never_spans_two_files(tmp_path: Path) -> None:
+    files = [write(tmp_path / "a.txt", b"one"), write(tmp_path / "b.txt", b"two")]
+    assert list(read_documents(files)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "encoding"),
+    [
+        (b"fine\ncaf\xe9 au lait\n", "byte 8, line 2", "latin1"),
+        (b"\xef\xbb\xbffine \xff", "byte 8, line 1", "latin1"),
+        ("wide".encode("utf-16"), "byte 0, line 1", "utf-16"),
+    ],
+)
+def test_text_that_is_not_utf8_is_named_with_its_place_and_a_fix(
+    tmp_path: Path, content: bytes, where: str, encoding: str
+) -> None:
+    path = write(tmp_path / "a.txt", content)
+    with pytest.raises(DataError, match=r"a\.txt is not UTF-8") as caught:
+        list(read_documents([path]))
+    assert caught.value.facts["where"] == where
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith(f"iconv -f {encoding} -t utf-8 {path} >")
+
+
+def test_documents_before_the_bad_byte_are_read_line_by_line(tmp_path: Path) -> None:
+    documents = read_documents([write(tmp_path / "a.txt", b"one\n\ntwo\n\xff")])
+    assert next(documents) == "one"
+
+
+def test_docstrings_come_in_source_order_without_rules(tmp_path: Path) -> None:
+    long = "Long enough to be kept. " * 10
+    source = f'''"""Title
+=====
+
+{long}"""
+def outer():
+    """About outer."""
+class Thing:
+    """About Thing."""
+    def method(self):
+        """About method \\\\d."""
+    pattern = "\\d"
+'''
+    module = tmp_path / "module.py"
+    module.write_text(source)
+    [document] = embedded_documents([module])
+    assert "===" not in document
+    places = [document.index(part) for part in ("Title", "Long", "About outer", "About Thing", "About method")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("source", ['"""Short."""\n', "x = 1\n", '"""' + "words " * 100 + '"""\ndef broken(:\n'])
+def test_modules_without_much_to_read_and_broken_ones_are_skipped(tmp_path: Path, source: str) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(source)
+    assert list(embedded_documents([module])) == []
+
+
+def test_each_reference_topic_is_a_document_and_is_not_run(tmp_path: Path) -> None:
+    topics = tmp_path / "pydoc_data" / "topics.py"
+    topics.parent.mkdir()
+    topics.write_text("raise SystemExit\ntopics = {'a': 'Title\\n*****\\n\\n' 'Text of a.', 'b': 'Text of b.'}\n")
+    assert list(embedded_documents([topics])) == ["Title\n\nText of a.", "Text of b."]
+
+
+def test_this_python_holds_a_corpus() -> None:
+    corpus = Corpus([])
+    documents = list(corpus)
+    assert len(documents) > 300
+    assert sum(map(len, documents)) > 1_000_000
+    assert list(corpus) == documents

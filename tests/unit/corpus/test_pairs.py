@@ -1,0 +1,147 @@
+"""Sentence pairs, against cases worked out by hand on the original algorithm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from train_jobs.corpus.pairs import plan_block
+from train_jobs.corpus.randomness import generator
+from train_jobs.corpus.store import Block
+
+
+class Script:
+    """Stands in for numpy's generator: given draws, in order, and no shuffling."""
+
+    def __init__(self, *draws: float) -> None:
+        self.draws = draws
+
+    def random(self, size: int) -> np.ndarray:
+        return np.array([*self.draws, *[np.nan] * size])  # a draw too many would not be a number
+
+    def permutation(self, size: int) -> np.ndarray:
+        return np.arange(size)
+
+
+def make_block(*documents: list[int]) -> Block:
+    """A block of documents given by the lengths of their sentences."""
+    lengths = [length for document in documents for length in document]
+    return Block(
+        tokens=np.arange(sum(lengths), dtype=np.uint16),
+        sentence_offsets=np.cumsum([0, *lengths], dtype=np.int32),
+        document_offsets=np.cumsum([0, *map(len, documents)], dtype=np.int32),
+    )
+
+
+def plan(block: Block, rng: object, *, length: int = 13, short: float = 0.0, pairs: bool = True) -> list[list[int]]:
+    return plan_block(
+        block,
+        sequence_length=length,
+        short_sequence_probability=short,
+        next_sentence=pairs,
+        rng=rng,  # type: ignore[arg-type]
+    ).tolist()
+
+
+def test_pairs_by_hand() -> None:
+    # 13 tokens hold 10 of text. Sentences 0-2 are tokens 0-3, 3-7, 7-12; sentences 3-4 are 12-14, 14-20.
+    block = make_block([3, 4, 5], [2, 6])
+    script = Script(
+        0.9,  # document 0: not short
+        0.0,  # 12 tokens of 3 sentences: A is the first 1 + int(0.0 * 2) = 1
+        0.9,  # B is what follows: 3 + 9 tokens, 2 too many, both off B
+        0.3,  # int(0.3 * 4) = 0b01: one off its front, one off its back
+        0.9,  # document 1: not short
+        0.7,  # 8 tokens of 2 sentences: A is the first
+        0.2,  # B is random: 10 - 2 = 8 tokens are wanted
+        0.9,  # document 1 again: no
+        0.1,  # document 0
+        0.4,  # from its sentence int(0.4 * 3) = 1 on: 4 + 5 tokens, 1 too many
+        0.6,  # int(0.6 * 2) = 1: off the front. Sentence 4 is put back, and is alone now: random without a draw
+        0.0,  # document 0; 4 tokens are wanted
+        0.99,  # its sentence 2: 6 + 5 tokens, 1 too many, off A
+        0.4,  # int(0.4 * 2) = 0: off the back
+    )
+    assert plan(block, script) == [[0, 3, 4, 11, 0], [12, 14, 4, 12, 1], [14, 19, 7, 12, 1]]
+
+
+def test_a_short_target_holds_for_the_document() -> None:
+    # 2 + int(0.5 * 9) = 6 tokens: sentences 0-1 (8 tokens), then 2-3.
+    script = Script(0.05, 0.5, 0.0, 0.9, 0.0, 0.9)
+    assert plan(make_block([4, 4, 4, 4]), script, short=0.1) == [[0, 4, 4, 8, 0], [8, 12, 12, 16, 0]]
+
+
+def test_a_pair_called_random_stays_so_when_all_draws_hit_the_same_document() -> None:
+    script = Script(0.9, *[0.5] * 10, 0.0)  # ten documents, then its sentence 0
+    assert plan(make_block([4]), script) == [[0, 4, 0, 4, 1]]
+
+
+def test_the_tenth_draw_of_a_document_still_counts() -> None:
+    script = Script(0.9, *[0.0] * 9, 0.9, 0.0, 0.9, 0.0, 0.0)
+    assert plan(make_block([4], [5]), script) == [[0, 4, 4, 9, 1], [4, 9, 0, 4, 1]]
+
+
+def test_equal_segments_lose_tokens_in_turn_b_first() -> None:
+    # 4 + 4 tokens where 5 fit: B loses 2 (both at its front), A 1 (at its back).
+    script = Script(0.9, 0.0, 0.9, 0.0, 0.9)
+    assert plan(make_block([4, 4]), script, length=8) == [[0, 3, 6, 8, 0]]
+
+
+@pytest.fixture(scope="module")
+def big() -> Block:
+    draw = np.random.default_rng(0)
+    return make_block(*[draw.integers(1, 40, size=draw.integers(1, 60)).tolist() for _ in range(400)])
+
+
+def test_pairs_of_a_large_block_hold_what_the_algorithm_promises(big: Block) -> None:
+    rows = np.array(plan(big, generator(1), length=128, short=0.1))
+    a_start, a_end, b_start, b_end, is_random = rows.T
+    document = np.searchsorted(big.sentence_offsets[big.document_offsets], np.array([a_start, b_start]), "right")
+    lengths = a_end - a_start + b_end - b_start
+    assert (a_end > a_start).all()
+    assert (b_end > b_start).all()
+    assert lengths.max() == 125
+    assert (document[0] != document[1])[is_random == 1].all()
+    assert (document[0] == document[1])[is_random == 0].all()
+    assert (b_start >= a_end)[is_random == 0].all()
+    assert 0.5 < is_random.mean() < 0.6  # half, and every sentence that is left alone
+    assert (lengths > 110).mean() > 0.6
+
+
+def test_half_of_all_cuttable_chunks_are_random() -> None:
+    rows = np.array(plan(make_block(*[[10] * 2000] * 2), generator(2), length=128))
+    assert abs(rows[:, 4].mean() - 0.5) < 0.05
+
+
+def test_every_sentence_is_in_some_pair(big: Block) -> None:
+    rows = np.array(plan(make_block(*[[5] * 37] * 20), generator(3), length=128))
+    seen = np.zeros(5 * 37 * 20, bool)
+    for a_start, a_end, b_start, b_end, is_random in rows:
+        seen[a_start:a_end] = True
+        if not is_random:
+            seen[b_start:b_end] = True
+    assert seen.reshape(-1, 5).any(axis=1).all()
+
+
+def test_without_pairs_each_token_comes_once(big: Block) -> None:
+    rows = np.array(plan(big, generator(4), length=66, short=0.1, pairs=False))
+    assert (rows[:, 2] == rows[:, 3]).all()
+    assert not rows[:, 4].any()
+    assert (rows[:, 1] - rows[:, 0]).max() == 64
+    ordered = rows[np.argsort(rows[:, 0])]
+    assert ordered[0, 0] == 0
+    assert ordered[-1, 1] == len(big.tokens)
+    np.testing.assert_array_equal(ordered[1:, 0], ordered[:-1, 1])
+
+
+def test_without_pairs_by_hand() -> None:
+    # 8 tokens hold 6 of text: whole sentences while they fit, a longer one is cut, nothing crosses documents.
+    rows = plan(make_block([2, 3, 2, 15], [1]), Script(0.9, 0.9), length=8, pairs=False)
+    assert [row[:2] for row in rows] == [[0, 5], [5, 7], [7, 13], [13, 19], [19, 22], [22, 23]]
+
+
+def test_rows_are_shuffled_by_the_generator_alone(big: Block) -> None:
+    first, again, other = (plan(big, generator(seed), length=128) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert first != sorted(first)

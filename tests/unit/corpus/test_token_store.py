@@ -1,0 +1,114 @@
+"""The folder of tokenised text."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_jobs.config import DataError
+from train_jobs.corpus.manifest import MANIFEST_FILE, SpecialIds, StoreManifest
+from train_jobs.corpus.store import Sentences, StoreWriter, TokenStore
+
+DOCUMENTS: list[Sentences] = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 9, 9]], [[1]]]
+
+
+def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, blocks_per_shard: int = 64) -> TokenStore:
+    folder.mkdir(exist_ok=True)
+    writer = StoreWriter(folder, vocab_size=vocab_size, block_tokens=block_tokens, blocks_per_shard=blocks_per_shard)
+    for document in DOCUMENTS:
+        writer.add("train", document)
+    writer.add("validation", [[1, 1], [2, 3]])
+    writer.close()
+    manifest = StoreManifest(
+        key="0" * 16,
+        data={"name": "test", "files": 1, "total_bytes": 1, "sha256": ""},
+        vocab_size=vocab_size,
+        vocab_sha256="",
+        special_ids=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4),
+        lowercase=True,
+        validation_fraction=0.1,
+        validation_unigram_entropy=writer.validation_unigram_entropy,
+        splits=writer.splits,
+        shards=writer.shards,
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    return TokenStore.open(folder)
+
+
+def read(store: TokenStore) -> list[Sentences]:
+    documents = []
+    for index in range(store.blocks("train")):
+        block = store.block("train", index)
+        bounds = block.sentence_offsets
+        sentences = [block.tokens[start:end].tolist() for start, end in pairwise(bounds)]
+        starts = block.document_offsets
+        documents += [sentences[start:end] for start, end in pairwise(starts)]
+    return documents
+
+
+@pytest.mark.parametrize("blocks_per_shard", [1, 64])
+def test_what_is_written_is_read_in_blocks_of_whole_documents(tmp_path: Path, blocks_per_shard: int) -> None:
+    store = write_store(tmp_path / "store", blocks_per_shard=blocks_per_shard)
+    assert read(store) == DOCUMENTS
+    assert [len(store.block("train", index).tokens) for index in range(2)] == [6, 6]
+    counts = store.manifest.splits["train"]
+    assert (counts.documents, counts.sentences, counts.tokens, counts.blocks) == (4, 7, 12, 2)
+    assert [shard.split for shard in store.manifest.shards].count("train") == (2 if blocks_per_shard == 1 else 1)
+
+
+def test_blocks_are_views_of_the_file(tmp_path: Path) -> None:
+    block = write_store(tmp_path / "store").block("train", 0)
+    assert not any(array.flags.owndata or array.flags.writeable for array in vars(block).values())
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
+def test_ids_take_16_bits_where_they_fit(tmp_path: Path, vocab_size: int, dtype: type) -> None:
+    assert write_store(tmp_path / "store", vocab_size=vocab_size).block("train", 0).tokens.dtype == dtype
+
+
+def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, vocab_size=10)
+    for document in ([], [[]], [[], [1], []]):
+        writer.add("train", document)
+    writer.close()
+    counts = writer.splits["train"]
+    assert (counts.documents, counts.sentences, counts.tokens) == (1, 1, 1)
+
+
+def test_entropy_is_that_of_the_validation_tokens(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store")  # 1 twice, 2 and 3 once: a half, a quarter, a quarter
+    assert store.manifest.validation_unigram_entropy == pytest.approx(1.5 * math.log(2), abs=1e-12)
+
+
+@pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "another version", "no shard", "short shard"])
+def test_a_folder_that_is_not_whole_is_no_store(tmp_path: Path, harm: str) -> None:
+    folder = write_store(tmp_path / "store").folder
+    manifest, shard = folder / MANIFEST_FILE, folder / "shard-00000.arrow"
+    match harm:
+        case "no manifest":
+            manifest.unlink()
+        case "half a manifest":
+            manifest.write_bytes(manifest.read_bytes()[:100])
+        case "another version":
+            manifest.write_text(manifest.read_text().replace('"version":1', '"version":0'))
+        case "no shard":
+            shard.unlink()
+        case "short shard":
+            shard.write_bytes(shard.read_bytes()[:-1])
+    assert not TokenStore.exists(folder)
+    with pytest.raises(DataError, match="no token store"):
+        TokenStore.open(folder)
+
+
+def test_a_flipped_bit_is_noticed_before_it_is_trained_on(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "store").folder
+    shard = folder / "shard-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged: .*shard-00000\.arrow"):
+        TokenStore.open(folder).block("train", 0)

@@ -1,0 +1,142 @@
+"""WordPiece: training, files, and agreement with Hugging Face."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import BertTokenizerFast
+
+from train_jobs.config import DataError
+from train_jobs.corpus.documents import Corpus
+from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary, save_vocabulary, train_vocabulary
+
+GOOGLE = Path(__file__).parents[3].parent / "shared" / "data" / "bert"
+TRICKY = [
+    "Caf\u00e9 na\u00efve \u00c5ngstr\u00f6m e\u0301 \u0130stanbul",
+    "\u6c34\u706bwater\u3001\u3042\u3044",
+    "smile \U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 end",
+    "tab\tnew\nline\u00a0nbsp\u200bzero\x00null\ufffd\x07bell",
+    "don't stop--believin' ... $3.50 (ok) #tag @me a_b",
+    "unaffable " + "x" * 101 + " " + "y" * 100,
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u041f\u0440\u0438\u0432\u0435\u0442",
+    "",
+]
+TRAIN = """
+import sys
+from pathlib import Path
+from train_jobs.corpus.documents import Corpus
+from train_jobs.corpus.vocabulary import save_vocabulary, train_vocabulary
+tokenizer = train_vocabulary(Corpus([Path(sys.argv[1])]), size=int(sys.argv[2]), lowercase=True)
+save_vocabulary(tokenizer, Path(sys.argv[3]))
+"""
+
+
+def write_vocabulary(path: Path, pieces: list[str], newline: str = "\n") -> Path:
+    path.write_bytes("".join(piece + newline for piece in pieces).encode())
+    return path
+
+
+@pytest.mark.parametrize("size", [64, 400])
+def test_training_gives_the_same_bytes_in_every_process(
+    tmp_path: Path, corpus_file: Callable[..., Path], size: int
+) -> None:
+    corpus, digests = corpus_file(documents=60), set()
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+        subprocess.run([sys.executable, "-c", TRAIN, corpus, str(size), folder], env=environment, check=True)
+        digests.add(hashlib.sha256((folder / "vocab.txt").read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("size", [64, 90, 300])
+def test_special_pieces_come_first_and_the_size_is_kept(corpus_file: Callable[..., Path], size: int) -> None:
+    tokenizer = train_vocabulary(Corpus([corpus_file()]), size=size, lowercase=True)
+    assert [tokenizer.id_to_token(number) for number in range(5)] == list(SPECIAL_PIECES)
+    assert tokenizer.get_vocab_size() <= size
+    assert tokenizer.get_vocab_size() > size * 0.9
+
+
+def test_many_different_characters_still_keep_the_size() -> None:
+    text = [" ".join(chr(0x4E00 + n) for n in range(500)), "water " * 50]
+    tokenizer = train_vocabulary(text, size=64, lowercase=True)
+    assert tokenizer.get_vocab_size() <= 64
+    assert tokenizer.encode("water").tokens != ["[UNK]"]  # the frequent characters were kept
+
+
+def test_pieces_that_can_never_occur_take_no_place() -> None:
+    vocabulary = train_vocabulary(["water, fire. \u6c34"] * 3, size=100, lowercase=True).get_vocab()
+    assert {",", "\u6c34", "##a"} <= set(vocabulary)
+    assert not {"##,", "##.", "##\u6c34"} & set(vocabulary)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_saved_and_loaded_gives_equal_ids(tmp_path: Path, corpus_file: Callable[..., Path], lowercase: bool) -> None:
+    corpus = Corpus([corpus_file()])
+    trained = train_vocabulary(corpus, size=200, lowercase=lowercase)
+    loaded = load_vocabulary(save_vocabulary(trained, tmp_path), lowercase=lowercase)
+    for text in [*corpus, *TRICKY]:
+        assert loaded.encode(text).ids == trained.encode(text).ids
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_ids_are_those_of_hugging_face(tmp_path: Path, lowercase: bool) -> None:
+    tokenizer = train_vocabulary([*TRICKY, *TRICKY], size=300, lowercase=lowercase)
+    path = save_vocabulary(tokenizer, tmp_path)
+    assert_same_ids(path, lowercase=lowercase)
+
+
+@pytest.mark.skipif(not GOOGLE.exists(), reason="Google's vocabularies are not here")
+@pytest.mark.parametrize(("name", "lowercase"), [("vocab_uncased.txt", True), ("vocab_cased.txt", False)])
+def test_ids_of_googles_vocabularies_are_those_of_hugging_face(name: str, lowercase: bool) -> None:
+    assert_same_ids(GOOGLE / name, lowercase=lowercase)
+
+
+def assert_same_ids(path: Path, *, lowercase: bool) -> None:
+    ours = load_vocabulary(path, lowercase=lowercase)
+    theirs = BertTokenizerFast(vocab=str(path), do_lower_case=lowercase)
+    for text in TRICKY:
+        assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False), text
+
+
+def test_text_that_spells_a_special_piece_is_text(tmp_path: Path) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*SPECIAL_PIECES, "[", "]", "mask"])
+    assert load_vocabulary(path, lowercase=True).encode("[MASK]").tokens == ["[", "mask", "]"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lines_are_ids_whatever_other_line_ends_are_in_pieces(tmp_path: Path, newline: str) -> None:
+    pieces = ["\u2028", *SPECIAL_PIECES, "a\x85b"]
+    loaded = load_vocabulary(write_vocabulary(tmp_path / "vocab.txt", pieces, newline), lowercase=True)
+    assert [loaded.id_to_token(number) for number in range(loaded.get_vocab_size())] == pieces
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message", "fact"),
+    [
+        (["[PAD]", "[UNK]", "[CLS]", "water"], "not a BERT vocabulary", "[SEP] [MASK]"),
+        ([*SPECIAL_PIECES, "water", "fire", "water"], "holds 'water' twice", "lines 6 and 8"),
+        ([*SPECIAL_PIECES, "", "water"], "an empty line", "line 6"),
+    ],
+)
+def test_a_bad_vocabulary_is_refused(tmp_path: Path, pieces: list[str], message: str, fact: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        load_vocabulary(write_vocabulary(tmp_path / "vocab.txt", pieces), lowercase=True)
+    assert fact in caught.value.facts.values()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_piece(tmp_path: Path) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", ["\ufeff[PAD]", *SPECIAL_PIECES[1:]])
+    assert load_vocabulary(path, lowercase=True).token_to_id("[PAD]") == 0
+
+
+def test_a_missing_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such vocabulary file"):
+        load_vocabulary(tmp_path / "vocab.txt", lowercase=True)

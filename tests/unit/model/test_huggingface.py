@@ -1,0 +1,268 @@
+"""Exports load in transformers with no network, no warning and no bit lost; its folders load here."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
+
+from train_jobs.config import ModelConfig, StorageError, TrainingError
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.huggingface import export, load_weights
+
+SHAPE = ModelConfig(
+    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=20
+)
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "caf\u00e9", "Cafe", "##s", ".", "\u4e2d", "un"]
+ROWS = 16  # 13 pieces, rounded up to a multiple of 8
+HEADS = ("bert.pooler.", "cls.")
+
+
+def made(seed: int, shape: ModelConfig = SHAPE, rows: int = ROWS) -> BertForPreTraining:
+    model = BertForPreTraining(shape, rows)
+    initialise(model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.1)
+    return model.eval()
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    path = tmp_path / "pieces.txt"
+    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return path
+
+
+def write(model: BertForPreTraining, folder: Path, vocabulary: Path, *, lowercase: bool = True) -> Path:
+    export(model, folder, config=model.config, vocab_size=model.vocab_size, vocabulary=vocabulary, lowercase=lowercase)
+    return folder
+
+
+def edit_weights(folder: Path, change: dict[str, torch.Tensor | None]) -> None:
+    tensors = {**load_file(folder / "model.safetensors"), **change}
+    save_file({name: value for name, value in tensors.items() if value is not None}, folder / "model.safetensors")
+
+
+def test_an_export_loads_in_transformers(
+    tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers_logging.set_verbosity_warning()
+    model = made(0)
+    folder = write(model, tmp_path / "export", vocabulary)
+    loaded, report = transformers.BertForPreTraining.from_pretrained(folder, output_loading_info=True)
+    assert {name: list(problems) for name, problems in report.items() if problems} == {}
+    state = loaded.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert loaded.cls.predictions.decoder.weight is loaded.bert.embeddings.word_embeddings.weight
+    assert loaded.dtype == torch.float32
+    ids = torch.randint(0, ROWS, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        mine, _ = model(ids, torch.zeros_like(ids))
+        theirs = loaded.eval()(ids).prediction_logits
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    assert "warn" not in capsys.readouterr().err.lower()
+
+
+def test_the_config_says_everything_that_we_chose(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    loaded = transformers.AutoConfig.from_pretrained(folder)
+    for key, value in SHAPE.model_dump(exclude={"pad_vocab_to_multiple_of"}).items():
+        assert getattr(loaded, key) == value, key
+    assert (loaded.vocab_size, loaded.pad_token_id, loaded.hidden_act) == (ROWS, 0, "gelu")
+    assert loaded.architectures == ["BertForPreTraining"]
+    document = json.loads((folder / "config.json").read_text())
+    assert document.keys() >= {
+        "hidden_act",
+        "pad_token_id",
+        "model_type",
+        "tie_word_embeddings",
+    }  # not left to defaults
+    assert "pad_vocab_to_multiple_of" not in document
+
+
+@pytest.mark.parametrize("task", ["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModel"])
+def test_an_export_starts_fine_tuning(tmp_path: Path, vocabulary: Path, task: str) -> None:
+    model = made(0)
+    folder = write(model, tmp_path / "export", vocabulary)
+    loaded = getattr(transformers, task).from_pretrained(folder)
+    bert = getattr(loaded, "bert", loaded)
+    assert torch.equal(bert.encoder.layer[1].output.dense.weight, model.bert.encoder.layer[1].output.dense.weight)
+
+
+@pytest.mark.parametrize(
+    ("lowercase", "pieces"),
+    [
+        (True, ["the", "cafe", "##s", "cafe", "\u4e2d", ".", "[MASK]", "[UNK]"]),
+        (False, ["[UNK]", "Cafe", "##s", "caf\u00e9", "\u4e2d", ".", "[MASK]", "[UNK]"]),
+    ],
+)
+def test_the_tokenizer_goes_along(tmp_path: Path, vocabulary: Path, lowercase: bool, pieces: list[str]) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary, lowercase=lowercase)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert type(tokenizer).__name__.startswith("BertTokenizer")
+    assert tokenizer.model_max_length == 20
+    assert tokenizer.get_vocab() == {piece: index for index, piece in enumerate(PIECES)}
+    assert (folder / "vocab.txt").read_bytes() == vocabulary.read_bytes()
+    assert tokenizer.tokenize("The Cafes caf\u00e9 \u4e2d. [MASK] xyz") == pieces
+    pair = tokenizer("the", "un .")
+    assert pair["input_ids"] == [2, 5, 3, 12, 10, 3]
+    assert pair["token_type_ids"] == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_decoder_is_not_written_twice_and_all_is_fp32(tmp_path: Path, vocabulary: Path) -> None:
+    model = made(0).to(torch.bfloat16)
+    tensors = load_file(write(model, tmp_path / "export", vocabulary) / "model.safetensors")
+    assert set(tensors) == set(model.state_dict())
+    assert {value.dtype for value in tensors.values()} == {torch.float32}
+
+
+def test_an_export_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "out" / "export", vocabulary)
+    (folder / "old.txt").write_text("of the older export")
+    (tmp_path / "out" / ".export.partial").mkdir()  # an export that was killed
+    write(made(1), folder, vocabulary)
+    assert [path.name for path in folder.parent.iterdir()] == ["export"]
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+    fresh = made(2)
+    assert load_weights(fresh, folder) == []
+    assert torch.equal(fresh.cls.predictions.bias, made(1).cls.predictions.bias)
+
+
+def test_a_failed_export_keeps_the_older_one(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "out" / "export", vocabulary)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(FileNotFoundError):
+        write(made(1), folder, tmp_path / "no vocabulary")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["export"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path, vocabulary: Path) -> None:
+    parent = tmp_path / "locked"
+    parent.mkdir()
+    parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        try:
+            (parent / "probe").mkdir()
+        except PermissionError:
+            with pytest.raises(StorageError, match="the export"):
+                write(made(0), parent / "export", vocabulary)
+        else:
+            pytest.skip("this user may write anywhere")
+    finally:
+        parent.chmod(stat.S_IRWXU)
+
+
+def test_weights_come_back_bit_by_bit(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    model = made(1)
+    assert load_weights(model, folder) == []
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in made(0).state_dict().items())
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
+def test_folders_of_other_heads_give_what_they_have(tmp_path: Path, architecture: str) -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=ROWS, **SHAPE.model_dump(exclude={"pad_vocab_to_multiple_of"}))
+    theirs = getattr(transformers, architecture)(config)
+    theirs.save_pretrained(tmp_path)
+    model = made(1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    absent = load_weights(model, tmp_path)
+    present = {
+        "BertModel": ("bert.pooler.",),
+        "BertForMaskedLM": ("cls.predictions.",),
+        "BertForSequenceClassification": ("bert.pooler.",),
+    }[architecture]
+    assert set(absent) == {name for name in before if name.startswith(HEADS) and not name.startswith(present)}
+    theirs_state = {re.sub("^(?!bert|cls)", "bert.", name): value for name, value in theirs.state_dict().items()}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name] if name in absent else theirs_state[name]), name
+
+
+def test_names_from_tensorflow_days_load(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    old = {}
+    for name, value in load_file(folder / "model.safetensors").items():
+        renamed = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        old[renamed] = value
+    old["bert.embeddings.position_ids"] = torch.arange(20)[None]
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(old, folder / "model.safetensors")
+    model = made(1)
+    assert load_weights(model, folder) == []
+    assert torch.equal(model.bert.embeddings.LayerNorm.weight, made(0).bert.embeddings.LayerNorm.weight)
+
+
+def test_a_vocabulary_without_padding_rows_fills_the_first(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
+    model, untouched = made(1), made(1)
+    load_weights(model, folder)
+    table = model.bert.embeddings.word_embeddings.weight
+    assert torch.equal(table[:13], made(0, rows=13).bert.embeddings.word_embeddings.weight)
+    assert torch.equal(table[13:], untouched.bert.embeddings.word_embeddings.weight[13:])
+    assert torch.equal(model.cls.predictions.bias[13:], untouched.cls.predictions.bias[13:])
+
+
+def refused(model: BertForPreTraining, folder: Path) -> TrainingError:
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(TrainingError) as caught:
+        load_weights(model, folder)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "loaded half of it"
+    return caught.value
+
+
+def test_another_shape_is_refused_with_both(tmp_path: Path, vocabulary: Path) -> None:
+    wider = SHAPE.model_copy(update={"intermediate_size": 48})
+    problem = refused(made(0, wider), write(made(0), tmp_path / "export", vocabulary))
+    assert "intermediate" in problem.facts["where"] or "output.dense" in problem.facts["where"]
+    assert {tuple(problem.facts["need"]), tuple(problem.facts["have"])} in (
+        {(48, 16), (32, 16)},
+        {(16, 48), (16, 32)},
+        {(48,), (32,)},
+    )
+
+
+@pytest.mark.parametrize("rows", [8, 24])
+def test_another_vocabulary_is_refused(tmp_path: Path, vocabulary: Path, rows: int) -> None:
+    problem = refused(made(0, rows=rows), write(made(0), tmp_path / "export", vocabulary))
+    assert "[16" in str(problem.facts["have"])
+
+
+@pytest.mark.parametrize(("here", "there", "word"), [(1, 2, "surplus"), (3, 2, "missing")])
+def test_another_depth_is_refused(tmp_path: Path, vocabulary: Path, here: int, there: int, word: str) -> None:
+    folder = write(made(0, SHAPE.model_copy(update={"num_hidden_layers": there})), tmp_path / "export", vocabulary)
+    problem = refused(made(0, SHAPE.model_copy(update={"num_hidden_layers": here})), folder)
+    assert f"bert.encoder.layer.{min(here, there)}." in problem.facts[word]
+    assert "and 11 more" in problem.facts[word]
+
+
+def test_another_number_of_heads_shows_in_no_shape_but_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0, SHAPE.model_copy(update={"num_attention_heads": 4})), tmp_path / "export", vocabulary)
+    problem = refused(made(0), folder)
+    assert problem.facts == {"need": 2, "have": 4}
+
+
+def test_a_head_of_which_a_part_is_gone_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    edit_weights(folder, {"cls.predictions.bias": None})
+    assert refused(made(0), folder).facts["missing"] == "cls.predictions.bias"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_files_that_are_missing_or_broken_are_named(tmp_path: Path, vocabulary: Path, name: str) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    (folder / name).write_text("{ broken")
+    assert f"cannot read {folder / name}" in str(refused(made(0), folder))
+    (folder / name).unlink()
+    assert f"no such file: {folder / name}" in str(refused(made(0), folder))

@@ -1,0 +1,49 @@
+"""Kinds and exit codes are an interface: scripts branch on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator import errors
+from orchestrator.errors import JobFailed, UserError
+
+TREE = {
+    "AuthError": ("auth", 3),
+    "BudgetError": ("budget", 4),
+    "CapacityError": ("capacity", 4),
+    "ConflictError": ("conflict", 1),
+    "DataError": ("data", 2),
+    "Interrupted": ("interrupted", 130),
+    "JobFailed": ("job-failed", 1),
+    "NotFoundError": ("not-found", 5),
+    "QuotaError": ("quota", 4),
+    "ServiceError": ("service", 7),
+    "SpecError": ("spec", 2),
+    "StorageError": ("storage", 1),
+    "TimeoutExceeded": ("timeout", 6),
+    "TrainingError": ("training", 1),
+    "UsageError": ("usage", 2),
+    "UserError": ("error", 1),
+}
+
+
+def test_every_error_has_its_kind_its_code_and_its_line_in_the_drawing() -> None:
+    assert sorted(TREE) == errors.__all__
+    for name, (kind, code) in TREE.items():
+        error = getattr(errors, name)("what failed")
+        assert (error.kind, error.exit_code) == (kind, code)
+        assert isinstance(error, UserError)
+        if name != "UserError":
+            (line,) = [line for line in (errors.__doc__ or "").splitlines() if line.split()[:1] == [name]]
+            assert line.split()[1:3] == [kind, str(code)]
+
+
+def test_a_failed_job_ends_the_command_with_its_own_code() -> None:
+    failure = JobFailed("rank 0 ended with 3", exit_code=3, facts={"where": "rank-0.log"}, fix="orchestrator logs x")
+    assert (failure.exit_code, JobFailed.exit_code) == (3, 1)
+    assert str(failure).splitlines()[1:] == ["  where  rank-0.log", "  fix    orchestrator logs x"]
+
+
+def test_a_failed_job_cannot_claim_success() -> None:
+    with pytest.raises(AssertionError):
+        JobFailed("?", exit_code=0)

@@ -1,0 +1,113 @@
+"""Estimates against other formulas and against the model itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from orchestrator.estimates import estimate
+from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
+from orchestrator.estimates.model import flops_per_token, parameter_count
+from train_jobs.config import CheckpointConfig, DataConfig, ModelConfig, PretrainConfig, TrainConfig
+from train_jobs.model.heads import BertForPreTraining
+
+BASE = ModelConfig(pad_vocab_to_multiple_of=1)
+LARGE = ModelConfig(
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    pad_vocab_to_multiple_of=1,
+)
+SMALL = ModelConfig(
+    hidden_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=512,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def test_published_sizes() -> None:
+    assert parameter_count(BASE, 30_522) == 110_106_428
+    assert parameter_count(LARGE, 30_522) == 336_226_108
+
+
+@pytest.mark.parametrize("vocab_size", [1000, 1001])
+@pytest.mark.parametrize("shape", [SMALL, SMALL.model_copy(update={"intermediate_size": 96, "type_vocab_size": 3})])
+def test_parameters_are_those_of_the_model(shape: ModelConfig, vocab_size: int) -> None:
+    with torch.device("meta"):
+        model = BertForPreTraining(shape, shape.padded_vocab_size(vocab_size))
+    assert parameter_count(shape, vocab_size) == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_flops_of_bert_large_and_base() -> None:
+    """Golden figures: 240.5 and 69.8 GFLOP for a sequence of 128 with 15% predicted, worked out by hand."""
+    for model, rows, golden in ((LARGE, 30_528, 240.5e9), (BASE, 30_528, 69.8e9)):
+        each = flops_per_token(model, rows, sequence_length=128, max_predictions=19.2)
+        assert each * 128 == pytest.approx(golden, rel=1e-3)
+
+
+def test_a_step_is_the_global_batch() -> None:
+    job = PretrainConfig(train=TrainConfig(global_batch_size=64))
+    each = flops_per_token(job.model, 30_522, sequence_length=128, max_predictions=20)
+    assert estimate(job, vocab_size=30_522, device="gpu").flops_per_step == pytest.approx(each * 128 * 64)
+
+
+def test_state_and_checkpoints_count_every_copy() -> None:
+    assert state_bytes(1000, activation_bytes=4) == 16_000
+    assert state_bytes(1000, activation_bytes=2) == 18_000
+    assert checkpoint_bytes(1000) == 12_000
+    job = PretrainConfig(checkpoint=CheckpointConfig(keep_last=3))
+    figures = estimate(job, vocab_size=30_522, device="cpu")
+    assert figures.checkpoints_on_disk_bytes == 3 * 12 * figures.parameters
+
+
+def test_layer_activations_are_34_bytes_per_unit_of_width() -> None:
+    assert layer_activation_bytes(LARGE, activation_bytes=2) == 34 * 1024
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "width"),
+    [("auto", "gpu", 2), ("auto", "cpu", 4), ("fp16", "cpu", 2), ("fp32", "gpu", 4)],
+)
+def test_precision_decides_the_state(precision: str, device: str, width: int) -> None:
+    job = PretrainConfig(train=TrainConfig(precision=precision))
+    figures = estimate(job, vocab_size=30_522, device=device)
+    assert figures.state_bytes == state_bytes(figures.parameters, activation_bytes=width)
+    assert figures.process_bytes == figures.state_bytes + figures.activation_bytes
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])
+def test_activations_are_what_the_model_keeps(precision: str, dtype: torch.dtype | None) -> None:
+    """Within a fifth of the storages that autograd really saves; weights and their casts are counted elsewhere."""
+    vocab_size, sequences, length, predictions = 1000, 4, 128, 20
+    job = PretrainConfig(
+        model=SMALL,
+        data=DataConfig(sequence_length=length),
+        train=TrainConfig(micro_batch_size=sequences, precision=precision),
+    )
+    model = BertForPreTraining(SMALL, vocab_size)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    shapes = {tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        cast = tuple(tensor.shape) in shapes or tuple(tensor.t().shape) in shapes if tensor.dim() == 2 else False
+        if tensor.untyped_storage().data_ptr() not in weights and not cast:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    tokens = torch.randint(vocab_size, (sequences, length))
+    positions = torch.randint(length, (sequences, predictions))
+    labels = torch.randint(vocab_size, (sequences * predictions,))
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
+    ):
+        logits, _ = model(tokens, torch.zeros_like(tokens), None, positions)
+        torch.nn.functional.cross_entropy(logits.float().view(-1, vocab_size), labels)
+    real = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    estimated = estimate(job, vocab_size=vocab_size, device="cpu").activation_bytes
+    assert estimated == pytest.approx(real, rel=0.2)

@@ -1,0 +1,200 @@
+"""The plan: its name and hash, its text, its JSON, and how little it loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orchestrator.plan as plan_module
+from orchestrator.errors import DataError
+from orchestrator.home import home_folder
+from orchestrator.plan import Plan, make_plan
+from orchestrator.snapshot import Snapshot, take_snapshot
+from orchestrator.specs import resolve_spec
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+REPOSITORY = Path(__file__).resolve().parents[3]
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with a text, a vocabulary and a frozen snapshot of some code."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    (tmp_path / "train_jobs").mkdir()
+    (tmp_path / "train_jobs" / "loop.py").write_text("steps = 1\n")
+    monkeypatch.setattr(plan_module, "take_snapshot", lambda: take_snapshot(tmp_path / "train_jobs"))
+    return tmp_path
+
+
+def plan(*sets: str) -> Plan:
+    everything = ["data.text=[text.txt]", "train.micro_batch_size=4", "compute.threads_per_process=1", *sets]
+    return make_plan(resolve_spec("pretrain", sets=everything, environ=NO_GPU), home=Path("home").absolute())
+
+
+def test_the_name_is_the_slug_and_eight_digits() -> None:
+    first = plan()
+    assert first.name == f"pretrain-tiny-{first.run_hash}"
+    assert len(first.run_hash) == 8
+    assert int(first.run_hash, 16) >= 0
+    assert plan("name=my-run").name == f"my-run-{first.run_hash}"
+    assert plan("recipe=small").name.startswith("pretrain-small-")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "name=other",
+        "tags.team=nlp",
+        "tracking.experiment=other",
+        "tracking.uri=sqlite:///other.db",
+        "backend=elsewhere",
+        "compute.master_port=29500",
+        "compute.device=cpu",
+        "train.seed=42",
+    ],
+)
+def test_the_hash_does_not_see(same: str) -> None:
+    assert plan(same).run_hash == plan().run_hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "train.seed=43",
+        "optimizer.betas=[0.9,0.99]",
+        "checkpoint.every=7",
+        "compute.processes_per_node=2",
+        "compute.nodes=2",
+        "compute.threads_per_process=2",
+        "environment.variables.A=1",
+        "data.vocabulary=vocab.txt",
+        "data.text=[vocab.txt]",
+        "data.text=[]",
+    ],
+)
+def test_the_hash_sees(other: str) -> None:
+    assert plan(other).run_hash != plan().run_hash
+
+
+def test_two_processes_on_one_node_are_not_one_on_each_of_two() -> None:
+    assert plan("compute.processes_per_node=2").run_hash != plan("compute.nodes=2").run_hash
+
+
+def test_the_hash_sees_content_not_paths(folder: Path) -> None:
+    given = "data.vocabulary=vocab.txt"
+    before = plan(given).run_hash
+    (folder / "moved").mkdir()
+    (folder / "moved" / "text.txt").write_bytes((folder / "text.txt").read_bytes())
+    (folder / "moved" / "words.txt").write_bytes((folder / "vocab.txt").read_bytes())
+    assert plan("data.text=[moved/text.txt]", "data.vocabulary=moved/words.txt").run_hash == before
+    (folder / "vocab.txt").write_text(VOCABULARY + "d\n")
+    changed = plan(given).run_hash
+    assert changed != before
+    (folder / "text.txt").write_text("one\n\nthree\n")
+    assert plan(given).run_hash not in {before, changed}
+
+
+def test_the_hash_sees_the_code_and_the_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plan().run_hash
+    monkeypatch.setattr("orchestrator.specs.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
+    packages = plan().run_hash
+    assert packages != before
+    (folder / "train_jobs" / "loop.py").write_text("steps = 2\n")
+    assert plan().run_hash not in {before, packages}
+
+
+def test_a_plan_is_json_with_origins(folder: Path) -> None:
+    document = json.loads(json.dumps(plan("tags.a=b").as_dict()))
+    assert document["changes"]["tags.a"] == {"value": "b", "from": "--set"}
+    assert document["changes"]["data.text"] == {"value": [str(folder / "text.txt")], "from": "--set"}
+    assert document["snapshot"]["files"] == 1
+    assert document["snapshot"]["largest"] == [{"path": "train_jobs/loop.py", "size": 10}]
+    assert (document["world_size"], document["accumulation_steps"]) == (1, 8)
+    assert document["data"]["total_bytes"] == 9
+    assert document["job"]["train"]["micro_batch_size"] == 4
+
+
+def test_the_summary_tells_what_will_be_done_in_eighty_columns() -> None:
+    made = plan("train.global_batch_size=256", "compute.processes_per_node=2", "data.vocabulary=vocab.txt")
+    lines = made.summary().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    text = " ".join(made.summary().split())
+    assert lines[0] == made.name
+    assert "train.global_batch_size = 256 (--set)" in text
+    assert "batch 256 = 4 x 32 x 2 (global = micro x accumulation x world)" in text
+    assert f"1 files, 9 B, sha256 {made.data.sha256[:8]}" in text
+    assert f"{made.estimates.parameters:,} parameters" in text
+    assert text.count("(estimate)") == 3
+    assert f"snapshot 1 files, 10 B, digest {made.snapshot.digest[:8]}" in text
+    assert "python 3." in text
+
+
+def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> None:
+    text = plan("recipe=small", "train.steps=1", "objective.next_sentence=false").summary()
+    assert "recipe      small  (--set)" in text
+    assert "train.steps = 1  (--set)" in text
+    assert "objective.next_sentence = false  (--set)" in text
+
+
+def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:
+    assert plan("data.vocabulary=vocab.txt").estimates.parameters < plan().estimates.parameters
+
+
+def test_a_vocabulary_that_is_not_text_is_named(folder: Path) -> None:
+    (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(DataError, match=r"vocab\.txt is not UTF-8"):
+        plan("data.vocabulary=vocab.txt")
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "small", "base", "large"])
+def test_every_recipe_makes_a_plan_of_the_embedded_corpus(recipe: str, folder: Path) -> None:
+    resolved = resolve_spec("pretrain", sets=[f"recipe={recipe}"], environ=NO_GPU)
+    made = make_plan(resolved, home=folder / "home")
+    assert made.name.startswith(f"pretrain-{recipe}-")
+    assert set(made.changes) <= {"recipe"}
+    train = made.job.train
+    assert train.global_batch_size == train.micro_batch_size * made.accumulation_steps * made.world_size
+    assert "embedded" in made.data.name
+    assert max(len(line) for line in made.summary().splitlines()) <= 80
+
+
+def test_hashes_of_text_are_remembered_in_the_home_folder(folder: Path) -> None:
+    plan()
+    assert (folder / "home" / "cache" / "fingerprints.json").is_file()
+
+
+def test_a_plan_carries_the_code_that_it_was_made_of(folder: Path) -> None:
+    snapshot = plan().snapshot
+    assert isinstance(snapshot, Snapshot)
+    snapshot.write(folder / "run")
+    assert (folder / "run" / "train_jobs" / "loop.py").read_text() == "steps = 1\n"
+
+
+def test_the_home_folder_is_the_users_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert home_folder({}) == Path("/home/someone/.orchestrator")
+    assert home_folder({"ORCHESTRATOR_HOME": ""}) == Path("/home/someone/.orchestrator")
+    assert home_folder({"ORCHESTRATOR_HOME": "~/x"}) == Path("/home/someone/x")
+    assert home_folder({"ORCHESTRATOR_HOME": "x"}) == Path.cwd() / "x"
+
+
+def test_planning_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, pathlib, orchestrator.plan as p, orchestrator.specs as s\n"
+        "p.make_plan(s.resolve_spec('pretrain', environ={'PATH': ''}), home=pathlib.Path(sys.argv[1]))\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('train_jobs.')))"
+    )
+    command = [sys.executable, "-c", program, str(Path("home").absolute())]
+    answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    packages, jobs = answer.stdout.splitlines()
+    heavy = {"torch", "transformers", "mlflow", "azure", "optuna", "numpy", "pyarrow", "tokenizers", "asyncio", "http"}
+    assert heavy.isdisjoint(packages.split())
+    assert all(name.startswith("train_jobs.config") for name in jobs.split())

@@ -1,0 +1,255 @@
+"""A spec out of many sources: which one wins, what the user hears of mistakes, where relative paths start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import SpecError
+from orchestrator.specs import (
+    EnvironmentSpec,
+    Flag,
+    PretrainSpec,
+    find_project,
+    resolve_spec,
+)
+from train_jobs.config import PretrainConfig
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problems_of(**arguments: object) -> list[str]:
+    arguments.setdefault("environ", NO_GPU)
+    with pytest.raises(SpecError) as caught:
+        resolve_spec("pretrain", **arguments)
+    return caught.value.problems
+
+
+def test_each_source_wins_over_the_one_below_it(folder: Path) -> None:
+    (folder / "orchestrator.yaml").write_text("train:\n  log_every: 1\n")
+    (folder / "job.yaml").write_text("# a comment\ntrain:\n  log_every: 2\n")
+    sources = [
+        ({}, 10, "preset tiny:"),
+        ({"project": folder / "orchestrator.yaml"}, 1, "orchestrator.yaml:2"),
+        ({"file": Path("job.yaml")}, 2, "job.yaml:3"),
+        ({"environ": {**NO_GPU, "ORCHESTRATOR_TRAIN__LOG_EVERY": "3"}}, 3, "ORCHESTRATOR_TRAIN__LOG_EVERY"),
+        ({"flags": {"train.log_every": Flag(4, "--log-every")}}, 4, "--log-every"),
+        ({"sets": ["train.log_every=5"]}, 5, "--set"),
+    ]
+    given: dict[str, object] = {"environ": NO_GPU}
+    for addition, value, origin in sources:
+        given |= addition
+        resolved = resolve_spec("pretrain", **given)
+        assert resolved.spec.train.log_every == value
+        assert resolved.origins["train.log_every"].startswith(origin)
+        if addition:
+            assert resolved.changes["train.log_every"].model_dump(by_alias=True) == {"value": value, "from": origin}
+        else:
+            assert resolved.changes == {}
+
+
+def test_keys_that_a_higher_source_does_not_name_stay(folder: Path) -> None:
+    (folder / "job.yaml").write_text("optimizer: {learning_rate: 0.5}\n")
+    optimizer = resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU).spec.optimizer
+    assert (optimizer.learning_rate, optimizer.betas) == (0.5, (0.9, 0.98))  # 0.98 is of the recipe tiny
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"file": Path("job.yaml")},
+        {"environ": {**NO_GPU, "ORCHESTRATOR_RECIPE": "small"}},
+        {"flags": {"recipe": Flag("small", "--recipe")}},
+        {"sets": ["recipe=small"]},
+    ],
+    ids=["file", "environment", "flag", "set"],
+)
+def test_the_recipe_itself_is_chosen_by_any_source(folder: Path, given: dict[str, object]) -> None:
+    (folder / "job.yaml").write_text("recipe: small\n")
+    resolved = resolve_spec("pretrain", **{"environ": NO_GPU, **given})
+    assert resolved.spec.model.hidden_size == 512
+    assert list(resolved.changes) == ["recipe"]
+    assert resolved.origins["model.hidden_size"].startswith("preset small:")
+
+
+def test_a_value_that_the_preset_has_anyway_is_no_change() -> None:
+    assert resolve_spec("pretrain", sets=["model.hidden_size=256"], environ=NO_GPU).changes == {}
+
+
+def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
+    (folder / "job.yaml").write_text(
+        "recipe: tinny\n"
+        "name: No Good\n"
+        "train:\n"
+        "  stpes: 5\n"
+        "  precision: bf17\n"
+        "data:\n"
+        "  text: [gone.txt]\n"
+        "  vocabulary: gone/vocab.txt\n"
+        "compute:\n"
+        "  nodes: 0\n"
+        "  processes_per_node: many\n"
+    )
+    problems = problems_of(file=Path("job.yaml"), sets=["checkpoint.evry=3"])
+    expected = [
+        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, large, small, tiny)",
+        "job.yaml:2: name: must be lower-case",
+        'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
+        "job.yaml:5: train.precision: input should be",
+        f"job.yaml:7: data.text.0: no such file or folder: {folder}/gone.txt",
+        f"job.yaml:8: data.vocabulary: no such file: {folder}/gone/vocab.txt",
+        "job.yaml:10: compute.nodes: input should be greater than 0, not 0",
+        "job.yaml:11: compute.processes_per_node: must be a whole number above 0, or \"auto\", not 'many'",
+        '--set: checkpoint.evry: unknown key (did you mean "every"?)',
+    ]
+    for start in expected:
+        assert [problem.startswith(start) for problem in problems].count(True) == 1, (start, problems)
+    assert len(problems) == len(expected)
+
+
+def test_files_that_cannot_be_read_are_problems_among_others(folder: Path) -> None:
+    (folder / "job.yaml").write_text("train: [1,\n")
+    problems = problems_of(file=Path("job.yaml"), sets=["nonsense"], environ={"ORCHESTRATOR_SEED": "", **NO_GPU})
+    assert [problem.partition(" ")[0] for problem in problems] == ["job.yaml:2:", "--set"]
+
+
+@pytest.mark.parametrize("text", ["recipe: tinny\n", "recipe: [\n"])
+def test_a_batch_is_not_judged_without_its_recipe(folder: Path, text: str) -> None:
+    (folder / "job.yaml").write_text(text)
+    with pytest.raises(SpecError) as caught:
+        resolve_spec("pretrain", file=Path("job.yaml"), sets=["train.micro_batch_size=48"], environ=NO_GPU)
+    assert "job.yaml:" in str(caught.value)
+    assert "global_batch_size" not in str(caught.value)
+
+
+def test_a_missing_spec_file_says_what_to_do() -> None:
+    with pytest.raises(SpecError, match=r"no such file: job\.yaml\n *fix +orchestrator init"):
+        resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU)
+
+
+def test_an_unknown_kind_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(SpecError, match=r'unknown kind of job \'pretain\' \(did you mean "pretrain"\?\)'):
+        resolve_spec("pretain")
+
+
+def test_a_spec_of_another_kind_is_refused(folder: Path) -> None:
+    (folder / "job.yaml").write_text("kind: finetune\n")
+    assert problems_of(file=Path("job.yaml"))[0].startswith("job.yaml:1: kind: input should be 'pretrain'")
+
+
+def test_variables_are_yaml_and_below_free_mappings_keep_their_case() -> None:
+    environ = {
+        **NO_GPU,
+        "ORCHESTRATOR_OPTIMIZER__BETAS": "[0.5, 0.6]",
+        "ORCHESTRATOR_DATA__LOWERCASE": "false",
+        "ORCHESTRATOR_ENVIRONMENT__VARIABLES__NCCL_DEBUG": "1",
+        "ORCHESTRATOR_TAGS__Team": "nlp",
+    }
+    spec = resolve_spec("pretrain", environ=environ).spec
+    assert spec.optimizer.betas == (0.5, 0.6)
+    assert spec.data.lowercase is False
+    assert spec.environment.variables == {"NCCL_DEBUG": "1"}
+    assert spec.tags == {"Team": "nlp"}
+
+
+def test_an_unknown_variable_is_a_warning_and_reserved_ones_are_left_alone() -> None:
+    environ = {
+        **NO_GPU,
+        "ORCHESTRATOR_TRAIN__STPES": "5",
+        "ORCHESTRATOR_HOME": "/x",
+        "ORCHESTRATOR_DEBUG": "1",
+        "ORCHESTRATOR_RUN_NAME": "x",
+        "ORCHESTRATOR_AZURE_WORKSPACE": "x",
+    }
+    (warning,) = resolve_spec("pretrain", environ=environ).warnings
+    assert warning.startswith("ORCHESTRATOR_TRAIN__STPES is ignored")
+    assert '(did you mean "ORCHESTRATOR_TRAIN__STEPS"?)' in warning
+
+
+def test_a_variable_that_is_not_yaml_is_a_problem() -> None:
+    problems = problems_of(environ={**NO_GPU, "ORCHESTRATOR_TRAIN__STEPS": "[", "ORCHESTRATOR_NAME": "{"})
+    assert [problem.split()[0] for problem in problems] == ["ORCHESTRATOR_NAME", "ORCHESTRATOR_TRAIN__STEPS"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "ignored"),
+    [
+        (["optimizer.bias_correction=false"], "optimizer.bias_correction"),
+        (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
+        (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
+        (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
+    ],
+)
+def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    (warning,) = resolve_spec("pretrain", sets=sets, environ=NO_GPU).warnings
+    assert warning.startswith(f"{ignored} has no effect: ")
+
+
+def test_relative_paths_start_at_their_file_or_at_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("project/specs/a.txt", "project/b.txt", "project/work/c.txt", "project/specs/vocab.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("text\n")
+    (folder / "project/orchestrator.yaml").write_text("data: {text: [b.txt]}\n")
+    (folder / "project/specs/job.yaml").write_text("data: {text: [a.txt, ../b.txt], vocabulary: vocab.txt}\n")
+    monkeypatch.chdir(folder / "project/work")
+    project = find_project(Path.cwd())
+    assert project == folder / "project/orchestrator.yaml"
+
+    data = resolve_spec("pretrain", project=project, environ=NO_GPU).spec.data
+    assert data.text == [folder / "project/b.txt"]
+    data = resolve_spec("pretrain", project=project, file=Path("../specs/job.yaml"), environ=NO_GPU).spec.data
+    assert data.text == [folder / "project/specs/a.txt", folder / "project/b.txt"]
+    assert data.vocabulary == folder / "project/specs/vocab.txt"
+    data = resolve_spec("pretrain", flags={"data.text": Flag(["c.txt"], "--data")}, environ=NO_GPU).spec.data
+    assert data.text == [folder / "project/work/c.txt"]
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_spec("pretrain", sets=["compute.processes_per_node=3", "compute.device=cpu"], environ=NO_GPU)
+    assert caught.value.facts["nearest"] == "96"
+    assert caught.value.fix == "--set train.global_batch_size=96"
+
+
+def test_gpu_asked_for_and_none_visible_names_where() -> None:
+    with pytest.raises(SpecError, match=r"compute\.device is gpu, but no GPU is visible") as caught:
+        resolve_spec("pretrain", flags={"compute.device": Flag("gpu", "--device")}, environ=NO_GPU)
+    assert str(caught.value.facts["where"]) == "--device"
+    assert caught.value.fix == "--set compute.device=cpu"
+
+
+@pytest.mark.parametrize("name", ["Upper", "under_score", "-a", "a--b", "", "a" * 41, "a b", "a\n"])
+def test_names_that_would_not_do_as_a_host_name_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be lower-case letters and digits"):
+        PretrainSpec(name=name)
+
+
+def test_the_job_gets_its_own_part_of_the_spec_and_nothing_else() -> None:
+    spec = resolve_spec("pretrain", sets=["train.seed=7", "tags.a=b"], environ=NO_GPU).spec
+    job = spec.job_config()
+    assert type(job) is PretrainConfig
+    assert job.train.seed == 7
+    assert PretrainConfig.model_validate_json(job.model_dump_json()) == job
+
+
+def test_environment_variables_need_names_that_a_shell_takes() -> None:
+    assert problems_of(sets=['environment.variables={"A B": x}'])[0].startswith("--set: environment.variables.A B")
+
+
+def test_the_environment_is_described_by_installed_versions() -> None:
+    import pydantic
+
+    described = EnvironmentSpec().describe()
+    assert described["pydantic"] == pydantic.VERSION
+    assert set(described) == {"python", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic"}

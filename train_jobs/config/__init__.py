@@ -1,0 +1,39 @@
+"""The pane of glass: what each job needs, validated on the laptop and again in the job. No torch in here."""
+
+from train_jobs.config.errors import (
+    ConflictError,
+    DataError,
+    SpecError,
+    StorageError,
+    TrainingError,
+    UserError,
+)
+from train_jobs.config.pretrain import (
+    CheckpointConfig,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    ScheduleConfig,
+    TrainConfig,
+    ValidationConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "ConflictError",
+    "DataConfig",
+    "DataError",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "OptimizerConfig",
+    "PretrainConfig",
+    "ScheduleConfig",
+    "SpecError",
+    "StorageError",
+    "TrainConfig",
+    "TrainingError",
+    "UserError",
+    "ValidationConfig",
+]

@@ -1,0 +1,287 @@
+"""Reads configurations: YAML or JSON in layers, every wrong key or value named with its file and line, all at once.
+
+    layers = [read_file(preset), read_file("pretrain.yml"), read_assignments(["train.steps=100"], "--set")]
+    merged = merge(layers)
+    config = build(PretrainConfig, merged)
+
+A later layer wins, key by key; lists are replaced whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from train_jobs.config.errors import SpecError
+
+KeyPath = tuple[str | int, ...]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+PRESETS = Path(__file__).resolve().parent.parent / "presets"
+MAX_LISTED = 15  # valid values are listed when there are fewer than this
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of values: a nested dict, and where each key stands."""
+
+    source: str
+    tree: dict[str, Any]
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+
+    def origin(self, path: KeyPath) -> Origin:
+        while path and path not in self.lines:
+            path = path[:-1]
+        return Origin(self.source, self.lines.get(path))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The layers laid over one another: values, and for each leaf the layer that it came from."""
+
+    tree: dict[str, Any]
+    origins: dict[KeyPath, Origin]
+
+    def origin(self, path: KeyPath) -> Origin | None:
+        """Where the value at `path`, or the nearest thing around it, was written."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path[:-1]
+        return None
+
+
+def read_file(path: Path, source: str | None = None) -> Layer:
+    """Reads a YAML (or JSON, which is YAML) mapping with the line of each key.
+
+    Raises:
+        SpecError: missing, not UTF-8, not YAML, not a mapping, or a key written twice.
+    """
+    name = source or str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
+    except UnicodeDecodeError as problem:
+        raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
+    return read_text(text, name)
+
+
+def read_text(text: str, source: str) -> Layer:
+    """Like `read_file`, from a string that is called `source` in messages."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as problem:
+        raise SpecError(f"{source} is not valid YAML", problems=[_yaml_problem(problem, source)]) from None
+    if node is None:
+        return Layer(source, {})
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{source} must hold keys and values", problems=[f"{source}:1: not a mapping"])
+    lines: dict[KeyPath, int] = {}
+    problems: list[str] = []
+    tree = _construct(node, (), lines, problems, source)
+    if problems:
+        raise SpecError(f"{source} has {_count(problems)}", problems=problems)
+    return Layer(source, tree, lines)
+
+
+def read_assignments(assignments: Iterable[str], source: str) -> Layer:
+    """Turns `a.b=value` strings into a layer; values are read as YAML.
+
+    Raises:
+        SpecError: an assignment without `=`, an empty key, or a value that is not YAML.
+    """
+    tree: dict[str, Any] = {}
+    problems: list[str] = []
+    for text in assignments:
+        key, equals, raw = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            problems.append(f"{source} {text}: not of the form path.to.key=value")
+            continue
+        try:
+            value = yaml.safe_load(raw) if raw.strip() else ""
+        except yaml.YAMLError:
+            problems.append(f"{source} {text}: the value is not valid YAML")
+            continue
+        if not assign(tree, tuple(parts), value):
+            problems.append(f"{source} {text}: a part of {key} is already a plain value")
+    if problems:
+        raise SpecError(f"{source} has {_count(problems)}", problems=problems)
+    return Layer(source, tree)
+
+
+def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
+    """Sets `tree[path]`, making sections on the way; False where a plain value is in the way."""
+    for part in path[:-1]:
+        section = tree.setdefault(part, {})
+        if not isinstance(section, dict):
+            return False
+        tree = section
+    tree[path[-1]] = value
+    return True
+
+
+def merge(layers: Iterable[Layer]) -> Merged:
+    """Lays the layers over one another, the last one on top."""
+    merged = Merged({}, {})
+    for layer in layers:
+        _overlay(merged, merged.tree, layer.tree, (), layer)
+    return merged
+
+
+def _overlay(merged: Merged, below: dict[str, Any], above: Mapping[str, Any], path: KeyPath, layer: Layer) -> None:
+    for key, value in above.items():
+        here = (*path, key)
+        if isinstance(value, dict):
+            if not isinstance(below.get(key), dict):
+                below[key] = {}
+                merged.origins[here] = layer.origin(here)
+            _overlay(merged, below[key], value, here, layer)
+        else:
+            below[key] = value
+            for stale in [old for old in merged.origins if old[: len(here)] == here]:
+                del merged.origins[stale]
+            merged.origins[here] = layer.origin(here)
+
+
+def build(model: type[ModelT], merged: Merged) -> ModelT:
+    """Validates the merged values.
+
+    Raises:
+        SpecError: every wrong key and value, each as `file:line: path.to.key: what is wrong`.
+    """
+    try:
+        return model.model_validate(merged.tree)
+    except ValidationError as failure:
+        problems = [_problem(model, merged, dict(error)) for error in failure.errors()]
+        raise SpecError(f"the configuration has {_count(problems)}", problems=problems) from None
+
+
+def preset_names(folder: Path = PRESETS) -> list[str]:
+    """Names of the presets in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def read_preset(name: str, folder: Path = PRESETS, what: str = "recipe") -> Layer:
+    """Reads a shipped preset by name.
+
+    Raises:
+        SpecError: there is none of that name; the message lists those that there are.
+    """
+    names = preset_names(folder)
+    if name not in names:
+        raise SpecError(f"unknown {what} {name!r}{did_you_mean(name, names)}", facts={"known": ", ".join(names)})
+    return read_file(folder / f"{name}.yaml", source=f"preset {name}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean "x"?)`, or nothing where no known word is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPath, Any]]:
+    """Each plain value of a nested dict with its path."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], problems: list[str], source: str) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        tree: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            line = key_node.start_mark.line + 1
+            here = (*path, key)
+            if key in tree:
+                problems.append(f"{source}:{line}: {dotted(here)}: written twice (first on line {lines[here]})")
+            lines[here] = line
+            tree[key] = _construct(value_node, here, lines, problems, source)
+        return tree
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[*path, index] = item.start_mark.line + 1
+        return [_construct(item, (*path, i), lines, problems, source) for i, item in enumerate(node.value)]
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node)
+    except (yaml.YAMLError, ValueError) as problem:
+        problems.append(f"{source}:{node.start_mark.line + 1}: {dotted(path)}: {problem}")
+        return None
+
+
+def dotted(path: KeyPath) -> str:
+    """`("train", "betas", 0)` as `train.betas.0`."""
+    return ".".join(str(part) for part in path)
+
+
+def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> str:
+    path = tuple(error["loc"])
+    origin = merged.origin(path)
+    where = f"{origin}: " if origin else ""
+    name = f"{dotted(path)}: " if path else ""
+    if error["type"] == "extra_forbidden":
+        known = _keys_of(model, path[:-1])
+        hint = did_you_mean(str(path[-1]), known)
+        if not hint and len(known) < MAX_LISTED:
+            hint = f" (known: {', '.join(sorted(known))})"
+        return f"{where}{name}unknown key{hint}"
+    message = str(error["msg"])
+    message = message.removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    value = error.get("input")
+    if error["type"] == "literal_error" and isinstance(value, str):
+        choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        message += did_you_mean(value, choices)
+    if isinstance(value, str | int | float | bool):
+        message += f", not {value!r}"
+    return f"{where}{name}{message}"
+
+
+def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None or part not in current.model_fields:
+            return []
+        current = _section(current.model_fields[str(part)].annotation)
+    return list(current.model_fields) if current else []
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        if found := _section(inner):
+            return found
+    return None
+
+
+def _yaml_problem(problem: yaml.YAMLError, source: str) -> str:
+    mark = getattr(problem, "problem_mark", None)
+    what = getattr(problem, "problem", None) or str(problem).splitlines()[0]
+    return f"{source}:{mark.line + 1}: {what}" if mark else f"{source}: {what}"
+
+
+def _count(problems: list[str]) -> str:
+    return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"

@@ -1,0 +1,212 @@
+"""What a pretraining job needs: one model for the laptop, which validates it first, and for the job, which does again.
+
+Names of the model's sizes are those of Hugging Face's `BertConfig`; batch words are the project's:
+global_batch_size = micro_batch_size x accumulation_steps x world_size, in sequences per optimizer step.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from train_jobs.config.base import Config
+from train_jobs.config.errors import SpecError
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class ModelConfig(Config):
+    """The shape of BERT."""
+
+    hidden_size: Positive = 768
+    """Width of the encoder."""
+    num_hidden_layers: Positive = 12
+    """Number of encoder layers."""
+    num_attention_heads: Positive = 12
+    """Attention heads of each layer; must divide hidden_size."""
+    intermediate_size: Positive = 3072
+    """Width of the feed-forward layers."""
+    max_position_embeddings: Positive = 512
+    """The longest sequence that the model can ever take."""
+    type_vocab_size: Annotated[int, Field(ge=2)] = 2
+    """Number of segment ids; next-sentence prediction needs two."""
+    hidden_dropout_prob: Dropout = 0.1
+    """Dropout of embeddings, attention output and feed-forward output."""
+    attention_probs_dropout_prob: Dropout = 0.1
+    """Dropout of the attention probabilities."""
+    layer_norm_eps: Annotated[float, Field(gt=0)] = 1e-12
+    """Epsilon of every LayerNorm."""
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of the initial weights."""
+    pad_vocab_to_multiple_of: Positive = 8
+    """The embedding table, not the vocabulary, is rounded up to a multiple of this: matrix units like round sizes."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelConfig:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} does not divide into {self.num_attention_heads} attention heads"
+            )
+        return self
+
+    def padded_vocab_size(self, vocab_size: int) -> int:
+        """Rows of the embedding table for a vocabulary of `vocab_size` pieces."""
+        step = self.pad_vocab_to_multiple_of
+        return -(-vocab_size // step) * step
+
+
+class DataConfig(Config):
+    """Text in, sequences out."""
+
+    text: list[Path] = Field(default=[])
+    """UTF-8 text files or folders: one document per file, or separated by blank lines. Empty: the embedded corpus."""
+    vocabulary: Path | None = None
+    """A WordPiece vocab.txt to use. None: one is trained on the text."""
+    vocab_size: Annotated[int, Field(ge=64, le=1_000_000)] = 30_522
+    """Pieces of the vocabulary trained here (fewer if the text does not hold as many); ignored with `vocabulary`."""
+    lowercase: bool = True
+    """Lower-case the text and strip accents, as the uncased BERT does."""
+    sequence_length: Annotated[int, Field(ge=8)] = 128
+    """Tokens of a sequence, [CLS] and the two [SEP] included."""
+    short_sequence_probability: Probability = 0.1
+    """Share of sequences made shorter on purpose, so that fine-tuning on short text is no surprise."""
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    """Share of documents held out for validation, chosen by a hash of their text."""
+
+
+class ObjectiveConfig(Config):
+    """Masked language model and next-sentence prediction."""
+
+    masked_lm_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
+    """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay."""
+    max_predictions: Positive | None = None
+    """Most tokens predicted in a sequence. None: sequence_length x masked_lm_probability, rounded up (20 for 128)."""
+    next_sentence: bool = True
+    """Train next-sentence prediction; off, its head stays as initialised and its loss is not counted."""
+
+
+class OptimizerConfig(Config):
+    """AdamW, or LAMB as NVIDIA ran it (seed-systems: NVLAMB)."""
+
+    name: Literal["adamw", "lamb"] = "lamb"
+    """Which optimizer."""
+    learning_rate: Annotated[float, Field(gt=0)] = 6e-3
+    """Peak learning rate, after warm-up."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """Decay of the first and of the second moment."""
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    """Added to the root of the second moment."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled weight decay; never on biases and LayerNorm."""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Clip of the global gradient norm, after accumulation and reduction. None: no clip."""
+    bias_correction: bool = True
+    """Correct the moments for their start at zero (LAMB only; AdamW always does)."""
+    trust_ratio_on_no_decay: bool = False
+    """LAMB's trust ratio on biases and LayerNorm too: the paper, the TensorFlow recipe. NVIDIA's PyTorch: off."""
+
+
+class ScheduleConfig(Config):
+    """Learning rate over optimizer steps."""
+
+    name: Literal["polynomial", "constant"] = "polynomial"
+    """Shape after warm-up: polynomial decay to zero at the last step, or constant."""
+    warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2843
+    """Share of all steps over which the rate rises linearly from zero."""
+    power: Annotated[float, Field(gt=0)] = 0.5
+    """Exponent of the polynomial: 0.5 as in NVIDIA's recipe, 1 is linear."""
+    continuous: bool = False
+    """Scale the decay to start at the peak. Off, the rate jumps down at the end of warm-up, as in NVIDIA's recipe."""
+
+
+class TrainConfig(Config):
+    """Steps, batches, precision."""
+
+    steps: Positive = 7038
+    """Optimizer steps."""
+    global_batch_size: Positive = 65_536
+    """Sequences per optimizer step, over all processes and accumulation steps."""
+    micro_batch_size: Positive = 32
+    """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change."""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
+    """Initial weights, order of examples, masks and dropout are functions of this."""
+    max_consecutive_skips: Positive = 50
+    """fp16: stop after this many optimizer steps skipped in a row for gradients that are not finite."""
+    log_every: Positive = 10
+    """Steps between two lines of metrics."""
+
+    def accumulation_steps(self, world_size: int) -> int:
+        """Micro-batches that each process sums up before an optimizer step.
+
+        Raises:
+            SpecError: the global batch does not divide; the message names the nearest that do.
+        """
+        unit = self.micro_batch_size * world_size
+        if self.global_batch_size % unit == 0:
+            return self.global_batch_size // unit
+        below = self.global_batch_size // unit * unit
+        nearest = [str(size) for size in (below, below + unit) if size > 0]
+        raise SpecError(
+            f"train.global_batch_size {self.global_batch_size} does not divide into micro batches",
+            facts={
+                "need": f"a multiple of {unit} = micro_batch_size {self.micro_batch_size} x world_size {world_size}",
+                "nearest": " or ".join(nearest),
+            },
+            fix=f"--set train.global_batch_size={nearest[-1]}",
+        )
+
+
+class ValidationConfig(Config):
+    """Loss and accuracy on the held-out documents."""
+
+    every: Positive = 500
+    """Steps between two validations; one more comes after the last step."""
+    max_sequences: Positive = 4096
+    """Most sequences of the held-out documents that a validation reads (always the same ones, with the same masks)."""
+
+
+class CheckpointConfig(Config):
+    """When to save, what to keep."""
+
+    every: Positive = 500
+    """Steps between two checkpoints; one more comes after the last step."""
+    keep_last: Positive = 2
+    """Checkpoints kept; older ones are deleted once a newer one is committed."""
+
+
+class PretrainConfig(Config):
+    """Everything that `python -m train_jobs.pretrain --config FILE` reads from FILE."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    train: TrainConfig = TrainConfig()
+    validation: ValidationConfig = ValidationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
+
+    @model_validator(mode="after")
+    def _sequence_fits(self) -> PretrainConfig:
+        if self.data.sequence_length > self.model.max_position_embeddings:
+            raise ValueError(
+                f"data.sequence_length {self.data.sequence_length} is more than "
+                f"model.max_position_embeddings {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @property
+    def max_predictions(self) -> int:
+        """Most tokens predicted in a sequence."""
+        if self.objective.max_predictions is not None:
+            return min(self.objective.max_predictions, self.data.sequence_length)
+        return math.ceil(self.data.sequence_length * self.objective.masked_lm_probability)

@@ -1,0 +1,133 @@
+"""Which files a corpus is read from, and the hash that names their content.
+
+Both floors need the same answer: the laptop for the plan and the run's name, the job to find its token store and to
+see that the text is still the one that was planned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+from train_jobs.config.base import Config
+from train_jobs.config.errors import DataError
+
+EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
+CHUNK = 1 << 20
+_SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
+
+
+class DataFingerprint(Config):
+    """The text of a corpus, by content."""
+
+    name: str
+    """What it is called in the plan: the given paths, or the embedded corpus with its Python version."""
+    files: int
+    """Number of files."""
+    total_bytes: int
+    """Their size together."""
+    sha256: str
+    """Hash over (relative name, content hash) of every file, in order."""
+
+
+def text_files(paths: Iterable[Path]) -> list[Path]:
+    """The files that `paths` stand for, in a fixed order: a file is itself, a folder all its *.txt and *.text below it.
+
+    Raises:
+        DataError: a path does not exist, or a folder holds no text file.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix in {".txt", ".text"} and p.is_file())
+            if not inside:
+                raise DataError(f"no *.txt file in folder {path}", fix="give the files themselves: --data FILE ...")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise DataError(f"no such file or folder: {path}", facts={"where": "data.text"}, fix="--data PATH")
+    return found
+
+
+def embedded_files() -> list[Path]:
+    """The Python source files whose docstrings and reference topics make the embedded corpus, in a fixed order.
+
+    Raises:
+        DataError: this Python ships without the source of its standard library.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found: list[Path] = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED_LIBRARY_FOLDERS)
+        found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    if not found:
+        raise DataError(f"this Python has no library source in {root}", fix="--data PATH with text of your own")
+    return found
+
+
+def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
+    """Hashes the corpus by content; `text` empty means the embedded one.
+
+    Args:
+        text: `data.text` of the job.
+        cache: a JSON file that remembers content hashes by inode, size and mtime: an unchanged file is read once.
+    """
+    files = text_files(text) if text else embedded_files()
+    name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
+    if not text:
+        return _combine(name, files, [_hash_file(path) for path in files])  # small, and quicker read than looked up
+    known = _read_cache(cache)
+    hashes = []
+    for path in files:
+        stat = path.stat()
+        key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+        known.setdefault(key, "")
+        known[key] = known[key] or _hash_file(path)
+        hashes.append(known[key])
+    _write_cache(cache, known)
+    return _combine(name, files, hashes)
+
+
+def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint:
+    root = os.path.commonpath([path.parent for path in files])
+    whole = hashlib.sha256(f"extractor {EXTRACTOR}\n".encode())
+    for path, digest in zip(files, hashes, strict=True):
+        whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
+    size = sum(path.stat().st_size for path in files)
+    return DataFingerprint(name=name, files=len(files), total_bytes=size, sha256=whole.hexdigest())
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(CHUNK):
+                digest.update(chunk)
+    except PermissionError:
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+    return digest.hexdigest()
+
+
+def _read_cache(cache: Path | None) -> dict[str, str]:
+    try:
+        known = json.loads(cache.read_text()) if cache else {}
+    except (OSError, ValueError):
+        return {}  # a cache only: whatever is wrong with it, the files themselves are read again
+    return known if isinstance(known, dict) else {}
+
+
+def _write_cache(cache: Path | None, known: dict[str, str]) -> None:
+    if cache is None:
+        return
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary = cache.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(known))
+        temporary.replace(cache)
+    except OSError:
+        return  # not being able to remember is no reason to stop

@@ -1,0 +1,101 @@
+"""Folders that appear whole or not at all, on a local disk: built beside their place, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from train_jobs.config.errors import StorageError
+
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would grow past the size limit",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "no permission to write",
+    errno.EPERM: "no permission to write",
+    errno.EEXIST: "a part of the path is a file",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.ENOLCK: "the file system has no locks",
+    errno.EOPNOTSUPP: "the file system has no locks",
+}
+BUILDING = ".building"
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turns the operating system's refusals to write into a StorageError that names `folder`."""
+    try:
+        yield
+    except OSError as problem:
+        reason = REASONS.get(problem.errno or 0)
+        if reason is None:
+            raise
+        raise StorageError(
+            f"cannot write the token store: {reason}",
+            facts={"where": folder},
+            fix="free some space, or choose another folder with --cache PATH",
+        ) from problem
+
+
+@contextmanager
+def exclusive(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Holds the right to build `folder`; the kernel takes it back if the process dies.
+
+    Args:
+        folder: what is to be built; the lock is a hidden file beside it.
+        waiting: called once if another process holds it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield  # closing the file releases it
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of `folder` if the block ends well and is removed if it does not.
+
+    Call it under `exclusive`: what dead builders left is removed first.
+    """
+    for stale in folder.parent.glob(f".{folder.name}.*{BUILDING}"):
+        shutil.rmtree(stale)
+    building = folder.with_name(f".{folder.name}.{os.getpid()}{BUILDING}")
+    building.mkdir()
+    try:
+        yield building
+        if folder.exists():
+            old = building.with_name(f".{folder.name}.old{BUILDING}")
+            folder.rename(old)
+            building.rename(folder)
+            shutil.rmtree(old)
+        else:
+            building.rename(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Writes a file and waits until it is on the disk."""
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

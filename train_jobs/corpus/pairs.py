@@ -1,0 +1,154 @@
+"""Cuts the documents of a block into training sequences: the instances of BERT's `create_pretraining_data.py`.
+
+A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next), ranges of the block's
+tokens. With next-sentence prediction it follows the original to the letter (Devlin et al. 2019, A.2, and their code):
+sentences of a document are gathered up to the target length and cut in two at random; half of the time, and always
+when there is one sentence only, the second part is replaced by a piece of another document, and what was not used is
+put back. So more than half of the pairs are random. Without, sequences are consecutive text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from train_jobs.corpus.store import Block
+
+Plan = npt.NDArray[np.int64]
+Row = tuple[int, int, int, int, int]
+
+DRAWS_AT_ONCE = 4096
+OTHER_DOCUMENT_DRAWS = 10
+SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
+SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
+
+
+def plan_block(
+    block: Block,
+    *,
+    sequence_length: int,
+    short_sequence_probability: float,
+    next_sentence: bool,
+    rng: np.random.Generator,
+) -> Plan:
+    """All examples of a block, shuffled; a pure function of the arguments and the generator's state.
+
+    Args:
+        block: whole documents.
+        sequence_length: tokens of a sequence, [CLS] and [SEP] included.
+        short_sequence_probability: share of documents whose sequences aim at a random shorter length.
+        next_sentence: pairs as above; else one range of consecutive text per row, `b` empty and the label 0.
+        rng: source of all draws.
+    """
+    draws = _Draws(rng)
+    offsets, documents = block.sentence_offsets.tolist(), block.document_offsets.tolist()
+    longest = sequence_length - (SPECIALS_OF_PAIR if next_sentence else SPECIALS_OF_ONE)
+    rows: list[Row] = []
+    for document in range(len(documents) - 1):
+        target = longest
+        if draws.uniform() < short_sequence_probability:
+            target = draws.integer(2, longest)
+        if next_sentence:
+            rows += _pairs(document, offsets, documents, target=target, longest=longest, draws=draws)
+        else:
+            start, end = documents[document], documents[document + 1]
+            rows += _stretches(offsets, start, end, target=target)
+    plan = np.array(rows, np.int64).reshape(-1, 5)
+    return plan[rng.permutation(len(plan))]
+
+
+class _Draws:
+    """Single draws, taken from the generator in bulk: a call per number would cost more than all else here."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._next = self._stream().__next__
+        self.uniform = self._next
+
+    def integer(self, low: int, high: int) -> int:
+        """Uniform in low ... high, both included."""
+        return low + int(self._next() * (high - low + 1))
+
+    def heads(self, tosses: int) -> int:
+        """Heads among so many tosses of a coin: each bit of a uniform number is one."""
+        count = 0
+        while tosses > 0:
+            count += int(self._next() * (1 << min(tosses, 52))).bit_count()
+            tosses -= 52
+        return count
+
+    def _stream(self) -> Iterator[float]:
+        while True:
+            yield from self._rng.random(DRAWS_AT_ONCE).tolist()
+
+
+def _pairs(
+    document: int, offsets: list[int], documents: list[int], *, target: int, longest: int, draws: _Draws
+) -> Iterator[Row]:
+    first, last = documents[document], documents[document + 1]
+    while first < last:
+        end = _sentences_of(offsets, first, last, target)
+        cut = first + 1 if end - first == 1 else first + draws.integer(1, end - first - 1)
+        is_random = end - first == 1 or draws.uniform() < 0.5
+        if is_random:
+            wanted = target - (offsets[cut] - offsets[first])
+            b_first, b_last = _elsewhere(document, offsets, documents, wanted=wanted, draws=draws)
+            following = cut  # the sentences after the cut are put back
+        else:
+            b_first, b_last = cut, end
+            following = end
+        a, b = _truncated(
+            (offsets[first], offsets[cut]), (offsets[b_first], offsets[b_last]), longest=longest, draws=draws
+        )
+        yield (*a, *b, int(is_random))
+        first = following
+
+
+def _sentences_of(offsets: list[int], first: int, last: int, tokens: int) -> int:
+    """End of the shortest run of sentences from `first` that holds `tokens` tokens, or `last` if none does."""
+    return min(bisect_left(offsets, offsets[first] + tokens, first + 1, last), last)
+
+
+def _elsewhere(
+    document: int, offsets: list[int], documents: list[int], *, wanted: int, draws: _Draws
+) -> tuple[int, int]:
+    """Sentences of another document. When all draws hit the same one, that is taken, and still called random."""
+    for _ in range(OTHER_DOCUMENT_DRAWS):
+        other = draws.integer(0, len(documents) - 2)
+        if other != document:
+            break
+    start = draws.integer(documents[other], documents[other + 1] - 1)
+    return start, _sentences_of(offsets, start, documents[other + 1], wanted)
+
+
+def _truncated(
+    a: tuple[int, int], b: tuple[int, int], *, longest: int, draws: _Draws
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Takes tokens off the longer segment (B when equal), each at front or back by even chance, until both fit."""
+    a_length, b_length = a[1] - a[0], b[1] - b[0]
+    excess = a_length + b_length - longest
+    if excess <= 0:
+        return a, b
+    ahead = min(excess, abs(a_length - b_length))  # all of these come off the longer one
+    alternate = excess - ahead  # then they are equal, and it is B, A, B, ...
+    from_a = alternate // 2 + (ahead if a_length > b_length else 0)
+    from_b = excess - from_a
+    return _shortened(a, from_a, draws), _shortened(b, from_b, draws)
+
+
+def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
+    front = draws.heads(tokens)
+    return segment[0] + front, segment[1] - (tokens - front)
+
+
+def _stretches(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
+    """As many whole sentences as fit the target; a sentence that is longer is cut. No token is lost or used twice."""
+    start, end = offsets[first], offsets[last]
+    while start < end:
+        whole = offsets[bisect_right(offsets, start + target, first, last + 1) - 1]
+        stop = whole if whole > start else start + target
+        yield start, stop, stop, stop, 0
+        start = stop

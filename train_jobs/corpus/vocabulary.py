@@ -1,0 +1,140 @@
+"""WordPiece: trains a vocabulary, reads and writes vocab.txt, and gives the tokenizer that uses it.
+
+Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`): control characters
+dropped, CJK characters apart, optional lower case without accents, words split at white space and punctuation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from train_jobs.config.errors import DataError
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+VOCABULARY_FILE = "vocab.txt"
+MAX_ALPHABET = 1000  # rarer characters than these become [UNK]
+MAX_WORD_CHARACTERS = 100  # as in Hugging Face's WordPiece: a longer word is [UNK]
+
+
+def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
+    """Learns a WordPiece vocabulary; the same documents give the same one, byte for byte.
+
+    Args:
+        documents: text; iterated twice (characters, then words), so not a generator.
+        size: most pieces, the five special ones included; fewer when the text does not hold as many.
+        lowercase: lower-case and strip accents.
+
+    Returns:
+        The tokenizer, with [PAD], [UNK], [CLS], [SEP], [MASK] at ids 0 to 4. It adds no special tokens itself.
+    """
+    blank = _tokenizer({UNK: 0}, lowercase=lowercase)
+    # The trainer numbers `##x` pieces in the order of its hash map, which differs from run to run, and breaks ties
+    # between merges by these numbers. Pieces named as special are numbered first, in our order.
+    alphabet = _alphabet(documents, blank, limit=min(MAX_ALPHABET, (size - len(SPECIAL_PIECES)) // 2))
+    continuing = [CONTINUATION + character for character in alphabet if _continues_word(character, blank)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[*SPECIAL_PIECES, *alphabet, *continuing],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    blank.train_from_iterator(documents, trainer)
+    ids = blank.get_vocab()
+    return _tokenizer({piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}, lowercase=lowercase)
+
+
+def load_vocabulary(path: Path, *, lowercase: bool) -> Tokenizer:
+    """Reads a vocab.txt: one piece a line, the line's number from 0 being its id.
+
+    Raises:
+        DataError: no such file, not UTF-8, a special piece missing, an empty line, or a piece that is there twice.
+    """
+    try:
+        text = read_vocabulary(path).decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
+    # Not splitlines(): a piece may be one of the other characters that Unicode counts as line ends.
+    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    _check(pieces, path)
+    return _tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase=lowercase)
+
+
+def read_vocabulary(path: Path) -> bytes:
+    """The content of a vocab.txt.
+
+    Raises:
+        DataError: no such file, or one that cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise DataError(
+            f"no such vocabulary file: {path}",
+            facts={"where": "data.vocabulary"},
+            fix="give a vocab.txt, or leave data.vocabulary out to train one on the text",
+        ) from None
+    except PermissionError:
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+
+
+def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
+    """Writes vocab.txt into `folder`, one piece a line in the order of ids, and returns its path."""
+    path = folder / VOCABULARY_FILE
+    ids = tokenizer.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)
+    assert [ids[piece] for piece in pieces] == list(range(len(pieces))), "ids must be 0, 1, 2, ..."
+    path.write_bytes("".join(f"{piece}\n" for piece in pieces).encode())
+    return path
+
+
+def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
+    """The special pieces are not registered as such: text that spells "[MASK]" is text, not a mask."""
+    model = models.WordPiece(
+        ids,
+        unk_token=UNK,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        continuing_subword_prefix=CONTINUATION,
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)  # strips accents if it lower-cases
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(CONTINUATION)
+    return tokenizer
+
+
+def _alphabet(documents: Iterable[str], tokenizer: Tokenizer, *, limit: int) -> list[str]:
+    """The most frequent characters of the normalised text, sorted; ties go to the smaller code point."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(tokenizer.normalizer.normalize_str(document))
+    characters = [character for character in counts if not character.isspace()]
+    return sorted(sorted(characters, key=lambda character: (-counts[character], character))[:limit])
+
+
+def _continues_word(character: str, tokenizer: Tokenizer) -> bool:
+    """Whether it can stand inside a word: punctuation and CJK characters can't, they are words of their own."""
+    text = tokenizer.normalizer.normalize_str("a" + character)
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
+
+
+def _check(pieces: list[str], path: Path) -> None:
+    lines: dict[str, int] = {}
+    for line, piece in enumerate(pieces, start=1):
+        if not piece:
+            raise DataError(f"{path} has an empty line", facts={"where": f"line {line}"})
+        if piece in lines:
+            raise DataError(f"{path} holds {piece!r} twice", facts={"where": f"lines {lines[piece]} and {line}"})
+        lines[piece] = line
+    if missing := [piece for piece in SPECIAL_PIECES if piece not in lines]:
+        raise DataError(
+            f"{path} is not a BERT vocabulary",
+            facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
+            fix=f"add the missing pieces, each on a line of its own, to {path}",
+        )

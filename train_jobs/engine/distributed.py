@@ -1,0 +1,75 @@
+"""The processes of a job: who we are, on which device, and the few collectives that the engine needs.
+
+Reads the variables that torchrun, Azure ML and most launchers set: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT. Without them the job is one process.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from train_jobs.config import SpecError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int
+    local_rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that writes checkpoints, metrics and the export."""
+        return self.rank == 0
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sums `tensor` over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+        return tensor
+
+    def barrier(self) -> None:
+        """Waits for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def start(device: str = "auto") -> World:
+    """Joins the process group: nccl on GPUs, gloo on CPUs.
+
+    Args:
+        device: "auto" (a GPU if there is one), "cpu" or "gpu".
+
+    Raises:
+        SpecError: a GPU is asked for and there is none, or fewer than processes on this node.
+    """
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "gpu" and gpus == 0:
+        raise SpecError("a GPU is asked for and this machine has none", fix="--set compute.device=auto")
+    if gpus and local_rank >= gpus:
+        raise SpecError(
+            "more processes than GPUs on this node",
+            facts={"need": f"{os.environ.get('LOCAL_WORLD_SIZE', local_rank + 1)} GPUs", "have": gpus},
+            fix=f"--set compute.processes_per_node={gpus}",
+        )
+    place = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if size > 1:
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size)
+    return World(rank=rank, local_rank=local_rank, size=size, device=place)
+
+
+def stop() -> None:
+    """Leaves the process group, if there is one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,51 @@
+"""All gradients in one flat fp32 buffer: accumulated in place, reduced over the processes by one collective per step.
+
+One buffer in fixed order makes the sum reproducible and the number of collectives independent of the model, and
+nothing is sent before the last micro batch is done (NVIDIA's MLPerf entries use one bucket as well).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from train_jobs.engine.distributed import World
+from train_jobs.optim.clip import clip_by_global_norm_
+
+
+class FlatGradients:
+    """Gives every parameter a view of one buffer as its `.grad`.
+
+    Args:
+        parameters: the trainable parameters, in an order that is the same on every process.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        assert parameters, "a model without trainable parameters"
+        self._parameters = list(parameters)
+        size = sum(parameter.numel() for parameter in self._parameters)
+        self.flat = torch.zeros(size, dtype=torch.float32, device=self._parameters[0].device)
+        offset = 0
+        for parameter in self._parameters:
+            parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
+            offset += parameter.numel()
+
+    def zero_(self) -> None:
+        """Forgets the last step's gradients; the views stay."""
+        self.flat.zero_()
+
+    def reduce_(self, world: World, *, scale: float = 1.0) -> None:
+        """Sums the gradients over all processes and divides the loss scale out."""
+        world.sum_(self.flat)
+        if scale != 1.0:
+            self.flat.div_(scale)
+
+    def clip_(self, max_norm: float | None) -> torch.Tensor:
+        """Clips the global L2 norm, as NVLAMB's step 2 does; None clips nothing.
+
+        Returns:
+            The norm before clipping, a scalar on the device.
+        """
+        return clip_by_global_norm_([self.flat], math.inf if max_norm is None else max_norm)

@@ -1,0 +1,306 @@
+"""The training loop: batches -> loss -> accumulate -> reduce once -> clip -> optimizer -> report, validate, checkpoint.
+
+It takes the task through two small protocols and knows nothing of what is trained. Random numbers of a step are a
+function of (seed, step, rank), so a resumed run draws what an undisturbed one would have drawn.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from train_jobs.config import TrainConfig, TrainingError
+from train_jobs.engine import precision as precision_module
+from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.gradients import FlatGradients
+from train_jobs.engine.metrics import MetricsLog, Progress
+
+
+class Batch(Protocol):
+    """What a process takes of one global batch; at least one sequence."""
+
+    def __len__(self) -> int: ...
+    def slice(self, start: int, stop: int) -> Batch:
+        """Sequences start to stop."""
+        ...
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """Its weights are trained and saved."""
+        ...
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+        """This process's share of the next global batch, and the cursor after it."""
+        ...
+
+    def counts(self, batch: Batch) -> list[float]:
+        """What each term of the loss is averaged over, in this share (number of masked tokens, of pairs, ...)."""
+        ...
+
+    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """This micro batch's part of the global batch's loss, and sums to report.
+
+        Args:
+            totals: `counts` summed over the global batch.
+
+        Returns:
+            The scalar whose sum over micro batches and processes is the loss, and a float vector of sums.
+        """
+        ...
+
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """Turns sums over any number of global batches into metrics."""
+        ...
+
+    def validate(self) -> dict[str, float]:
+        """Metrics on held-out data, the same on every process."""
+        ...
+
+
+class Preempted(Exception):  # noqa: N818 - a request, not an error
+    """SIGTERM came; a checkpoint of the last finished step is committed."""
+
+
+@dataclass
+class StopRequest:
+    """Set by SIGTERM; shared with all processes at the next step, so that all stop at the same one."""
+
+    asked: bool = False
+
+    def listen(self) -> None:
+        """Makes SIGTERM a request to stop after the step in hand."""
+        signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+@dataclass
+class LoopState:
+    """Where training stands; all of it goes into a checkpoint."""
+
+    step: int = 0
+    cursor: dict[str, int] = field(default_factory=dict)
+    loss_scale: float = 1.0
+    good_steps: int = 0
+    skipped: int = 0
+
+
+@dataclass
+class Meter:
+    """Sums since the last report."""
+
+    sums: torch.Tensor | None = None
+    steps: int = 0
+    seconds: float = 0.0
+
+    def add(self, sums: torch.Tensor, seconds: float) -> None:
+        """Adds one optimizer step."""
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.steps += 1
+        self.seconds += seconds
+
+
+class Loop:
+    """Trains a task.
+
+    Args:
+        task: what is trained.
+        optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
+        schedule: optimizer step (from 0) -> learning rate.
+        checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        world: World,
+        config: TrainConfig,
+        precision: str,
+        optimizer: torch.optim.Optimizer,
+        schedule: Callable[[int], float],
+        max_grad_norm: float | None,
+        validate_every: int,
+        checkpoint_every: int,
+        checkpoints: CheckpointStore,
+        checkpoint_extra: Mapping[str, Any],
+        metrics: MetricsLog,
+        progress: Progress,
+        stop: StopRequest,
+    ) -> None:
+        self.task, self.world, self.config, self.precision = task, world, config, precision
+        self.optimizer, self.schedule, self.max_grad_norm = optimizer, schedule, max_grad_norm
+        self.validate_every, self.checkpoint_every = validate_every, checkpoint_every
+        self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
+        self.metrics, self.progress, self.stop = metrics, progress, stop
+        self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
+        self.scaler = precision_module.LossScale.for_precision(precision)
+        self.state = LoopState()
+        self.last_validation: dict[str, float] = {}
+        self._meter = Meter()
+        self._skips_in_a_row = 0
+        self._saved_step = 0
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continues from a checkpoint: weights, moments, cursor, loss scale."""
+        self.task.model.load_state_dict(checkpoint.weights(), strict=True)
+        self.optimizer.load_state_dict(checkpoint.optimizer())
+        stored = checkpoint.state()["loop"]
+        self.state = LoopState(**stored)
+        self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
+        self._saved_step = self.state.step
+
+    def run(self) -> None:
+        """Trains to the last step, then validates and saves.
+
+        Raises:
+            TrainingError: a loss or gradient that is not finite and that no loss scale can mend.
+            Preempted: after SIGTERM, with a checkpoint committed.
+        """
+        steps = self.config.steps
+        while self.state.step < steps:
+            self._step()
+            step = self.state.step
+            if step % self.config.log_every == 0 or step == steps:
+                self._report()
+            if step % self.validate_every == 0 or step == steps:
+                self._validate()
+            if step % self.checkpoint_every == 0 or step == steps:
+                self.save()
+        if not self.last_validation:  # resumed at the very end: the summary still needs the figures
+            self._validate()
+
+    def save(self) -> None:
+        """Commits a checkpoint of the last finished step, unless there is one."""
+        if self._saved_step == self.state.step:
+            return
+        if self.world.is_main:
+            self.metrics.sync()
+            self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
+            self.checkpoints.save(
+                self.state.step,
+                weights=self.task.model.state_dict(),
+                optimizer=self.optimizer.state_dict(),
+                state={"loop": vars(self.state), "world_size": self.world.size, **self.checkpoint_extra},
+            )
+        self._saved_step = self.state.step
+        self.world.barrier()
+
+    def _step(self) -> None:
+        """One optimizer step over one global batch, or a skipped one under fp16."""
+        started = time.perf_counter()
+        batch, cursor = self.task.train_batch(self.state.cursor)
+        totals = self._agree(self.task.counts(batch))
+        torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
+        self.gradients.zero_()
+        sums = self._accumulate(batch, totals)
+        self.gradients.reduce_(self.world, scale=self.scaler.scale)
+        norm = self.gradients.clip_(self.max_grad_norm)
+        finite = bool(torch.isfinite(norm))
+        if finite:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.schedule(self.state.step)
+            self.optimizer.step()
+            self.state.step += 1
+            self._skips_in_a_row = 0
+        else:
+            self._skip(norm)
+        self.scaler.update(finite, dynamic=self.precision == "fp16")
+        self.state.cursor = cursor
+        self._meter.add(sums, time.perf_counter() - started)
+
+    def _agree(self, counts: list[float]) -> torch.Tensor:
+        """Sums counts and stop requests over all processes; stops all of them at the same step.
+
+        Raises:
+            Preempted: some process was asked to stop.
+        """
+        header = torch.tensor([*counts, float(self.stop.asked)], dtype=torch.float64, device=self.world.device)
+        self.world.sum_(header)
+        if header[-1].item() > 0:
+            self.save()
+            raise Preempted
+        return header[:-1].clamp_(min=1.0).to(torch.float32)
+
+    def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
+        """Forward and backward over the micro batches of this process's share."""
+        self.task.model.train()
+        sums: torch.Tensor | None = None
+        for start in range(0, len(batch), self.config.micro_batch_size):
+            micro = batch.slice(start, min(start + self.config.micro_batch_size, len(batch)))
+            with precision_module.autocast(self.precision, self.world.device):
+                loss, part = self.task.loss(micro, totals)
+            torch.autograd.backward(loss if self.scaler.scale == 1.0 else loss * self.scaler.scale)
+            sums = part.detach() if sums is None else sums + part.detach()
+        assert sums is not None, "a global batch has at least one sequence for each process"
+        return sums
+
+    def _skip(self, norm: torch.Tensor) -> None:
+        """A gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
+        self.state.skipped += 1
+        self._skips_in_a_row += 1
+        hopeless = self.precision != "fp16" or self.scaler.at_floor
+        if not hopeless and self._skips_in_a_row < self.config.max_consecutive_skips:
+            return
+        last = self.checkpoints.newest()
+        raise TrainingError(
+            f"the gradient of step {self.state.step + 1} is not finite",
+            facts={
+                "gradient norm": float(norm),
+                "precision": self.precision,
+                "loss scale": self.scaler.scale,
+                "skipped in a row": self._skips_in_a_row,
+                "last checkpoint": last.folder if last else "none",
+            },
+            fix="resume with a lower --set optimizer.learning_rate, or with --set train.precision=fp32",
+        )
+
+    def _report(self) -> None:
+        """Reports what happened since the last report."""
+        meter, self._meter = self._meter, Meter()
+        assert meter.sums is not None
+        sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
+        rate = meter.steps * self.config.global_batch_size / meter.seconds
+        learning_rate = self.schedule(self.state.step - 1)
+        metrics = {
+            **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
+            "learning_rate": learning_rate,
+            "sequences_per_second": rate,
+        }
+        if self.precision == "fp16":
+            metrics |= {"loss_scale": self.scaler.scale, "skipped_steps": float(self.state.skipped)}
+        if self.world.is_main:
+            self.metrics.report(self.state.step, metrics)
+            left = (self.config.steps - self.state.step) * meter.seconds / meter.steps
+            self.progress.step(self.state.step, metrics, seconds_left=left)
+
+    def _validate(self) -> None:
+        self.task.model.eval()
+        with torch.no_grad(), precision_module.autocast(self.precision, self.world.device):
+            found = self.task.validate()
+        self.last_validation = found
+        if self.world.is_main:
+            self.metrics.report(self.state.step, {f"validation_{name}": value for name, value in found.items()})
+            text = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
+            self.progress.line(f"validation at step {self.state.step}: {text}")
+
+
+def _mix(seed: int, step: int, rank: int) -> int:
+    """A well-spread 63-bit seed for (seed, step, rank): splitmix64's finaliser (Steele et al. 2014)."""
+    mask = (1 << 64) - 1
+    value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return (value ^ (value >> 31)) >> 1

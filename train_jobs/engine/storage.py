@@ -1,0 +1,100 @@
+"""Writing to disks that fill up, are read-only or are mounted blob stores."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config import StorageError
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+MIB = 1 << 20
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Writes JSON so that a reader on the same disk sees the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> Iterator[None]:
+    """Turns a full or read-only disk into a StorageError.
+
+    Args:
+        folder: where we write, for the message.
+        doing: what was being written.
+        partial: removed on any failure, so that nothing half-written stays and its space is free for the last words.
+    """
+    try:
+        yield
+    except BaseException as problem:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+        if found := explain(problem, folder, doing):
+            raise found from problem
+        raise
+
+
+def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
+    """The StorageError behind `problem`, if that is what it is.
+
+    Torch and safetensors hide the errno in a RuntimeError of their own, hence the look at the message.
+    """
+    code = problem.errno if isinstance(problem, OSError) else None
+    text = str(problem)
+    full = code in FULL or "No space left on device" in text or "StorageFull" in text or "file write failed" in text
+    if full:
+        free = shutil.disk_usage(_existing(folder)).free
+        return StorageError(
+            f"the disk is full: {doing} failed",
+            facts={"where": folder, "free": f"{free / MIB:.1f} MiB"},
+            fix="free some space, then resume the run",
+        )
+    if code in REFUSED or "Read-only file system" in text or "Permission denied" in text:
+        return StorageError(f"cannot write: {doing} failed", facts={"where": folder}, fix=f"chmod u+w {folder}")
+    return None
+
+
+def require_free(folder: Path, need: int, doing: str) -> None:
+    """Raises StorageError before anything is written if `need` bytes will not fit."""
+    free = shutil.disk_usage(_existing(folder)).free
+    if free < need:
+        raise StorageError(
+            f"the disk is too full: {doing} needs more than is free",
+            facts={"need": f"{need / MIB:.1f} MiB", "have": f"{free / MIB:.1f} MiB", "where": folder},
+            fix="free some space, then resume the run",
+        )
+
+
+def require_writable(folder: Path) -> None:
+    """Makes `folder` and writes to it once.
+
+    Raises:
+        StorageError: the folder cannot be made or written.
+    """
+    probe = folder / f".probe-{os.getpid()}"
+    with storage_errors(folder, "making the output folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

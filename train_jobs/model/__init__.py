@@ -1,0 +1,1 @@
+"""BERT in plain PyTorch, its pretraining heads and objective, and weights in and out of Hugging Face's format."""

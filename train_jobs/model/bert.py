@@ -1,0 +1,172 @@
+"""BERT's encoder (Devlin et al. 2019): post-LayerNorm transformer, learned positions, exact (erf) GELU.
+
+Attributes are named so that `state_dict()` has Hugging Face's names. B is the batch, S the sequence length, H the
+hidden size, V the rows of the embedding table.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train_jobs.config import ModelConfig
+
+PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and segment embeddings, normalised."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        # padding_idx: the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
+        self.word_embeddings = nn.Embedding(vocab_size, config.hidden_size, padding_idx=PAD_ID)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        """int64 [B, S], int64 [B, S] -> [B, S, H]."""
+        length = input_ids.shape[1]
+        positions = self.position_embeddings.weight
+        assert length <= positions.shape[0], f"sequence of {length} in a model of {positions.shape[0]} positions"
+        words = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.LayerNorm(words + positions[:length]))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention, bidirectional.
+
+    query, key and value stay separate parameters: LAMB's trust ratio of a fused one would be another.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.num_attention_heads
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
+        query, key, value = (self._split(layer(hidden)) for layer in (self.query, self.key, self.value))
+        dropout = self.dropout_prob if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """[B, S, H] -> [B, heads, S, H / heads]."""
+        return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class ResidualOutput(nn.Module):
+    """Projection back to the hidden size, dropout, residual, LayerNorm: the end of both halves of a layer."""
+
+    def __init__(self, config: ModelConfig, input_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(input_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        """[B, S, input_size], [B, S, H] -> [B, S, H]."""
+        return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
+
+
+class Attention(nn.Module):
+    """The attention half of a layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)
+        self.output = ResidualOutput(config, config.hidden_size)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
+        return self.output(self.self(hidden, attention_mask), hidden)
+
+
+class Intermediate(nn.Module):
+    """The widening projection of the feed-forward half of a layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, S, H] -> [B, S, intermediate_size]."""
+        return F.gelu(self.dense(hidden))
+
+
+class Layer(nn.Module):
+    """One layer: attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.intermediate = Intermediate(config)
+        self.output = ResidualOutput(config, config.intermediate_size)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
+        attended = self.attention(hidden, attention_mask)
+        return self.output(self.intermediate(attended), attended)
+
+
+class Encoder(nn.Module):
+    """The stack of layers."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
+        for layer in self.layer:
+            hidden = layer(hidden, attention_mask)
+        return hidden
+
+
+class Pooler(nn.Module):
+    """What stands for a whole sequence: a projection of its [CLS]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, S, H] -> [B, H]."""
+        return torch.tanh(self.dense(hidden[:, 0]))
+
+
+class BertModel(nn.Module):
+    """Embeddings, encoder and pooler.
+
+    Args:
+        config: the shape.
+        vocab_size: rows of the embedding table, padding rows included.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config, vocab_size)
+        self.encoder = Encoder(config)
+        self.pooler = Pooler(config)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encodes sequences; the pooler is left to those heads that need it.
+
+        Args:
+            input_ids: int64 [B, S].
+            token_type_ids: int64 [B, S], the segment of each token.
+            attention_mask: bool [B, S], True where a token is; None if no sequence is padded, which lets
+                attention take its fastest kernel.
+
+        Returns:
+            [B, S, H].
+        """
+        mask = None if attention_mask is None else attention_mask[:, None, None, :]
+        return self.encoder(self.embeddings(input_ids, token_type_ids), mask)

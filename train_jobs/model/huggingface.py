@@ -1,0 +1,209 @@
+"""Weights in and out of Hugging Face's folders: what we train loads in transformers, and what it holds starts a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from train_jobs.config import ModelConfig, TrainingError
+from train_jobs.engine import storage
+from train_jobs.model.bert import PAD_ID
+from train_jobs.model.heads import BertForPreTraining
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+VOCABULARY = "vocab.txt"
+
+_HIDDEN_ACT = "gelu"
+_OPTIONAL = (
+    "bert.pooler.",
+    "cls.predictions.",
+    "cls.seq_relationship.",
+)  # heads: a folder has all of one or none of it
+_ENCODER = ("embeddings.", "encoder.", "pooler.")  # how names start in the folder of a model without heads
+_ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", "cls.predictions.bias"}
+_DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+_LISTED = 5  # names spelled out in an error
+
+
+def export(
+    model: BertForPreTraining,
+    folder: Path,
+    *,
+    config: ModelConfig,
+    vocab_size: int,
+    vocabulary: Path,
+    lowercase: bool,
+) -> None:
+    """Writes a folder that `BertForPreTraining.from_pretrained` and `AutoTokenizer.from_pretrained` load offline.
+
+    The folder appears whole: it is written under another name beside its place, then renamed; an older export there is
+    replaced.
+
+    Args:
+        model: the weights; written as fp32, the decoder not apart from the embedding table that it is.
+        folder: where to.
+        config: shape of the model.
+        vocab_size: rows of the embedding table, padding rows included.
+        vocabulary: the vocab.txt that the model was trained with.
+        lowercase: whether text was lower-cased and stripped of accents.
+
+    Raises:
+        StorageError: the disk is full or read-only; nothing half-written stays.
+    """
+    partial, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "replaced"))
+    with storage.storage_errors(folder, "the export", partial=partial):
+        for leftover in (partial, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial.mkdir(parents=True)
+        (partial / CONFIG).write_text(json.dumps(_config_document(config, vocab_size), indent=2) + "\n")
+        save_file(_host_tensors(model), partial / WEIGHTS, metadata={"format": "pt"})
+        shutil.copyfile(vocabulary, partial / VOCABULARY)
+        _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
+        for path in partial.iterdir():
+            _sync(path)
+        if folder.exists():
+            folder.rename(replaced)
+        partial.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
+    """Copies the weights of a Hugging Face folder into `model`, in place.
+
+    Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
+    Pooler and pretraining heads may be absent; heads of other tasks are left aside. The folder's vocabulary may have
+    fewer rows than the model's table if they differ by nothing but padding.
+
+    Args:
+        model: of the folder's shape.
+        folder: holds config.json and model.safetensors.
+
+    Returns:
+        Names of the model's tensors that the folder does not hold; these stay as they were.
+
+    Raises:
+        TrainingError: a file is missing or cannot be read, or the folder's model is not of this shape. The model is
+            then as it was.
+    """
+    _check_settings(folder, model.config)
+    found = {_our_name(name): tensor for name, tensor in _read_tensors(folder).items()}
+    targets = model.state_dict()
+    absent = [name for name in targets if name not in found]
+    _check_names(folder, found, targets, absent)
+    _check_shapes(folder, found, targets, model.config)
+    with torch.no_grad():
+        for name in targets.keys() & found.keys():
+            targets[name][: len(found[name])].copy_(found[name])
+    return absent
+
+
+def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": vocab_size,
+        **config.model_dump(exclude={"pad_vocab_to_multiple_of"}),
+        "hidden_act": _HIDDEN_ACT,
+        "pad_token_id": PAD_ID,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+def _host_tensors(model: BertForPreTraining) -> dict[str, Tensor]:
+    state = model.state_dict()
+    return {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in state.items()}
+
+
+def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
+    from transformers import BertTokenizer  # seconds to import, and only the end of a run needs it
+
+    tokenizer = BertTokenizer(vocab=str(folder / VOCABULARY), do_lower_case=lowercase, model_max_length=longest)
+    tokenizer.save_pretrained(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except SafetensorError as problem:
+        raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+
+
+def _our_name(name: str) -> str:
+    """The name in our state of a tensor of a Hugging Face folder, old or new."""
+    if name.startswith(_ENCODER):
+        name = f"bert.{name}"
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _check_settings(folder: Path, config: ModelConfig) -> None:
+    """Compares what the shapes of tensors don't show."""
+    path = folder / CONFIG
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except ValueError as problem:
+        raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+    needed = {"num_attention_heads": config.num_attention_heads, "hidden_act": _HIDDEN_ACT}
+    for key, need in needed.items():
+        have = document.get(key, need)
+        if have != need:
+            raise TrainingError(f"the model of {folder} differs in {key}", facts={"need": need, "have": have})
+
+
+def _check_names(
+    folder: Path, found: Mapping[str, Tensor], targets: Mapping[str, Tensor], absent: Iterable[str]
+) -> None:
+    whole = [head for head in _OPTIONAL if not any(name.startswith(head) and name in targets for name in found)]
+    missing = [name for name in absent if not name.startswith(tuple(whole))]
+    if missing:
+        raise TrainingError(f"{folder / WEIGHTS} lacks tensors of this model", facts={"missing": _listed(missing)})
+    surplus = [name for name in found if name.startswith(("bert.", "cls.")) and name not in targets.keys() | _DERIVED]
+    if surplus:
+        raise TrainingError(f"{folder / WEIGHTS} holds a larger model", facts={"surplus": _listed(surplus)})
+
+
+def _check_shapes(
+    folder: Path, found: Mapping[str, Tensor], targets: Mapping[str, Tensor], config: ModelConfig
+) -> None:
+    for name in targets.keys() & found.keys():
+        need, have = list(targets[name].shape), list(found[name].shape)
+        if name in _ROWS_OF_VOCABULARY and have:
+            have[0] = have[0] if have[0] == need[0] else config.padded_vocab_size(have[0])
+        if have != need:
+            raise TrainingError(
+                f"a tensor of {folder / WEIGHTS} is not of this model's shape",
+                facts={"where": name, "need": need, "have": list(found[name].shape)},
+            )
+
+
+def _no_file(path: Path) -> TrainingError:
+    return TrainingError(f"no such file: {path}", fix="give a folder written by save_pretrained or by an export")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(sorted(names)[:_LISTED]) + more

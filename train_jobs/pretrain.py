@@ -1,0 +1,368 @@
+"""Pretrains BERT from raw text: vocabulary, token store, training, validation, export. Reads top to bottom.
+
+    python -m train_jobs.pretrain --config tiny --output out                          # one process
+    torchrun --nproc-per-node 8 -m train_jobs.pretrain --config base --output out     # one node with 8 GPUs
+    torchrun --nnodes 8 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT \\
+        --nproc-per-node 8 -m train_jobs.pretrain --config large --output out         # on each of 8 nodes
+
+--config takes a YAML or JSON file or the name of a shipped recipe. The same command again goes on from the newest
+checkpoint in the output folder:
+
+    out/metrics.jsonl    what is reported           out/checkpoints/   what it resumes from
+    out/model/           Hugging Face folder        out/result.json    final figures
+
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 2 wrong input, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train_jobs.config import ConflictError, PretrainConfig, SpecError, UserError
+from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus.batches import Batch, PretrainingData
+from train_jobs.corpus.examples import Cursor
+from train_jobs.corpus.prepare import prepare_store, store_key
+from train_jobs.corpus.store import TokenStore
+from train_jobs.engine import distributed, storage
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.precision import resolve
+from train_jobs.mirror import MirrorThread
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.huggingface import export
+from train_jobs.model.objective import Sums, pretraining_sums
+from train_jobs.optim.factory import build_optimizer
+from train_jobs.optim.schedules import learning_rate
+
+PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
+FREE_TO_CHANGE = {"validation", "checkpoint", "resume"}  # sections that a resumed run may change
+
+
+def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
+    """The whole job on this process.
+
+    Args:
+        config: validated configuration.
+        output: folder of the run; the main process writes to it, a checkpoint in it is resumed from.
+        cache: folder of token stores, shared by runs on the same text.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        The final figures, as in result.json.
+
+    Raises:
+        UserError: input or environment that the user can mend.
+        Preempted: SIGTERM came; a checkpoint is committed.
+    """
+    started = time.monotonic()
+    stop = StopRequest()
+    stop.listen()
+    storage.require_writable(output)
+    store = find_store(config, cache)
+    world = distributed.start(device)
+    config.train.accumulation_steps(1)
+    if config.train.global_batch_size < world.size:
+        raise SpecError(
+            f"train.global_batch_size {config.train.global_batch_size} is less than {world.size} processes",
+            fix=f"--set train.global_batch_size={world.size * config.train.micro_batch_size}",
+        )
+    precision = resolve(config.train.precision, world.device)
+    task = BertPretraining(config, store, world)
+    loop = Loop(
+        task,
+        world=world,
+        config=config.train,
+        precision=precision,
+        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        schedule=lambda step: learning_rate(
+            config.schedule, config.optimizer.learning_rate, step=step, total_steps=config.train.steps
+        ),
+        max_grad_norm=config.optimizer.max_grad_norm,
+        validate_every=config.validation.every,
+        checkpoint_every=config.checkpoint.every,
+        checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
+        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads(), "precision": precision},
+        metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
+        progress=Progress(config.train.steps),
+        stop=stop,
+    )
+    resume(loop, config)
+    say(world, describe(config, store, world, precision))
+    mirror = MirrorThread(output / "metrics.jsonl")
+    loop.metrics.open(from_step=loop.state.step)
+    if world.is_main:
+        mirror.start()
+    try:
+        loop.run()
+    finally:
+        loop.metrics.close()
+        if world.is_main:
+            mirror.close()
+    result = finish(config, task, loop, store, output, seconds=time.monotonic() - started) if world.is_main else {}
+    world.barrier()
+    distributed.stop()
+    return result
+
+
+def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
+    """The token store of the configured text: opened if it is in the cache, else made by one process of each node."""
+    found = fingerprint(config.data.text, cache / "hashes.json")
+    folder = cache / store_key(config.data, found)
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        return prepare_store(config.data, folder, progress=lambda text: print(text, flush=True), found=found)
+    while not TokenStore.exists(folder):  # the agent ends us if the process that makes it dies
+        time.sleep(0.2)
+    return TokenStore.open(folder)
+
+
+class BertPretraining:
+    """Masked language model and next-sentence prediction, as the loop wants a task."""
+
+    def __init__(self, config: PretrainConfig, store: TokenStore, world: World) -> None:
+        self._config, self._world = config, world
+        self._data = {
+            split: PretrainingData(
+                store,
+                split,
+                data=config.data,
+                objective=config.objective,
+                max_predictions=config.max_predictions,
+                seed=config.train.seed,
+            )
+            for split in ("train", "validation")
+        }
+        self.model = BertForPreTraining(config.model, config.model.padded_vocab_size(store.manifest.vocab_size))
+        initialise(self.model, config.train.seed)
+        if not config.objective.next_sentence:
+            self.model.freeze_next_sentence()
+        self.model.to(world.device)
+        self._entropy = store.manifest.validation_unigram_entropy
+        self._terms = ["mlm", "nsp"] if config.objective.next_sentence else ["mlm"]
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+        """This process's share of the next global batch."""
+        batch, following = self._data["train"].batch(
+            Cursor.from_dict(cursor) if cursor else Cursor(),
+            global_batch_size=self._config.train.global_batch_size,
+            rank=self._world.rank,
+            world_size=self._world.size,
+        )
+        return batch, following.as_dict()
+
+    def counts(self, batch: Batch) -> list[float]:
+        """Masked tokens, and sentence pairs where they count."""
+        masked = float((batch.masked_labels >= 0).sum())
+        return [masked, float(len(batch))][: len(self._terms)]
+
+    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """MLM loss over all masked tokens plus NSP loss over all pairs of the global batch."""
+        sums = self._sums(batch)
+        loss = sums.mlm_loss_sum / totals[0]
+        if self._config.objective.next_sentence:
+            loss = loss + sums.nsp_loss_sum / totals[1]
+        return loss, as_vector(sums)
+
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """Mean losses and accuracies."""
+        mlm_loss, mlm_correct, mlm_count, nsp_loss, nsp_correct, nsp_count = sums
+        found = {"mlm_loss": mlm_loss / mlm_count, "mlm_accuracy": mlm_correct / mlm_count}
+        if self._config.objective.next_sentence:
+            found |= {"nsp_loss": nsp_loss / nsp_count, "nsp_accuracy": nsp_correct / nsp_count}
+        return {"loss": found["mlm_loss"] + found.get("nsp_loss", 0.0), **found}
+
+    def validate(self) -> dict[str, float]:
+        """The same held-out sequences with the same masks every time, shared out over the processes."""
+        total = torch.zeros(6, dtype=torch.float64, device=self._world.device)
+        for batch in self._data["validation"].validation_batches(
+            self._config.validation.max_sequences,
+            self._config.train.micro_batch_size,
+            rank=self._world.rank,
+            world_size=self._world.size,
+        ):
+            total += as_vector(self._sums(batch))
+        found = self.metrics(self._world.sum_(total).tolist())
+        return {**found, "unigram_entropy": self._entropy}
+
+    def _sums(self, batch: Batch) -> Sums:
+        tensors = {
+            name: torch.from_numpy(array).to(self._world.device, non_blocking=True)
+            for name, array in batch.arrays().items()
+        }
+        return pretraining_sums(
+            self.model,
+            tensors,
+            next_sentence=self._config.objective.next_sentence,
+            padded=bool(batch.lengths.min() < batch.input_ids.shape[1]),
+        )
+
+
+def as_vector(sums: Sums) -> torch.Tensor:
+    """The six sums as one float64 vector."""
+    return torch.stack([value.detach().double() for value in sums])
+
+
+def resume(loop: Loop, config: PretrainConfig) -> None:
+    """Goes on from the newest valid checkpoint, if the configuration says so and there is one.
+
+    Raises:
+        ConflictError: the folder is used and must not be, or holds a run that would have gone elsewhere.
+    """
+    checkpoint = loop.checkpoints.newest()
+    if checkpoint is None:
+        return
+    if config.resume == "never":
+        raise ConflictError(
+            "the output folder holds a checkpoint and resume is never",
+            facts={"where": checkpoint.folder},
+            fix="another --output, or --set resume=auto",
+        )
+    stored, wanted = checkpoint.state()["config"], trajectory(config)
+    changed = sorted(
+        f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
+        for section, values in wanted.items()
+        for key, value in values.items()
+        if stored.get(section, {}).get(key) != value
+    )
+    if changed:
+        raise ConflictError(
+            "the checkpoint in the output folder was made with another configuration",
+            facts={"where": checkpoint.folder, "changed": "; ".join(changed)},
+            fix="another --output, or the configuration that the run began with",
+        )
+    loop.restore(checkpoint)
+    say(loop.world, f"resumed at step {checkpoint.step} from {checkpoint.folder}")
+    threads = checkpoint.state()["threads"]
+    if threads != torch.get_num_threads() or checkpoint.state()["world_size"] != loop.world.size:
+        say(
+            loop.world,
+            "warning: other numbers of processes or threads than before: close, but not bit for bit the same",
+        )
+
+
+def trajectory(config: PretrainConfig) -> dict[str, Any]:
+    """The sections of the configuration that decide what the weights become, without where the text lies."""
+    sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
+    for key in ("text", "vocabulary"):  # the token store's name stands for their content
+        del sections["data"][key]
+    del sections["train"]["log_every"]
+    return sections
+
+
+def finish(
+    config: PretrainConfig, task: BertPretraining, loop: Loop, store: TokenStore, output: Path, *, seconds: float
+) -> dict[str, Any]:
+    """Exports the model and writes result.json."""
+    model_folder = output / "model"
+    with storage.storage_errors(output, "the export"):
+        export(
+            task.model,
+            model_folder,
+            config=config.model,
+            vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
+            vocabulary=store.vocabulary,
+            lowercase=config.data.lowercase,
+        )
+        entropy = store.manifest.validation_unigram_entropy
+        result = {
+            "steps": loop.state.step,
+            "sequences": loop.state.step * config.train.global_batch_size,
+            "seconds": round(seconds, 1),
+            **{f"validation_{name}": value for name, value in loop.last_validation.items()},
+            "model": str(model_folder),
+        }
+        storage.write_json(output / "result.json", result)
+    loss = loop.last_validation["mlm_loss"]
+    verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
+    print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
+    print(f"exported {model_folder}", flush=True)
+    return result
+
+
+def describe(config: PretrainConfig, store: TokenStore, world: World, precision: str) -> str:
+    """What is about to be trained, in a few lines."""
+    manifest, train = store.manifest, config.train
+    accumulation = -(-train.global_batch_size // (train.micro_batch_size * world.size))
+    splits = ", ".join(
+        f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
+    )
+    return (
+        f"text       {splits}, vocabulary {manifest.vocab_size}\n"
+        f"batch      {train.global_batch_size} sequences = {train.micro_batch_size} micro x {accumulation} accumulation"
+        f" x {world.size} processes\n"
+        f"arithmetic {precision} on {world.device.type}, {torch.get_num_threads()} threads a process,"
+        f" torch {torch.__version__}"
+    )
+
+
+def say(world: World, text: str) -> None:
+    """Prints on the main process."""
+    if world.is_main:
+        print(text, flush=True)
+
+
+def read_config(source: str, sets: list[str]) -> PretrainConfig:
+    """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top."""
+    named = not Path(source).exists() and source in preset_names()
+    layer = read_preset(source) if named else read_file(Path(source))
+    return build(PretrainConfig, merge([layer, read_assignments(sets, "--set")]))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parses, runs, and turns what went wrong into words and an exit code."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="train_jobs.pretrain",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help=f"YAML or JSON file, or one of: {', '.join(preset_names())}")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")
+    parser.add_argument("--cache", type=Path, help="folder of token stores (default: OUTPUT/token-stores)")
+    parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
+    arguments = parser.parse_args(argv)
+    cache = arguments.cache or arguments.output / "token-stores"
+    try:
+        (arguments.output / f"error-{os.environ.get('RANK', '0')}.json").unlink(missing_ok=True)
+        config = read_config(arguments.config, arguments.sets)
+        pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
+    except Preempted:
+        print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
+        return PREEMPTED
+    except UserError as problem:
+        return fail(problem, arguments.output)
+    except (
+        Exception
+    ) as problem:  # the boundary: a full disk is the user's to mend, the rest is ours and keeps its trace
+        found = storage.explain(problem, arguments.output, "the run's output")
+        if found is None:
+            traceback.print_exc()
+        return fail(found or UserError(f"{type(problem).__name__}: {problem}"), arguments.output)
+    return 0
+
+
+def fail(problem: UserError, output: Path) -> int:
+    """Prints the error, and leaves it in the output folder for whoever watches the job."""
+    rank = os.environ.get("RANK", "0")
+    print(problem, file=sys.stderr, flush=True)
+    with suppress(OSError):  # the disk may be what failed
+        storage.write_json(output / f"error-{rank}.json", {**problem.as_json(), "text": str(problem)})
+    return problem.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
