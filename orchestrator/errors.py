@@ -14,6 +14,8 @@
       StorageError       storage             1      a folder that cannot be written
       ConflictError      conflict            1      something is in the way
       TrainingError      training            1      training cannot go on
+      PeerError          peer                1      another process of the job went away
+      InternalError      bug                 1      a mistake of ours
       JobFailed          job-failed          1      or the job's own exit code
       Interrupted        interrupted       130      Ctrl-C
 
@@ -27,6 +29,8 @@ from typing import Any
 from train_jobs.config.errors import (
     ConflictError,
     DataError,
+    InternalError,
+    PeerError,
     SpecError,
     StorageError,
     TrainingError,
@@ -39,9 +43,11 @@ __all__ = [
     "CapacityError",
     "ConflictError",
     "DataError",
+    "InternalError",
     "Interrupted",
     "JobFailed",
     "NotFoundError",
+    "PeerError",
     "QuotaError",
     "ServiceError",
     "SpecError",

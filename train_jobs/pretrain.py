@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.config import ConflictError, PretrainConfig, SpecError, UserError
+from train_jobs.config import ConflictError, InternalError, PretrainConfig, SpecError, UserError
 from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.batches import Batch, PretrainingData
@@ -351,7 +351,9 @@ def main(argv: list[str] | None = None) -> int:
         found = storage.explain(problem, arguments.output, "the run's output")
         if found is None:
             traceback.print_exc()
-        return fail(found or UserError(f"{type(problem).__name__}: {problem}"), arguments.output)
+        rank = int(os.environ.get("RANK", "0"))
+        found = found or distributed.explain(problem, rank) or InternalError(f"{type(problem).__name__}: {problem}")
+        return fail(found, arguments.output)
     return 0
 
 

@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     try:
         # also accepted behind the verb, where one adds it after something went wrong
-        arguments = build_parser().parse_args([word for word in given if word != "--debug"])
+        arguments, unknown = build_parser().parse_known_args([word for word in given if word != "--debug"])
+        if unknown:
+            _refuse(unknown, arguments.verb)
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return 130
@@ -70,6 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as problem:
         return _fail(problem, given, debug=debug)
+
+
+def _refuse(unknown: list[str], verb: str) -> NoReturn:
+    """Words that no verb knows."""
+    from orchestrator.errors import UsageError
+
+    raise UsageError(f"{verb} does not know: {' '.join(unknown)}", fix=f"orchestrator {verb} --help")
 
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:

@@ -6,6 +6,7 @@ Notation as in `estimates.model`; e bytes of an activation (2 for bf16 and fp16,
 from __future__ import annotations
 
 from train_jobs.config import ModelConfig, PretrainConfig
+from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
 
 FP32 = 4
 MOMENTS = 2  # AdamW and LAMB keep the same two
@@ -27,7 +28,16 @@ def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
     return activation_bytes * (8 * model.hidden_size + 2 * model.intermediate_size) + masks
 
 
-def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes: int) -> int:
+def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activation_bytes: int) -> int:
+    """What attention without a fused kernel keeps besides, of each token and layer: e (A S + H) for A heads.
+
+    The probabilities and the scaled queries; with dropout also its mask and what it left of the probabilities.
+    """
+    copies = 3 if model.attention_probs_dropout_prob > 0 else 1
+    return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
+
+
+def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes: int, on_cpu: bool) -> int:
     """What a micro batch keeps for the backward pass, in bytes.
 
     The layers and the embeddings' sum (e H) for each token; for each predicted position the logits, once in e bytes,
@@ -35,7 +45,11 @@ def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes:
     """
     model = job.model
     tokens = job.train.micro_batch_size * job.data.sequence_length
-    layers = model.num_hidden_layers * layer_activation_bytes(model, activation_bytes=activation_bytes)
+    per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
+    length = job.data.sequence_length
+    if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
+        per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
+    layers = model.num_hidden_layers * per_layer
     predictions = job.train.micro_batch_size * job.max_predictions
     logits = model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
     return tokens * (layers + activation_bytes * model.hidden_size) + predictions * logits

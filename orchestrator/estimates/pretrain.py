@@ -53,7 +53,7 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         parameters=parameters,
         flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
         state_bytes=state_bytes(parameters, activation_bytes=width),
-        activation_bytes=activation_memory(job, vocab_size, activation_bytes=width),
+        activation_bytes=activation_memory(job, vocab_size, activation_bytes=width, on_cpu=device == "cpu"),
         checkpoint_bytes=one_checkpoint,
         checkpoints_on_disk_bytes=one_checkpoint * job.checkpoint.keep_last,
     )

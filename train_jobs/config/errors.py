@@ -83,6 +83,18 @@ class ConflictError(UserError):
     kind = "conflict"
 
 
+class PeerError(UserError):
+    """Another process of the job went away: what killed it is in its own log, not in ours."""
+
+    kind = "peer"
+
+
+class InternalError(UserError):
+    """A mistake of ours that reached the user; the traceback is in the log."""
+
+    kind = "bug"
+
+
 class TrainingError(UserError):
     """Training cannot go on: a loss that is not finite, a checkpoint that does not fit the config."""
 

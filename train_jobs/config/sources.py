@@ -76,6 +76,9 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
     Args:
         text: `data.text` of the job.
         cache: a JSON file that remembers content hashes by inode, size and mtime: an unchanged file is read once.
+
+    Raises:
+        DataError: a path is missing or unreadable, or there is not one byte of text.
     """
     files = text_files(text) if text else embedded_files()
     name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
@@ -99,6 +102,8 @@ def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint
     for path, digest in zip(files, hashes, strict=True):
         whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     size = sum(path.stat().st_size for path in files)
+    if size == 0:
+        raise DataError("the text is empty", facts={"where": name}, fix="--data PATH with text in it")
     return DataFingerprint(name=name, files=len(files), total_bytes=size, sha256=whole.hexdigest())
 
 

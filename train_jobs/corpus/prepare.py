@@ -118,7 +118,11 @@ def _require_replaceable(folder: Path) -> None:
 def _build(data: DataConfig, found: DataFingerprint, *, key: str, folder: Path, progress: Report) -> None:
     progress(f"reading {found.name}: {found.files} files, {found.total_bytes / 1e6:.1f} MB")
     corpus = Corpus(data.text)
-    rule = split_rule(corpus, validation_fraction=data.validation_fraction)
+    try:
+        rule = split_rule(corpus, validation_fraction=data.validation_fraction)
+    except DataError as problem:
+        problem.facts = {"text": found.name, **problem.facts}
+        raise
     tokenizer = _vocabulary(data, corpus, progress)
     vocabulary = save_vocabulary(tokenizer, folder)
     writer = StoreWriter(folder, vocab_size=tokenizer.get_vocab_size(), block_tokens=BLOCK_TOKENS)

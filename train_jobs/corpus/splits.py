@@ -63,7 +63,7 @@ def _words(document: str) -> set[str]:
 
 def _require_enough(documents: int, *, different: bool, words: int) -> None:
     if documents == 0:
-        raise DataError("the text holds no document", facts={"where": "data.text"}, fix="--data PATH with text in it")
+        raise DataError("the text holds no document", fix="--data PATH with text in it")
     if not different:
         have = "1 document" if documents == 1 else f"{documents} documents, all the same"
         raise DataError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from train_jobs.config import SpecError
+from train_jobs.config import PeerError, SpecError
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,19 @@ def start(device: str = "auto") -> World:
     if size > 1:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size)
     return World(rank=rank, local_rank=local_rank, size=size, device=place)
+
+
+def explain(problem: BaseException, rank: int) -> PeerError | None:
+    """The PeerError behind `problem`, if a collective failed because another process is gone."""
+    text = str(problem)
+    lost = isinstance(problem, dist.DistError) or (isinstance(problem, RuntimeError) and "gloo" in text.lower())
+    if not lost:
+        return None
+    return PeerError(
+        f"rank {rank} lost contact with another process of the job",
+        facts={"says": text.splitlines()[0][:200]},
+        fix="look for the rank that ended first in the other logs, then resume the run",
+    )
 
 
 def stop() -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
+from train_jobs.model.attention import attend
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 
@@ -54,7 +55,7 @@ class SelfAttention(nn.Module):
         """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
         query, key, value = (self._split(layer(hidden)) for layer in (self.query, self.key, self.value))
         dropout = self.dropout_prob if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
+        mixed = attend(query, key, value, mask=attention_mask, dropout=dropout)
         return mixed.transpose(1, 2).flatten(2)
 
     def _split(self, projected: Tensor) -> Tensor:

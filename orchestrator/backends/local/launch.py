@@ -116,6 +116,8 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
     }
     if request.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""
+        # threads that spin while they wait starve one another as soon as anything else runs on the machine
+        ours["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
     return {**ours, **request.variables}
 
 

@@ -26,6 +26,7 @@ from orchestrator.runs import RunState
 from orchestrator.tracking import TrackingRequest, flatten, open_run
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
+SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM; only then do we lose patience
 POLL_SECONDS = 0.1
 MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
@@ -105,21 +106,21 @@ class Supervisor:
             return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
         if PREEMPTED_CODE in ranks.values() or (self.asked_to_stop and not any(ranks.values())):
             return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
-        code = next((code for code in ranks.values() if code), agent_code or 1)
-        return Ending(RunState.FAILED, code, self._reason(ranks, code), ranks)
-
-    def _reason(self, ranks: dict[int, int], code: int) -> str:
-        """The job's own words if it left any, else the exit code and where to look."""
-        for path in sorted(self.run.outputs.glob("error-*.json"), key=lambda p: p.stat().st_mtime):
-            with suppress(ValueError, KeyError, OSError):
-                return str(json.loads(path.read_text())["text"])
-        first = next((rank for rank, found in ranks.items() if found == code), None)
+        first = next((rank for rank, code in ranks.items() if code), None)
         if first is None:
-            return f"the agent ended with {code} before any rank did; see {self.run.logs / 'agent-0.log'}"
-        how = (
-            f"was killed by signal {signal.Signals(code - 128).name}" if code > 128 else f"ended with exit code {code}"
-        )
-        return f"rank {first} {how}; see {self.run.rank_log(first)}"
+            code = agent_code or 1
+            where = self.run.logs / "agent-0.log"
+            return Ending(RunState.FAILED, code, f"the launcher ended with {code} before any rank; see {where}", ranks)
+        return Ending(RunState.FAILED, ranks[first], self._reason(first, ranks[first]), ranks)
+
+    def _reason(self, rank: int, code: int) -> str:
+        """Why the rank that ended first did so: its own words if it left any; the others only lost their peer."""
+        if code > SIGNALLED:
+            name = signal.Signals(code - SIGNALLED).name
+            return f"rank {rank} was killed by signal {name}; see {self.run.rank_log(rank)}"
+        with suppress(ValueError, KeyError, OSError):
+            return str(json.loads((self.run.outputs / f"error-{rank}.json").read_text())["text"])
+        return f"rank {rank} ended with exit code {code}; see {self.run.rank_log(rank)}"
 
     def _open_tracking(self) -> dict[str, str]:
         """Store and MLflow run exist before any rank does; the ranks find them by environment variables."""

@@ -149,7 +149,7 @@ def test_equal_documents_stay_together() -> None:
 @pytest.mark.parametrize(
     ("documents", "message", "have"),
     [
-        ([], "no document", None),
+        ([], "the text is empty", None),
         ([" \n\t\n"], "no document", None),
         ([MANY_WORDS], "a single document", "1 document"),
         ([MANY_WORDS] * 3, "a single document", "3 documents, all the same"),

@@ -22,6 +22,8 @@ TREE = {
     "StorageError": ("storage", 1),
     "TimeoutExceeded": ("timeout", 6),
     "TrainingError": ("training", 1),
+    "PeerError": ("peer", 1),
+    "InternalError": ("bug", 1),
     "UsageError": ("usage", 2),
     "UserError": ("error", 1),
 }

@@ -116,7 +116,7 @@ def test_a_plan_is_json_with_origins(folder: Path) -> None:
     assert document["changes"]["data.text"] == {"value": [str(folder / "text.txt")], "from": "--set"}
     assert document["snapshot"]["files"] == 1
     assert document["snapshot"]["largest"] == [{"path": "train_jobs/loop.py", "size": 10}]
-    assert (document["world_size"], document["accumulation_steps"]) == (1, 8)
+    assert (document["world_size"], document["accumulation_steps"]) == (1, 16)
     assert document["data"]["total_bytes"] == 9
     assert document["job"]["train"]["micro_batch_size"] == 4
 

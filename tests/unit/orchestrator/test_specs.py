@@ -37,7 +37,7 @@ def test_each_source_wins_over_the_one_below_it(folder: Path) -> None:
     (folder / "orchestrator.yaml").write_text("train:\n  log_every: 1\n")
     (folder / "job.yaml").write_text("# a comment\ntrain:\n  log_every: 2\n")
     sources = [
-        ({}, 10, "preset tiny:"),
+        ({}, 25, "preset tiny:"),
         ({"project": folder / "orchestrator.yaml"}, 1, "orchestrator.yaml:2"),
         ({"file": Path("job.yaml")}, 2, "job.yaml:3"),
         ({"environ": {**NO_GPU, "ORCHESTRATOR_TRAIN__LOG_EVERY": "3"}}, 3, "ORCHESTRATOR_TRAIN__LOG_EVERY"),
@@ -81,7 +81,7 @@ def test_the_recipe_itself_is_chosen_by_any_source(folder: Path, given: dict[str
 
 
 def test_a_value_that_the_preset_has_anyway_is_no_change() -> None:
-    assert resolve_spec("pretrain", sets=["model.hidden_size=256"], environ=NO_GPU).changes == {}
+    assert resolve_spec("pretrain", sets=["model.hidden_size=128"], environ=NO_GPU).changes == {}
 
 
 def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
@@ -218,8 +218,8 @@ def test_relative_paths_start_at_their_file_or_at_the_current_folder(
 def test_a_batch_that_does_not_divide_names_the_nearest_that_do() -> None:
     with pytest.raises(SpecError) as caught:
         resolve_spec("pretrain", sets=["compute.processes_per_node=3", "compute.device=cpu"], environ=NO_GPU)
-    assert caught.value.facts["nearest"] == "96"
-    assert caught.value.fix == "--set train.global_batch_size=96"
+    assert caught.value.facts["nearest"] == "192"
+    assert caught.value.fix == "--set train.global_batch_size=192"
 
 
 def test_gpu_asked_for_and_none_visible_names_where() -> None:

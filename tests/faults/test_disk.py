@@ -1,0 +1,118 @@
+"""Disks that are read-only or full, for real: small file systems in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, write_corpus, write_spec
+
+
+@contextmanager
+def tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of that size; skips the test where this user may not mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
+    """The job alone, without an orchestrator."""
+    config = [sys.executable, "-m", "train_jobs.pretrain", "--config", str(spec)]
+    return subprocess.run(
+        [*config, "--output", str(output), "--cache", str(cache)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def job_spec(folder: Path, **train: int) -> Path:
+    """A config that the job reads: without the keys that only the laptop knows."""
+    import yaml
+
+    spec = yaml.safe_load(
+        write_spec(folder / "job.yaml", data={"text": [str(write_corpus(folder / "corpus.txt"))]}).read_text()
+    )
+    for key in ("recipe", "name", "compute"):
+        del spec[key]
+    spec["train"].update(train)
+    (folder / "config.yaml").write_text(yaml.safe_dump(spec))
+    return folder / "config.yaml"
+
+
+def test_read_only_output_folder(tmp_path: Path) -> None:
+    spec = job_spec(tmp_path)
+    with tmpfs(tmp_path / "disk", "8m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        done = job(disk / "output", tmp_path / "cache", spec)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error[storage]: ")
+        assert str(disk / "output") in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list(disk.iterdir()) == []
+
+
+def test_disk_that_is_full_at_a_checkpoint(tmp_path: Path) -> None:
+    """The first checkpoints fit, a later one does not: it leaves nothing, the earlier ones stay whole."""
+    from train_jobs.engine.checkpoint import CheckpointStore, verify
+
+    spec = job_spec(tmp_path)
+    assert job(tmp_path / "measured", tmp_path / "cache", spec).returncode == 0
+    one = sum(path.stat().st_size for path in (tmp_path / "measured/checkpoints/step-00000012").iterdir())
+    with tmpfs(tmp_path / "disk", str(int(2.5 * one))) as disk:
+        done = job(disk, tmp_path / "cache", spec)
+        assert done.returncode == 1, done.stdout
+        assert "error[storage]: " in done.stderr
+        assert "step 12" in done.stderr
+        assert "Traceback" not in done.stderr
+        folders = sorted(path.name for path in (disk / "checkpoints").iterdir())
+        assert folders == ["step-00000004", "step-00000008"]
+        assert all(verify(disk / "checkpoints" / name) for name in folders)
+        newest = CheckpointStore(disk / "checkpoints", keep_last=2).newest()
+        assert newest is not None
+        assert newest.step == 8
+        assert json.loads((disk / "error-0.json").read_text())["error"]["kind"] == "storage"
+        assert not (disk / "model").exists()
+
+
+def test_disk_that_is_full_at_the_token_store(tmp_path: Path) -> None:
+    spec = job_spec(tmp_path)
+    with tmpfs(tmp_path / "disk", "24k") as disk:
+        done = job(tmp_path / "output", disk / "cache", spec)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error[storage]: ")
+        assert "Traceback" not in done.stderr
+        assert not list(disk.rglob("*.arrow"))
+
+
+def test_full_home_ends_the_run_truthfully(console: Console, corpus: Path) -> None:
+    """State, log and reason survive a disk without a free byte."""
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        model={"hidden_size": 128},
+        train={"steps": 400},
+        checkpoint={"every": 5, "keep_last": 100},
+    )
+    with tmpfs(console.home, "12m"):
+        done = console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
+        assert done.code == 1, done.err
+        assert done.json["state"] == "failed"
+        assert "error[storage]: " in done.json["reason"]
+        assert "resume the run" in done.json["reason"]
+        log = (Path(done.json["folder"]) / "logs" / "rank-0.log").read_text()
+        assert "Traceback" not in log

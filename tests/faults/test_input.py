@@ -1,0 +1,160 @@
+"""What a user gets wrong: each a clear error in the house's form, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Finished, write_corpus, write_spec
+
+
+def refused(done: Finished, kind: str, code: int) -> str:
+    """Checks the form of an error that came before anything was started; returns it."""
+    assert done.code == code, done.err
+    assert f"error[{kind}]: " in done.err
+    assert "Traceback" not in done.err + done.out
+    assert done.out == ""
+    return done.err
+
+
+def failed_run(console: Console, done: Finished, kind: str) -> str:
+    """Checks a run that failed for its input: state, exit code, words, and no half-made token store."""
+    status = done.json
+    assert status["state"] == "failed"
+    assert status["reason"].startswith(f"error[{kind}]: ")
+    assert "  fix" in status["reason"]
+    log = (console.folder(status["name"]) / "logs" / "rank-0.log").read_text()
+    assert "Traceback" not in log + done.err
+    assert not list((console.home / "token-stores").glob("*/*.arrow"))
+    assert not (console.folder(status["name"]) / "outputs" / "model").exists()
+    return str(status["reason"])
+
+
+def submit(console: Console, text: Path, **sections: object) -> Finished:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(text)]}, **sections)
+    return console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
+
+
+def test_every_wrong_key_and_value_is_named_with_its_line(console: Console) -> None:
+    (console.cwd / "job.yaml").write_text(
+        "recipe: tinny\n"
+        "train:\n"
+        "  stpes: 10\n"
+        "  global_batch_size: many\n"
+        "model:\n"
+        "  hidden_size: 100\n"
+        "  num_attention_heads: 3\n"
+        "colour: blue\n"
+    )
+    err = refused(console("submit", "pretrain", "-f", "job.yaml", "--set", "optimizer.name=adam"), "spec", 2)
+    assert 'job.yaml:3: train.stpes: unknown key (did you mean "steps"?)' in err
+    assert "job.yaml:4: train.global_batch_size: " in err
+    assert "job.yaml:8: colour: unknown key" in err
+    assert "100 does not divide into 3 attention heads" in err
+    assert "--set: optimizer.name: " in err
+    assert '(did you mean "adamw"?)' in err
+    assert '"tiny"' in err
+    assert not (console.home / "runs").exists()
+
+
+def test_the_same_error_as_json(console: Console) -> None:
+    done = console("validate", "pretrain", "--set", "train.stpes=1", "-o", "json")
+    assert done.code == 2
+    assert done.json["error"]["kind"] == "spec"
+    assert any("train.stpes" in problem for problem in done.json["error"]["problems"])
+
+
+@pytest.mark.parametrize("words", [("-f", "nowhere.yaml"), ("--data", "nowhere.txt")])
+def test_missing_file(console: Console, words: tuple[str, ...]) -> None:
+    err = refused(console("submit", "pretrain", *words), "spec", 2)
+    assert words[1] in err
+
+
+def test_unknown_verb_and_flag_are_usage_errors(console: Console) -> None:
+    refused(console("sumbit", "pretrain"), "usage", 2)
+    assert "orchestrator submit --help" in refused(console("submit", "pretrain", "--stpes", "3"), "usage", 2)
+    assert "local" in refused(console("submit", "pretrain", "-b", "loca"), "usage", 2)
+
+
+def test_empty_corpus(console: Console) -> None:
+    (console.cwd / "empty.txt").touch()
+    assert "empty.txt" in refused(console("submit", "pretrain", "--data", "empty.txt"), "data", 2)
+    assert not list((console.home / "runs").glob("*"))
+
+
+def test_corpus_of_blank_lines(console: Console) -> None:
+    path = console.cwd / "blank.txt"
+    path.write_text("\n\n  \n")
+    done = submit(console, path)
+    assert done.code == 2
+    assert "blank.txt" in failed_run(console, done, "data")
+
+
+def test_corpus_of_one_word(console: Console) -> None:
+    path = console.cwd / "word.txt"
+    path.write_text("word\n\n" * 500)
+    done = submit(console, path)
+    assert done.code == 2
+    reason = failed_run(console, done, "data")
+    assert "need" in reason
+    assert "have" in reason
+
+
+def test_file_that_is_not_utf_8(console: Console) -> None:
+    path = write_corpus(console.cwd / "latin.txt")
+    path.write_bytes(path.read_bytes() + "\n\nna\xefve caf\xe9\n".encode("latin-1"))
+    done = submit(console, path)
+    assert done.code == 2
+    reason = failed_run(console, done, "data")
+    assert "latin.txt is not UTF-8" in reason
+    assert "line" in reason
+    assert "iconv" in reason
+
+
+def test_port_in_use(console: Console, corpus: Path) -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, compute={"master_port": port})
+        err = refused(console("submit", "pretrain", "-f", "job.yaml"), "conflict", 1)
+    assert f"port {port} is in use" in err
+    assert "--set compute.master_port=0" in err
+    assert not list((console.home / "runs").glob("*"))
+
+
+def test_home_that_cannot_be_written(console: Console, corpus: Path) -> None:
+    console.home.write_text("a file where the folder should be")
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
+    err = refused(console("submit", "pretrain", "-f", "job.yaml", "-d"), "storage", 1)
+    assert "ORCHESTRATOR_HOME" in err
+    assert console.home.read_text() == "a file where the folder should be"
+
+
+def test_bare_variable_takes_its_value_from_the_environment(console: Console) -> None:
+    plan = console("plan", "pretrain", "--env", "FLAVOUR", "-o", "json", FLAVOUR="vanilla").json
+    assert plan["request"]["variables"] == {"FLAVOUR": "vanilla"}
+    refused(console("plan", "pretrain", "--env", "NOT_SET_ANYWHERE"), "usage", 2)
+
+
+def test_broken_pipe_is_quiet(console: Console) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.main", "plan", "pretrain"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=console.environ(),
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
