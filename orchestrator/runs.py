@@ -86,6 +86,12 @@ class RunStatus(Config):
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
     """Folder of the run, where it lies on this machine."""
+    model: str | None = None
+    """The exported Hugging Face folder, once there is one."""
+    tracking_uri: str | None = None
+    """MLflow store that it reports to."""
+    mlflow_run_id: str | None = None
+    """Its MLflow run."""
     run_hash: str
     """Hash of what determines its result."""
     tags: dict[str, str] = Field(default={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the name of its type is needed her
 WIDTH = 80
 LABEL = 14
 SHOWN_APART = {"recipe", "name"}  # changed values that have a line of their own
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 
 
 def plan_summary(plan: Plan) -> str:
@@ -33,7 +35,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "recipe", plan.spec.recipe + (f"  ({plan.changes['recipe'].origin})" if "recipe" in plan.changes else "")
     for key, change in plan.changes.items():
         if key not in SHOWN_APART:
-            yield "", f"{key} = {_value(change.value)}  ({change.origin})"
+            yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     job, estimates, compute = plan.job, plan.estimates, plan.compute
     data, snapshot = plan.data, plan.snapshot
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
@@ -63,7 +65,9 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
         "memory",
         (
             f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
-            f"{bytes_text(estimates.activation_bytes)} activations (estimate)"
+            f"{bytes_text(estimates.activation_bytes)} activations"
+            + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
+            + " (estimate)"
         ),
     )
     yield (
@@ -86,5 +90,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def _value(value: object) -> str:
+def _value(key: str, value: object) -> str:
+    if key.startswith("environment.variables.") and SECRET.search(key):
+        return "(not shown)"
     return value if isinstance(value, str) else json.dumps(value)

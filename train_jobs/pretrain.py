@@ -94,7 +94,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         validate_every=config.validation.every,
         checkpoint_every=config.checkpoint.every,
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
-        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads(), "precision": precision},
+        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=Progress(config.train.steps),
         stop=stop,

@@ -61,28 +61,26 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints how a run stands."""
-    from orchestrator.cli.render import commands, hint, print_document, status_text
+    from orchestrator.cli.render import next_commands, print_document, status_text
     from orchestrator.client import Orchestrator
 
     status = Orchestrator().attach(arguments.name).status()
     if arguments.output != "text":
         print_document(status.as_dict(), arguments.output)
         return 0
-    print(status_text(status))
-    hint("\nnext\n" + commands(status.name, status.state))
+    print(status_text(status), flush=True)
+    next_commands(status)
     return 0
 
 
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints a log."""
-    from orchestrator.cli.render import LogPrinter
+    from orchestrator.cli.follow import follow_log, leaving_alone
     from orchestrator.client import Orchestrator
 
     run = Orchestrator().attach(arguments.name)
-    printer = LogPrinter(sys.stdout)
-    for line in run.logs(follow=arguments.follow, rank=arguments.rank):
-        printer.line(line)
-    printer.close()
+    with leaving_alone(run):
+        follow_log(run, sys.stdout, rank=arguments.rank, follow=arguments.follow)
     return 0
 
 

@@ -43,11 +43,13 @@ def seconds(text: str) -> float:
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
+    from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.submit import finish
     from orchestrator.client import Orchestrator
 
     run = Orchestrator().attach(arguments.name)
-    run.wait(arguments.timeout)
+    with leaving_alone(run):
+        run.wait(arguments.timeout)
     return finish(run, arguments.output, follow=False)
 
 
@@ -73,12 +75,12 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
-    from orchestrator.cli.render import commands, hint
+    from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
     from orchestrator.client import Orchestrator
 
     run = Orchestrator().attach(arguments.name)
     run.resume()
     hint(f"resumed  {run.handle}")
-    hint(commands(run.name, run.status().state) + "\n")
+    next_commands(run.status())
     return finish(run, arguments.output, follow=not arguments.detach)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator.runs import RunState, RunStatus
 
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80
+FIGURES = (
+    ("mlm_loss", "MLM loss", ".4f"),
+    ("unigram_entropy", "unigram entropy", ".4f"),
+    ("mlm_accuracy", "MLM accuracy", ".1%"),
+    ("nsp_accuracy", "NSP accuracy", ".1%"),
+)
 
 
 def print_document(document: Any, style: str) -> None:
@@ -56,26 +64,45 @@ def status_text(status: RunStatus) -> str:
         rows.append(("attempt", str(status.attempt)))
     if status.step is not None:
         rows.append(("step", f"{status.step} of {status.steps}"))
-    rows += [(name, f"{value:.6g}") for name, value in sorted(status.metrics.items())]
-    if status.folder:
-        rows.append(("folder", status.folder))
+    rows += _figures(status.metrics)
+    rows += [(label, place) for label, place in (("folder", status.folder), ("model", status.model)) if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
 
 
-def commands(name: str, state: RunState) -> str:
-    """What one would type next about a run, by its state."""
-    rows = {
-        "status": f"orchestrator status {name}",
-        "logs": f"orchestrator logs {name}" + ("" if state.terminal else " -f"),
-    }
+def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Training and validation, each on one line; what a run did not report is left out."""
+    rows = []
+    for split in ("train", "validation"):
+        parts = [
+            f"{label} {metrics[f'{split}_{key}']:{style}}"
+            for key, label, style in FIGURES
+            if f"{split}_{key}" in metrics
+        ]
+        if parts:
+            rows.append((split, ", ".join(parts)))
+    if "sequences_per_second" in metrics:
+        rows.append(("speed", f"{metrics['sequences_per_second']:.4g} sequences/s"))
+    return rows
+
+
+def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
+    """Hints at what one would type next about a run, by its state."""
+    name, state = status.name, status.state
+    rows = {}
+    if shutil.which("orchestrator") is None and (activate := Path(sys.prefix, "bin", "activate")).exists():
+        rows["first"] = f"source {activate}"
+    rows["status"] = f"orchestrator status {name}"
+    rows["logs"] = f"orchestrator logs {name}" + ("" if state.terminal else " -f")
     if not state.terminal:
         rows["cancel"] = f"orchestrator cancel {name}"
     if state.resumable:
         rows["resume"] = f"orchestrator resume {name}"
     if state == RunState.COMPLETED:
         rows["report"] = f"orchestrator report {name}"
-    return "\n".join(f"  {label:<7} {command}" for label, command in rows.items())
+        if status.tracking_uri:
+            rows["mlflow"] = f"mlflow ui --backend-store-uri {status.tracking_uri}"
+    hint(lead + "\n".join(f"  {label:<7} {command}" for label, command in rows.items()) + "\n")
 
 
 def when(seconds: float) -> str:

@@ -113,7 +113,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
     """Starts the run and follows it to its end."""
     if arguments.dry_run:
         return run_plan(arguments)
-    from orchestrator.cli.render import commands, hint
+    from orchestrator.cli.render import hint, next_commands
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
@@ -121,35 +121,30 @@ def run_submit(arguments: argparse.Namespace) -> int:
     run = Orchestrator().submit(plan, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
-    hint(commands(run.name, status.state) + "\n")
+    if not status.state.terminal:
+        next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach)
 
 
 def finish(run: Run, style: str, *, follow: bool) -> int:
     """Follows a run if asked to, then prints how it stands; the exit code is the job's.
 
-    Ctrl-C stops following and leaves the job alone.
+    Raises:
+        Interrupted: Ctrl-C; the job goes on.
     """
-    from orchestrator.cli.render import LogPrinter, commands, hint, print_document, status_text
+    from orchestrator.cli.follow import follow_log, leaving_alone
+    from orchestrator.cli.render import next_commands, print_document, status_text
 
     if follow and not run.status().state.terminal:
-        printer = LogPrinter(sys.stderr)
-        try:
-            for line in run.logs(follow=True):
-                printer.line(line)
+        with leaving_alone(run):
+            follow_log(run, sys.stderr)
             run.wait()
-        except KeyboardInterrupt:
-            printer.close()
-            hint(f"\nnot following any more; the job goes on: {run.handle}")
-            hint(commands(run.name, run.status().state))
-            return 130
-        printer.close()
     status = run.status()
     if style != "text":
         print_document(status.as_dict(), style)
     elif follow or status.state.terminal:
-        print(status_text(status))
-        hint("\nnext\n" + commands(run.name, status.state))
+        print(status_text(status), flush=True)
+        next_commands(status)
     else:
         print(status.handle)
     return (status.exit_code or 1) if status.state.resumable else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.estimates.memory import activation_memory, checkpoint_bytes, state_bytes
+from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes
 from orchestrator.estimates.model import flops_per_token, parameter_count
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
@@ -21,6 +21,8 @@ class Estimates(Config):
     """Weights, gradients and moments of each process."""
     activation_bytes: int
     """What a micro batch keeps for the backward pass, in each process."""
+    library_bytes: int
+    """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
     checkpoint_bytes: int
     """One checkpoint."""
     checkpoints_on_disk_bytes: int
@@ -28,8 +30,8 @@ class Estimates(Config):
 
     @property
     def process_bytes(self) -> int:
-        """Memory of each process: state and activations."""
-        return self.state_bytes + self.activation_bytes
+        """Memory of each process: state, activations, libraries."""
+        return self.state_bytes + self.activation_bytes + self.library_bytes
 
 
 def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"]) -> Estimates:
@@ -54,6 +56,7 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
         state_bytes=state_bytes(parameters, activation_bytes=width),
         activation_bytes=activation_memory(job, vocab_size, activation_bytes=width, on_cpu=device == "cpu"),
+        library_bytes=LIBRARIES if device == "cpu" else 0,
         checkpoint_bytes=one_checkpoint,
         checkpoints_on_disk_bytes=one_checkpoint * job.checkpoint.keep_last,
     )

@@ -143,5 +143,5 @@ def test_ctrl_c_stops_following_and_not_the_job(console: Console, corpus: Path) 
     assert following.returncode == 130
     assert out == ""
     assert f"orchestrator cancel {folder.name}" in err
-    assert "the job goes on" in err
+    assert "error[interrupted]: not following any more; the job goes on" in err
     assert console("wait", folder.name, "-o", "json").json["state"] == "completed"

@@ -6,8 +6,8 @@
         state.json          step, data cursor, loss scale, configuration
         COMMIT.json         names, sizes and SHA-256 of the others; written last and read back
 
-A mounted blob store copies and deletes where a disk renames, so no rename, no mtime and no `latest` link is trusted:
-the newest folder that verifies is the checkpoint, and any other is the remains of a death.
+A mounted blob store copies and deletes where a disk renames, so no rename, no mtime and no link is trusted: the newest
+folder that verifies under its own name is the checkpoint, and any other is the remains of a death.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from train_jobs.engine import storage
 
 FORMAT = 1
 COMMIT = "COMMIT.json"
-_NAME = re.compile(r"step-(\d{8})")
+_FOLDER = re.compile(r"step-(\d{8})")
 _CHUNK = 1 << 20
 
 
@@ -76,12 +76,12 @@ class CheckpointStore:
         optimizer: Mapping[str, Any],
         state: Mapping[str, Any],
     ) -> Checkpoint:
-        """Writes and commits the checkpoint of `step`, then deletes those past `keep_last`.
+        """Writes and commits the checkpoint of `step`, then deletes those past `keep_last` and remains of later steps.
 
         Raises:
             StorageError: the disk is full or read-only; nothing half-written stays.
         """
-        folder = self.root / f"step-{step:08d}"
+        folder = self.root / _name(step)
         tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
         need = _bytes_of(tensors) + _bytes_of(optimizer)
         with storage.storage_errors(self.root, f"the checkpoint of step {step}", partial=folder):
@@ -95,7 +95,7 @@ class CheckpointStore:
             commit(folder, step)
             if not verify(folder):
                 raise OSError(f"{folder} does not read back as it was written")
-        self._prune()
+        self._prune(step)
         return Checkpoint(folder, step)
 
     def newest(self) -> Checkpoint | None:
@@ -108,14 +108,18 @@ class CheckpointStore:
     def _folders(self) -> list[tuple[int, Path]]:
         if not self.root.is_dir():
             return []
-        found = ((_NAME.fullmatch(path.name), path) for path in self.root.iterdir())
-        return [(int(match[1]), path) for match, path in found if match and path.is_dir()]
+        found = ((_FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
+        return [(int(match[1]), path) for match, path in found if match and path.is_dir() and not path.is_symlink()]
 
-    def _prune(self) -> None:
-        """Deletes what is older than the newest `keep_last` committed ones; remains of a death go with them."""
+    def _prune(self, saved: int) -> None:
+        """Deletes what is older than the newest `keep_last` committed ones; remains of a death go with them.
+
+        What is newer than the step just saved did not verify, or the run would have gone on from there: it must not
+        count as kept.
+        """
         kept = 0
-        for _, folder in sorted(self._folders(), reverse=True):
-            if kept >= self.keep_last:
+        for step, folder in sorted(self._folders(), reverse=True):
+            if kept >= self.keep_last or step > saved:
                 # the commit goes first: a deletion cut short must not leave a folder that looks valid for longer
                 (folder / COMMIT).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -139,10 +143,10 @@ def commit(folder: Path, step: int) -> None:
 
 
 def verify(folder: Path) -> bool:
-    """True if COMMIT.json is whole and every file that it names has its size and its SHA-256."""
+    """True if COMMIT.json is whole and of this folder, and every file that it names has its size and its SHA-256."""
     try:
         document = json.loads((folder / COMMIT).read_text())
-        if document["format"] != FORMAT or not document["files"]:
+        if document["format"] != FORMAT or not document["files"] or folder.name != _name(document["step"]):
             return False
         for name, facts in document["files"].items():
             path = folder / name
@@ -151,6 +155,10 @@ def verify(folder: Path) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _bytes_of(tree: Any) -> int:

@@ -105,11 +105,12 @@ class Meter:
     steps: int = 0
     seconds: float = 0.0
 
-    def add(self, sums: torch.Tensor, seconds: float) -> None:
-        """Adds one optimizer step."""
-        self.sums = sums if self.sums is None else self.sums + sums
-        self.steps += 1
+    def add(self, sums: torch.Tensor | None, seconds: float) -> None:
+        """Adds one optimizer step, or None for a skipped one: it took time, and its sums may not be finite."""
         self.seconds += seconds
+        if sums is not None:
+            self.sums = sums if self.sums is None else self.sums + sums
+            self.steps += 1
 
 
 class Loop:
@@ -157,9 +158,10 @@ class Loop:
         """Continues from a checkpoint: weights, moments, cursor, loss scale."""
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
         self.optimizer.load_state_dict(checkpoint.optimizer())
-        stored = checkpoint.state()["loop"]
-        self.state = LoopState(**stored)
-        self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
+        stored = checkpoint.state()
+        self.state = LoopState(**stored["loop"])
+        if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
+            self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
 
     def run(self) -> None:
@@ -171,7 +173,8 @@ class Loop:
         """
         steps = self.config.steps
         while self.state.step < steps:
-            self._step()
+            if not self._step():
+                continue
             step = self.state.step
             if step % self.config.log_every == 0 or step == steps:
                 self._report()
@@ -180,7 +183,7 @@ class Loop:
             if step % self.checkpoint_every == 0 or step == steps:
                 self.save()
         if not self.last_validation:  # resumed at the very end: the summary still needs the figures
-            self._validate()
+            self._measure()
 
     def save(self) -> None:
         """Commits a checkpoint of the last finished step, unless there is one."""
@@ -193,13 +196,18 @@ class Loop:
                 self.state.step,
                 weights=self.task.model.state_dict(),
                 optimizer=self.optimizer.state_dict(),
-                state={"loop": vars(self.state), "world_size": self.world.size, **self.checkpoint_extra},
+                state={
+                    "loop": vars(self.state),
+                    "world_size": self.world.size,
+                    "precision": self.precision,
+                    **self.checkpoint_extra,
+                },
             )
         self._saved_step = self.state.step
         self.world.barrier()
 
-    def _step(self) -> None:
-        """One optimizer step over one global batch, or a skipped one under fp16."""
+    def _step(self) -> bool:
+        """One optimizer step over one global batch; False if its gradient was not finite and fp16 skipped it."""
         started = time.perf_counter()
         batch, cursor = self.task.train_batch(self.state.cursor)
         totals = self._agree(self.task.counts(batch))
@@ -219,7 +227,8 @@ class Loop:
             self._skip(norm)
         self.scaler.update(finite, dynamic=self.precision == "fp16")
         self.state.cursor = cursor
-        self._meter.add(sums, time.perf_counter() - started)
+        self._meter.add(sums if finite else None, time.perf_counter() - started)
+        return finite
 
     def _agree(self, counts: list[float]) -> torch.Tensor:
         """Sums counts and stop requests over all processes; stops all of them at the same step.
@@ -264,7 +273,7 @@ class Loop:
                 "skipped in a row": self._skips_in_a_row,
                 "last checkpoint": last.folder if last else "none",
             },
-            fix="resume with a lower --set optimizer.learning_rate, or with --set train.precision=fp32",
+            fix="start a new run with a lower --set optimizer.learning_rate, or with --set train.precision=fp32",
         )
 
     def _report(self) -> None:
@@ -286,11 +295,16 @@ class Loop:
             left = (self.config.steps - self.state.step) * meter.seconds / meter.steps
             self.progress.step(self.state.step, metrics, seconds_left=left)
 
-    def _validate(self) -> None:
+    def _measure(self) -> dict[str, float]:
+        """Validates without reporting."""
         self.task.model.eval()
         with torch.no_grad(), precision_module.autocast(self.precision, self.world.device):
-            found = self.task.validate()
-        self.last_validation = found
+            self.last_validation = self.task.validate()
+        return self.last_validation
+
+    def _validate(self) -> None:
+        """Validates and reports."""
+        found = self._measure()
         if self.world.is_main:
             self.metrics.report(self.state.step, {f"validation_{name}": value for name, value in found.items()})
             text = "  ".join(f"{name} {value:.4f}" for name, value in found.items())

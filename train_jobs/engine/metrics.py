@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from train_jobs.engine.storage import storage_errors
+from train_jobs.engine.storage import storage_errors, write_text
 
 
 class MetricsLog:
@@ -38,9 +38,7 @@ class MetricsLog:
         with storage_errors(self.path.parent, "metrics.jsonl"):
             if self.path.exists():
                 kept = [report for _, report in read_reports(self.path) if report["step"] <= from_step]
-                temporary = self.path.with_suffix(".tmp")
-                temporary.write_text("".join(json.dumps(report) + "\n" for report in kept))
-                temporary.replace(self.path)
+                write_text(self.path, "".join(json.dumps(report) + "\n" for report in kept))
             self._stream = self.path.open("a", encoding="utf-8")
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:

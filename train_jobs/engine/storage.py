@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config import StorageError
+from train_jobs.config import StorageError, UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -19,11 +19,16 @@ MIB = 1 << 20
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Writes JSON so that a reader on the same disk sees the old file or the new one, never half of it."""
+    """Writes JSON as `write_text` does."""
+    write_text(path, json.dumps(document, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file so that a reader on the same disk sees the old one or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=1)
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -53,19 +58,22 @@ def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> 
 def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
     """The StorageError behind `problem`, if that is what it is.
 
-    Torch and safetensors hide the errno in a RuntimeError of their own, hence the look at the message.
+    Safetensors hides the errno in an error of its own, hence the look at the message; torch raises one of its own over
+    the OSError, hence the look behind it.
     """
-    code = problem.errno if isinstance(problem, OSError) else None
-    text = str(problem)
-    full = code in FULL or "No space left on device" in text or "StorageFull" in text or "file write failed" in text
-    if full:
+    if isinstance(problem, UserError):
+        return None  # explained already
+    chain = list(_chain(problem))
+    codes = {found.errno for found in chain if isinstance(found, OSError)}
+    text = "\n".join(str(found) for found in chain)
+    if codes & FULL or "No space left on device" in text or "StorageFull" in text or "file write failed" in text:
         free = shutil.disk_usage(_existing(folder)).free
         return StorageError(
             f"the disk is full: {doing} failed",
             facts={"where": folder, "free": f"{free / MIB:.1f} MiB"},
             fix="free some space, then resume the run",
         )
-    if code in REFUSED or "Read-only file system" in text or "Permission denied" in text:
+    if codes & REFUSED or "Read-only file system" in text or "Permission denied" in text:
         return StorageError(f"cannot write: {doing} failed", facts={"where": folder}, fix=f"chmod u+w {folder}")
     return None
 
@@ -89,9 +97,23 @@ def require_writable(folder: Path) -> None:
     """
     probe = folder / f".probe-{os.getpid()}"
     with storage_errors(folder, "making the output folder"):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as problem:
+            raise StorageError(
+                "making the output folder failed: a part of its path is a file",
+                facts={"where": folder, "file": _existing(folder)},
+                fix="another folder, or move the file away",
+            ) from problem
         probe.write_bytes(b"")
         probe.unlink()
+
+
+def _chain(problem: BaseException | None) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or while handling."""
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__)
 
 
 def _existing(folder: Path) -> Path:

@@ -12,8 +12,8 @@ from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
     """Weighted sums of the values.
 
-    On CPUs torch's fused kernel is slower than plain matrix products on the short sequences of BERT: 0.7 to 0.8 of
-    their rate in bf16 at lengths 64 and 128 (benchmarks/attention_cpu.py).
+    On CPUs plain matrix products take 1.6 to 3.7 times less time than torch's fused kernel on sequences as short as
+    BERT's (forward and backward, bf16, lengths 64 to 256: benchmarks/attention_cpu.py).
 
     Args:
         query, key, value: [B, heads, S, D].

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from orchestrator.runs import RunState
 from train_jobs.config.base import Config
 
 RESERVE_BYTES = 256 * 1024
+QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of machines in a few
 SUPERVISOR_LOST = "supervisor lost: its process ended without a word (killed, or the machine restarted)"
 
 
@@ -88,6 +90,11 @@ class RunFolder:
         return self.outputs / "metrics.jsonl"
 
     @property
+    def model(self) -> Path:
+        """The exported Hugging Face folder."""
+        return self.outputs / "model"
+
+    @property
     def logs(self) -> Path:
         """Log files."""
         return self.path / "logs"
@@ -112,11 +119,14 @@ class RunFolder:
 
     def read_state(self) -> LocalState:
         """state.json, or what it should say: a run whose lock is free is not running, whatever it says."""
-        state = LocalState.model_validate_json((self.path / "state.json").read_text())
+        path = self.path / "state.json"
+        state = LocalState.model_validate_json(path.read_text())
         if state.state.terminal or self.locked():
             return state
+        if state.state == RunState.QUEUED and time.time() - path.stat().st_mtime < QUEUED_SECONDS:
+            return state  # its supervisor is only just starting
         # the supervisor may have written its last word and let go of the lock between the two looks
-        state = LocalState.model_validate_json((self.path / "state.json").read_text())
+        state = LocalState.model_validate_json(path.read_text())
         if state.state.terminal:
             return state
         return state.model_copy(update={"state": RunState.FAILED, "reason": SUPERVISOR_LOST, "exit_code": 1})
@@ -170,8 +180,6 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _lock(stream: IO[bytes], name: str) -> None:
-    import time
-
     for _ in range(50):  # a reader that asks whether we live holds it for an instant
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -104,7 +104,7 @@ class Supervisor:
             return Ending(RunState.COMPLETED, 0, None, ranks)
         if cancelled:
             return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
-        if PREEMPTED_CODE in ranks.values() or (self.asked_to_stop and not any(ranks.values())):
+        if PREEMPTED_CODE in ranks.values() or self.asked_to_stop:
             return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
         first = next((rank for rank, code in ranks.items() if code), None)
         if first is None:

@@ -198,3 +198,9 @@ def test_planning_loads_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "mlflow", "azure", "optuna", "numpy", "pyarrow", "tokenizers", "asyncio", "http"}
     assert heavy.isdisjoint(packages.split())
     assert all(name.startswith("train_jobs.config") for name in jobs.split())
+
+
+def test_a_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:
+    shown = plan("environment.variables.HF_TOKEN=hf_abc123", "environment.variables.NCCL_DEBUG=INFO").summary()
+    assert "hf_abc123" not in shown
+    assert "environment.variables.NCCL_DEBUG = INFO" in shown

@@ -1,0 +1,1 @@
+"""The scripts behind every figure of the README and the documentation."""

@@ -1,0 +1,32 @@
+"""On what a figure was measured, and medians."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+
+def describe(*packages: str) -> str:
+    """One line: processor, cores, Python, versions of `packages`, date."""
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    cores = len(os.sched_getaffinity(0))
+    today = datetime.now(UTC).date()
+    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}, {today}"
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
+    """`median (min-max)`."""
+    low, middle, high = min(values) * scale, statistics.median(values) * scale, max(values) * scale
+    return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,236 @@
+"""A task that is as awkward as pretraining and small enough to follow: linear regression with gaps.
+
+As in pretraining, the loss has two terms with denominators of their own: squared errors are averaged over the targets
+that are there, as the masked tokens are, and absolute errors over the rows, as the sentence pairs are. Rows have
+different numbers of targets, so that a mean of means is not the mean.
+
+Run as a script it is one process of a job; see `main`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from train_jobs.config import OptimizerConfig, TrainConfig
+from train_jobs.engine import distributed
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.optim.factory import build_optimizer
+
+INPUTS, TARGETS = 5, 4
+ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class ToyBatch:
+    """Rows of a regression."""
+
+    inputs: np.ndarray
+    """float32 [rows, INPUTS]"""
+    targets: np.ndarray
+    """float32 [rows, TARGETS], NaN where there is none; every row has one at least."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def slice(self, start: int, stop: int) -> ToyBatch:
+        """Rows start to stop."""
+        return ToyBatch(self.inputs[start:stop], self.targets[start:stop])
+
+
+class ToyTask:
+    """Two linear layers with dropout between them.
+
+    Args:
+        world: decides this process's share: consecutive rows, not the same number for every process.
+        rows: rows of a global batch.
+        dropout: share of hidden units dropped.
+        skip: numbers of the global batches that are left out.
+        stretch: factor on the targets; large ones make gradients that fp16 cannot hold.
+        trouble: called with the number of the global batch and each micro batch's loss; what it returns is trained on.
+    """
+
+    def __init__(
+        self,
+        world: World = ALONE,
+        *,
+        rows: int = 6,
+        dropout: float = 0.0,
+        skip: frozenset[int] = frozenset(),
+        stretch: float = 1.0,
+        trouble: Callable[[int, torch.Tensor], torch.Tensor] = lambda batch, loss: loss,
+    ) -> None:
+        self.world, self.rows, self.skip, self.stretch, self.trouble = world, rows, skip, stretch, trouble
+        self.number = -1
+        self.validations = 0
+        torch.manual_seed(11)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(INPUTS, 8), torch.nn.Dropout(dropout), torch.nn.Linear(8, TARGETS)
+        )
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
+        """This process's share of the next global batch: the cursor counts global batches."""
+        self.number = cursor.get("batch", 0)
+        while self.number in self.skip:
+            self.number += 1
+        whole = make_rows(self.number, self.rows)
+        start, stop = (self.rows * (self.world.rank + i) // self.world.size for i in range(2))
+        return self._stretched(whole.slice(start, stop)), {"batch": self.number + 1}
+
+    def counts(self, batch: ToyBatch) -> list[float]:
+        """Targets that are there, and rows."""
+        return [float(np.isfinite(batch.targets).sum()), float(len(batch))]
+
+    def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both terms; sums of squared errors, absolute errors, targets and rows."""
+        squares, absolutes = self._sums(batch)
+        loss = squares / totals[0] + absolutes / totals[1]
+        sums = torch.tensor([squares.item(), absolutes.item(), *self.counts(batch)], dtype=torch.float64)
+        return self.trouble(self.number, loss), sums
+
+    def metrics(self, sums: list[float]) -> dict[str, float]:
+        """The loss."""
+        squares, absolutes, targets, rows = sums
+        return {"loss": squares / targets + absolutes / rows}
+
+    def validate(self) -> dict[str, float]:
+        """The loss on rows that no training batch holds."""
+        self.validations += 1
+        assert not self.model.training
+        batch = self._stretched(make_rows(10_000, 16))
+        return self.metrics([value.item() for value in self._sums(batch)] + self.counts(batch))
+
+    def _sums(self, batch: ToyBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.model(torch.from_numpy(batch.inputs)).float()
+        there = torch.from_numpy(np.isfinite(batch.targets))
+        errors = (found - torch.from_numpy(np.nan_to_num(batch.targets))) * there
+        return errors.square().sum(), errors.abs().sum()
+
+    def _stretched(self, batch: ToyBatch) -> ToyBatch:
+        return ToyBatch(batch.inputs, batch.targets * np.float32(self.stretch))
+
+
+def make_rows(number: int, rows: int) -> ToyBatch:
+    """Global batch `number`, the same one every time."""
+    draw = np.random.default_rng(number)
+    inputs = draw.normal(size=(rows, INPUTS)).astype(np.float32)
+    targets = inputs[:, :TARGETS] * 2 - 1 + draw.normal(size=(rows, TARGETS)).astype(np.float32)
+    missing = np.arange(TARGETS) > draw.integers(0, TARGETS, size=(rows, 1))
+    return ToyBatch(inputs, np.where(missing, np.float32(np.nan), targets))
+
+
+def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
+    """A loop over `task` that reports, validates and saves every 2 steps; some of its settings changed.
+
+    The names of `TrainConfig` and the arguments of `Loop` are taken.
+    """
+    names = TrainConfig.model_fields.keys()
+    settings = {"steps": 6, "global_batch_size": task.rows, "micro_batch_size": 2, "log_every": 2, "seed": 5}
+    settings |= {name: value for name, value in changes.items() if name in names}
+    config = TrainConfig(**settings)
+    optimizer = OptimizerConfig(name=changes.get("optimizer", "lamb"), learning_rate=1.0, weight_decay=0.01)
+    arguments: dict[str, Any] = {
+        "precision": "fp32",
+        "schedule": lambda step: 0.1 / (1 + step),
+        "max_grad_norm": 1.0,
+        "validate_every": 2,
+        "checkpoint_every": 2,
+        "checkpoints": CheckpointStore(folder / "checkpoints", keep_last=10),
+        "checkpoint_extra": {"note": "toy"},
+        "stop": StopRequest(),
+    }
+    arguments |= {name: value for name, value in changes.items() if name in arguments}
+    return Loop(
+        task,
+        world=task.world,
+        config=config,
+        optimizer=build_optimizer(optimizer, task.model.named_parameters()),
+        metrics=MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
+        progress=Progress(config.steps, io.StringIO()),
+        **arguments,
+    )
+
+
+def run(loop: Loop) -> None:
+    """Runs a loop between opening and closing its metrics, as a job does."""
+    loop.checkpoints.root.parent.mkdir(exist_ok=True)
+    loop.metrics.open(from_step=loop.state.step)
+    try:
+        loop.run()
+    finally:
+        loop.metrics.close()
+
+
+def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
+    """A copy of the weights."""
+    return {name: value.detach().clone() for name, value in loop.task.model.state_dict().items()}
+
+
+def main(folder: Path) -> None:
+    """One process of a job, which trains undisturbed, then stopped and resumed, and at last loses a process.
+
+    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, and in said-RANK.json where it
+    stopped and, from the process that survives, what it says of the loss of the other.
+    """
+    world = distributed.start("cpu")
+    said: dict[str, Any] = {}
+
+    undisturbed = make_loop(ToyTask(world, rows=7), folder / "undisturbed")
+    run(undisturbed)
+    save_file(weights_of(undisturbed), folder / f"undisturbed-{world.rank}.safetensors")
+
+    stop = StopRequest()
+    task = ToyTask(world, rows=7, trouble=lambda batch, loss: _ask(stop, loss, when=batch == 2 and world.rank == 1))
+    stopped = make_loop(task, folder / "stopped", stop=stop)
+    try:
+        run(stopped)
+    except Preempted:
+        said["stopped at"] = stopped.state.step
+
+    resumed = make_loop(ToyTask(world, rows=7), folder / "stopped")
+    checkpoint = resumed.checkpoints.newest()
+    assert checkpoint is not None
+    said["resumed at"] = checkpoint.step
+    resumed.restore(checkpoint)
+    run(resumed)
+    save_file(weights_of(resumed), folder / f"resumed-{world.rank}.safetensors")
+
+    bereft = make_loop(
+        ToyTask(world, rows=7, trouble=lambda batch, loss: _die(loss, when=batch == 2 and world.rank == 1)),
+        folder / "bereft",
+    )
+    try:
+        run(bereft)
+    except Exception as problem:
+        explained = distributed.explain(problem, world.rank)
+        said["explained"] = explained.as_json()["error"] if explained else repr(problem)
+    (folder / f"said-{world.rank}.json").write_text(json.dumps(said))
+    os._exit(0)  # the group cannot be left in good order: its other process is gone
+
+
+def _ask(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
+    stop.asked = stop.asked or when
+    return loss
+
+
+def _die(loss: torch.Tensor, *, when: bool) -> torch.Tensor:
+    if when:
+        os._exit(17)
+    return loss
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,275 @@
+"""Checkpoints that are whole, and everything that can be left in their place."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_disk import Disk
+
+from train_jobs.config import OptimizerConfig, StorageError
+from train_jobs.engine.checkpoint import COMMIT, Checkpoint, CheckpointStore, verify
+from train_jobs.optim.factory import build_optimizer
+
+FILES = ["COMMIT.json", "model.safetensors", "optimizer.pt", "state.json"]
+PAGE = 4096
+
+
+def trained(name: str = "lamb") -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+    """A layer of 10 KiB after one step."""
+    model = torch.nn.Linear(50, 50)
+    optimizer = build_optimizer(OptimizerConfig(name=name), model.named_parameters())
+    model(torch.randn(4, 50)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def save(store: CheckpointStore, step: int) -> Checkpoint:
+    weights = {"weight": torch.full((50, 50), float(step)), "bias": torch.zeros(50)}
+    return store.save(
+        step, weights=weights, optimizer={"state": {}, "param_groups": []}, state={"loop": {"step": step}}
+    )
+
+
+def steps_of(store: CheckpointStore) -> list[int]:
+    """Steps of all folders, valid or not."""
+    return sorted(int(path.name.removeprefix("step-")) for path in store.root.iterdir())
+
+
+def newest_step(store: CheckpointStore) -> int | None:
+    """What a run would resume from, read to the end."""
+    found = store.newest()
+    if found is None:
+        return None
+    assert found.state() == {"loop": {"step": found.step}}
+    assert found.weights()["weight"][0, 0].item() == found.step
+    return found.step
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """Two valid checkpoints: of steps 4 and 8."""
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=3)
+    save(store, 4)
+    save(store, 8)
+    return store
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    model, optimizer = trained(name)
+    state = {"loop": {"step": 7, "cursor": {"epoch": 1}, "loss_scale": 2.0**15}, "config": {"a": [1, None, "b"]}}
+    store = CheckpointStore(tmp_path / "deep" / "checkpoints", keep_last=2)
+    saved = store.save(7, weights=model.state_dict(), optimizer=optimizer.state_dict(), state=state)
+    assert saved == store.newest() == Checkpoint(tmp_path / "deep" / "checkpoints" / "step-00000007", 7)
+    assert sorted(path.name for path in saved.folder.iterdir()) == FILES
+    assert saved.state() == state
+    torch.testing.assert_close(saved.weights(), dict(model.state_dict()), rtol=0, atol=0)
+    found, expected = saved.optimizer(), optimizer.state_dict()
+    assert found["param_groups"] == expected["param_groups"]
+    torch.testing.assert_close(found["state"], expected["state"], rtol=0, atol=0)
+
+
+def test_tensors_keep_their_type_and_may_be_views(tmp_path: Path) -> None:
+    weights = {"view": torch.arange(6.0).view(2, 3).T, "half": torch.ones(2, dtype=torch.bfloat16)}
+    saved = CheckpointStore(tmp_path, keep_last=1).save(1, weights=weights, optimizer={}, state={})
+    torch.testing.assert_close(saved.weights(), weights, rtol=0, atol=0)
+
+
+class Pickled:
+    """Anything but tensors and plain values."""
+
+
+def test_nothing_pickled_is_loaded(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    saved = store.save(1, weights={"weight": torch.zeros(1)}, optimizer={"state": Pickled()}, state={})
+    with pytest.raises(pickle.UnpicklingError):
+        saved.optimizer()
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def append_a_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def fill_with_zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("damage", [flip_a_byte, truncate, append_a_byte, empty, fill_with_zeros, Path.unlink])
+def test_a_damaged_file_sends_us_to_the_checkpoint_before(
+    store: CheckpointStore, name: str, damage: Callable[[Path], None]
+) -> None:
+    damage(store.root / "step-00000008" / name)
+    assert not verify(store.root / "step-00000008")
+    assert newest_step(store) == 4
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, fill_with_zeros, Path.unlink])
+def test_a_torn_or_missing_commit_sends_us_to_the_checkpoint_before(
+    store: CheckpointStore, damage: Callable[[Path], None]
+) -> None:
+    damage(store.root / "step-00000008" / COMMIT)
+    assert newest_step(store) == 4
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"files": {}}])
+def test_a_commit_that_says_nothing_to_us_is_none(store: CheckpointStore, change: dict[str, Any]) -> None:
+    path = store.root / "step-00000008" / COMMIT
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert newest_step(store) == 4
+
+
+@pytest.mark.parametrize("written", [[], FILES[1:2], FILES[1:3], FILES[1:]])
+def test_a_half_written_newer_folder_is_passed_over(store: CheckpointStore, written: list[str]) -> None:
+    remains = store.root / "step-00000012"
+    remains.mkdir()
+    for name in written:
+        shutil.copy(store.root / "step-00000008" / name, remains)
+    assert newest_step(store) == 8
+
+
+@pytest.mark.parametrize("name", ["latest", "step-99", "step-00000099.tmp", "step-00000099"])
+def test_no_link_leads_to_a_checkpoint(store: CheckpointStore, name: str) -> None:
+    (store.root / name).symlink_to(store.root / "step-00000004")
+    assert newest_step(store) == 8
+
+
+@pytest.mark.parametrize("name", ["latest", "step-99", "step-00000099.tmp", "step-00000099"])
+def test_a_copy_under_another_name_is_no_checkpoint(store: CheckpointStore, name: str) -> None:
+    shutil.copytree(store.root / "step-00000004", store.root / name)
+    assert newest_step(store) == 8
+
+
+def test_nothing_valid_is_no_checkpoint(store: CheckpointStore, tmp_path: Path) -> None:
+    for step in (4, 8):
+        truncate(store.root / f"step-0000000{step}" / "model.safetensors")
+    (store.root / "step-00000012").write_text("a file, not a folder")
+    assert store.newest() is None
+    assert CheckpointStore(tmp_path / "nowhere", keep_last=1).newest() is None
+
+
+def test_remains_of_the_same_step_are_replaced_whole(store: CheckpointStore) -> None:
+    remains = store.root / "step-00000012"
+    (remains / "inner").mkdir(parents=True)
+    (remains / "model.safetensors.partial").write_bytes(b"left by another writer")
+    saved = save(store, 12)
+    assert sorted(path.name for path in saved.folder.iterdir()) == FILES
+    assert newest_step(store) == 12
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=2)
+    for step in (2, 4, 6, 100):
+        save(store, step)
+    assert steps_of(store) == [6, 100]
+    assert newest_step(store) == 100
+
+
+def test_remains_do_not_count_as_kept_and_go_with_what_is_older(store: CheckpointStore) -> None:
+    (store.root / "step-00000008" / COMMIT).unlink()
+    store.keep_last = 2
+    save(store, 12)
+    assert newest_step(store) == 12
+    assert 4 in steps_of(store), "the second newest valid one"
+    save(store, 16)
+    assert steps_of(store) == [12, 16]
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+@pytest.mark.parametrize("keep_last", [1, 2])
+def test_what_was_just_saved_outlives_newer_remains(
+    store: CheckpointStore, damage: Callable[[Path], None], keep_last: int
+) -> None:
+    """Died while committing step 8, resumed from 4, asked to stop at 5."""
+    damage(store.root / "step-00000008" / COMMIT)
+    store.keep_last = keep_last
+    save(store, 5)
+    assert newest_step(store) == 5
+    assert steps_of(store) == [4, 5][-keep_last:]
+
+
+def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_jobs.engine.checkpoint.shutil.rmtree", lambda *_, **__: None)
+    store.keep_last = 1
+    save(store, 12)
+    assert {4, 8} < set(steps_of(store))
+    assert not any(verify(store.root / f"step-0000000{step}") for step in (4, 8))
+
+
+def test_what_is_not_ours_is_left_alone(store: CheckpointStore) -> None:
+    for name in ("step-00000001.kept", "best", "step-1"):
+        shutil.copytree(store.root / "step-00000004", store.root / name)
+    store.keep_last = 1
+    save(store, 12)
+    assert sorted(path.name for path in store.root.iterdir()) == [
+        "best",
+        "step-00000001.kept",
+        "step-00000012",
+        "step-1",
+    ]
+
+
+def test_links_are_not_followed_when_old_ones_are_deleted(store: CheckpointStore) -> None:
+    (store.root / "step-00000001").symlink_to(store.root / "step-00000008")
+    store.keep_last = 2
+    save(store, 12)
+    assert verify(store.root / "step-00000008")
+
+
+def test_a_disk_that_fills_up_anywhere_costs_this_checkpoint_only(disk: Disk) -> None:
+    """From too small to large enough, page by page: every file behind the weights fails in its turn."""
+    store = CheckpointStore(disk.folder / "checkpoints", keep_last=5)
+    save(store, 4)
+    model, optimizer = trained()
+    used = shutil.disk_usage(disk.folder).used
+    problems = []
+    for pages in range(40):
+        disk.resize(used + pages * PAGE)
+        try:
+            store.save(8, weights=model.state_dict(), optimizer=optimizer.state_dict(), state={"loop": {"step": 8}})
+        except StorageError as problem:
+            problems.append(problem)
+            assert steps_of(store) == [4]
+            assert newest_step(store) == 4
+        else:
+            break
+    assert steps_of(store) == [4, 8]
+    assert {problem.facts["where"] for problem in problems} == {store.root}
+    messages = [problem.message for problem in problems]
+    foreseen = messages.count("the disk is too full: the checkpoint of step 8 needs more than is free")
+    hit = messages.count("the disk is full: the checkpoint of step 8 failed")
+    assert foreseen + hit == len(messages)
+    assert foreseen > 0
+    assert hit >= 3, "optimizer, state, commit"
+
+
+def test_a_disk_that_turns_read_only_is_a_storage_error(disk: Disk) -> None:
+    store = CheckpointStore(disk.folder / "checkpoints", keep_last=2)
+    save(store, 4)
+    disk.make_read_only()
+    with pytest.raises(StorageError, match="cannot write: the checkpoint of step 8 failed"):
+        save(store, 8)
+    assert newest_step(store) == 4

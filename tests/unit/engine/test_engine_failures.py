@@ -1,0 +1,185 @@
+"""Gradients that are not finite: where the loss scale is to blame training goes on, elsewhere it stops unharmed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ToyBatch, ToyTask, make_loop, run, weights_of
+
+from train_jobs.config import TrainingError
+from train_jobs.engine.loop import Preempted, StopRequest
+from train_jobs.engine.metrics import read_reports
+
+Trouble = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+SMALL = 0.25  # targets whose gradients fit fp16 at the scale that training begins with
+
+
+def bad(*numbers: int, value: float = float("nan")) -> Trouble:
+    """Makes the loss of these global batches, and so their gradients, `value`."""
+    return lambda batch, loss: loss * value if batch in numbers else loss
+
+
+def train_reports(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    found = [(report["step"], report["metrics"]) for _, report in read_reports(folder / "metrics.jsonl")]
+    return [(step, metrics) for step, metrics in found if "train_loss" in metrics]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_bad_loss_stops_training_before_it_reaches_the_weights(tmp_path: Path, precision: str, value: float) -> None:
+    good = make_loop(ToyTask(), tmp_path / "good", precision=precision, steps=3, validate_every=100)
+    run(good)
+    loop = make_loop(ToyTask(trouble=bad(3, value=value)), tmp_path / "bad", precision=precision)
+    with pytest.raises(TrainingError, match="step 4 is not finite") as caught:
+        run(loop)
+    assert caught.value.facts["last checkpoint"] == tmp_path / "bad" / "checkpoints" / "step-00000002"
+    assert caught.value.facts["precision"] == precision
+    torch.testing.assert_close(weights_of(loop), weights_of(good), rtol=0, atol=0)
+    assert loop.state.step == 3
+    assert [step for step, _ in train_reports(tmp_path / "bad")] == [2]
+
+
+def test_without_a_checkpoint_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="step 1 is not finite") as caught:
+        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+    assert caught.value.facts["last checkpoint"] == "none"
+
+
+def test_what_the_error_advises_is_possible(tmp_path: Path) -> None:
+    """A run cannot be resumed with another learning rate or precision: pretrain refuses that."""
+    with pytest.raises(TrainingError) as caught:
+        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+    assert caught.value.fix is not None
+    assert "resume" not in caught.value.fix
+
+
+def test_fp16_skips_a_bad_batch_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """Neither the weights nor the moments nor the learning rate know of it; the batch is used up, the scale halved."""
+    without = make_loop(ToyTask(stretch=SMALL, skip=frozenset({3})), tmp_path / "without", precision="fp16")
+    run(without)
+    task = ToyTask(stretch=SMALL, trouble=bad(3, value=float("inf")))
+    loop = make_loop(task, tmp_path / "with", precision="fp16")
+    run(loop)
+    torch.testing.assert_close(weights_of(loop), weights_of(without), rtol=0, atol=0)
+    torch.testing.assert_close(loop.optimizer.state_dict()["state"], without.optimizer.state_dict()["state"])
+    assert (loop.state.step, loop.state.skipped, loop.state.cursor) == (6, 1, {"batch": 7})
+    assert (without.scaler.scale, loop.scaler.scale) == (2.0**16, 2.0**15)
+    rates = [metrics["learning_rate"] for _, metrics in train_reports(tmp_path / "with")]
+    assert rates == [metrics["learning_rate"] for _, metrics in train_reports(tmp_path / "without")]
+
+
+def test_the_loss_scale_cancels_out(tmp_path: Path) -> None:
+    """Without a clip and with plain SGD: LAMB and a clip would hide a gradient of the wrong length."""
+    weights = {}
+    for precision in ("fp16", "fp32"):
+        loop = make_loop(ToyTask(stretch=SMALL), tmp_path / precision, precision=precision, max_grad_norm=None)
+        loop.optimizer = torch.optim.SGD(loop.task.model.parameters())
+        run(loop)
+        assert loop.state.skipped == 0
+        weights[precision] = weights_of(loop)
+    torch.testing.assert_close(weights["fp16"], weights["fp32"], rtol=0, atol=2e-3)
+    assert (weights["fp16"]["0.weight"] - ToyTask().model[0].weight).abs().max() > 0.02
+
+
+def test_a_skipped_step_is_neither_reported_nor_validated_again(tmp_path: Path) -> None:
+    task = ToyTask(stretch=SMALL, trouble=bad(2, 3, value=float("inf")))
+    run(make_loop(task, tmp_path, precision="fp16", steps=4, log_every=1, validate_every=2))
+    found = train_reports(tmp_path)
+    assert [step for step, _ in found] == [1, 2, 3, 4]
+    assert task.validations == 2
+    assert [metrics["skipped_steps"] for _, metrics in found] == [0, 0, 2, 2]
+    assert [metrics["loss_scale"] for _, metrics in found] == [2.0**16, 2.0**16, 2.0**14, 2.0**14]
+
+
+def test_fp16_finds_its_scale_before_the_first_step(tmp_path: Path) -> None:
+    """Large targets: gradients times 2^16 do not fit fp16, so the very first batches are skipped."""
+    loop = make_loop(ToyTask(stretch=100.0), tmp_path, precision="fp16", log_every=1)
+    run(loop)
+    assert loop.state.skipped > 0
+    assert loop.scaler.scale == 2.0 ** (16 - loop.state.skipped)
+    assert [step for step, _ in train_reports(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert not (tmp_path / "checkpoints" / "step-00000000").exists()
+
+
+def test_a_skipped_batch_does_not_spoil_the_reported_loss(tmp_path: Path) -> None:
+    class Overflowing(ToyTask):
+        def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            loss, sums = super().loss(batch, totals)
+            return (loss * torch.inf, sums * torch.inf) if self.number == 1 else (loss, sums)
+
+    run(make_loop(Overflowing(stretch=SMALL), tmp_path / "with", precision="fp16"))
+    run(make_loop(ToyTask(stretch=SMALL, skip=frozenset({1})), tmp_path / "without", precision="fp16"))
+    with_it, without = ([m["train_loss"] for _, m in train_reports(tmp_path / name)] for name in ("with", "without"))
+    assert with_it == without
+
+
+def test_many_skips_in_a_row_stop_training(tmp_path: Path) -> None:
+    trouble = bad(1, 2, 4, 5, 6, value=float("inf"))
+    loop = make_loop(ToyTask(stretch=SMALL, trouble=trouble), tmp_path, precision="fp16", max_consecutive_skips=3)
+    with pytest.raises(TrainingError, match="step 3 is not finite") as caught:
+        run(loop)
+    assert caught.value.facts["skipped in a row"] == 3
+    assert loop.state.step == 2, "two skips in a row are none too many"
+    assert (loop.state.skipped, loop.task.number) == (5, 6)  # type: ignore[attr-defined]
+
+
+def test_at_the_floor_the_scale_is_not_to_blame(tmp_path: Path) -> None:
+    loop = make_loop(ToyTask(trouble=bad(*range(100))), tmp_path, precision="fp16")
+    with pytest.raises(TrainingError) as caught:
+        run(loop)
+    assert caught.value.facts["loss scale"] == 1.0
+    assert caught.value.facts["skipped in a row"] == 17
+
+
+def test_a_stop_after_a_skip_resumes_into_the_same_run(tmp_path: Path) -> None:
+    """Asked to stop right after a skip that followed a checkpoint: the skip is made again."""
+    stop = StopRequest()
+
+    def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        stop.asked = batch == 2
+        return bad(2, value=float("inf"))(batch, loss)
+
+    def task(trouble: Trouble) -> ToyTask:
+        return ToyTask(dropout=0.3, stretch=SMALL, trouble=trouble)
+
+    with pytest.raises(Preempted):
+        run(make_loop(task(trouble), tmp_path / "stopped", precision="fp16", stop=stop))
+    undisturbed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "undisturbed", precision="fp16")
+    run(undisturbed)
+    resumed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
+    checkpoint = resumed.checkpoints.newest()
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
+    run(resumed)
+    torch.testing.assert_close(weights_of(resumed), weights_of(undisturbed), rtol=0, atol=0)
+    assert resumed.state == undisturbed.state
+
+
+def test_a_scale_of_another_precision_is_not_taken_over(tmp_path: Path) -> None:
+    """auto: saved in bf16 where the hardware has it, resumed on hardware that has fp16 only."""
+    run(make_loop(ToyTask(), tmp_path, precision="bf16"))
+    resumed = make_loop(ToyTask(), tmp_path, precision="fp16", steps=8)
+    checkpoint = resumed.checkpoints.newest()
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
+    assert resumed.scaler.scale == 2.0**16
+    run(resumed)
+
+
+def test_sigterm_is_a_request_to_stop() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stop = StopRequest()
+        stop.listen()
+        assert not stop.asked
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+    finally:
+        signal.signal(signal.SIGTERM, before)

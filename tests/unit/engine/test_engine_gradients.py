@@ -1,0 +1,184 @@
+"""One flat buffer behind all gradients, and the arithmetic around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ALONE
+from torch import nn
+
+from train_jobs.config import OptimizerConfig
+from train_jobs.engine.gradients import FlatGradients
+from train_jobs.engine.precision import LossScale, autocast, resolve
+from train_jobs.optim.factory import build_optimizer
+
+CPU = torch.device("cpu")
+
+
+def model_of(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def losses_of(model: nn.Module, count: int = 3) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    return [model(torch.randn(5, 3, generator=draw)).square().mean() for _ in range(count)]
+
+
+def test_every_gradient_is_a_view_of_the_buffer_in_order() -> None:
+    parameters = list(model_of().parameters())
+    gradients = FlatGradients(parameters)
+    gradients.flat.copy_(torch.arange(gradients.flat.numel()))
+    expected = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    assert gradients.flat.tolist() == expected.tolist()
+    assert [parameter.grad.shape for parameter in parameters] == [parameter.shape for parameter in parameters]
+    assert gradients.flat.dtype == torch.float32
+
+
+def test_backward_passes_add_up_in_the_buffer() -> None:
+    model = model_of()
+    gradients = FlatGradients(list(model.parameters()))
+    buffer = gradients.flat.data_ptr()
+    for loss in losses_of(model):
+        loss.backward()
+    expected = torch.autograd.grad(sum(losses_of(model)), list(model.parameters()))
+    torch.testing.assert_close(gradients.flat, torch.cat([gradient.flatten() for gradient in expected]))
+    assert gradients.flat.data_ptr() == buffer
+
+
+def test_zeroing_keeps_the_views() -> None:
+    model = model_of()
+    gradients = FlatGradients(list(model.parameters()))
+    losses_of(model, 1)[0].backward()
+    first = gradients.flat.clone()
+    assert first.abs().sum() > 0
+    gradients.zero_()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+    losses_of(model, 1)[0].backward()
+    assert torch.equal(gradients.flat, first)
+
+
+def test_frozen_parameters_have_no_part() -> None:
+    model = model_of()
+    model[0].requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = FlatGradients(trained)
+    losses_of(model, 1)[0].backward()
+    assert gradients.flat.numel() == 4 + 4 + 8 + 2
+    assert model[0].weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_optimizers_step_on_the_views(name: str) -> None:
+    config = OptimizerConfig(name=name, learning_rate=0.1)
+    flat, plain = model_of(), model_of()
+    gradients = FlatGradients(list(flat.parameters()))
+    optimizers = [build_optimizer(config, model.named_parameters()) for model in (flat, plain)]
+    for _ in range(3):
+        gradients.zero_()
+        optimizers[1].zero_grad()
+        for model, optimizer in zip((flat, plain), optimizers, strict=True):
+            sum(losses_of(model)).backward()
+            optimizer.step()
+    torch.testing.assert_close(flat.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    assert not torch.equal(flat[0].weight, model_of()[0].weight)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**16])
+def test_the_loss_scale_is_divided_out_exactly(scale: float) -> None:
+    model = model_of()
+    gradients = FlatGradients(list(model.parameters()))
+    losses_of(model, 1)[0].backward()
+    expected = gradients.flat.clone()
+    gradients.zero_()
+    (losses_of(model, 1)[0] * scale).backward()
+    gradients.reduce_(ALONE, scale=scale)
+    assert torch.equal(gradients.flat, expected)
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.0, None])
+def test_the_norm_is_clipped_over_all_parameters_together(bound: float | None) -> None:
+    model = model_of()
+    gradients = FlatGradients(list(model.parameters()))
+    gradients.flat.copy_(torch.randn(gradients.flat.numel(), generator=torch.Generator().manual_seed(2)))
+    exact = gradients.flat.double()
+    norm = exact.square().sum().sqrt()
+    assert norm > 1
+    found = gradients.clip_(bound)
+    assert found.item() == pytest.approx(norm.item(), rel=1e-6)
+    expected = exact if bound is None else exact * (bound / norm)
+    torch.testing.assert_close(gradients.flat.double(), expected, rtol=1e-6, atol=0)
+
+
+def test_gradients_below_the_bound_keep_every_bit() -> None:
+    gradients = FlatGradients(list(model_of().parameters()))
+    gradients.flat.fill_(1e-3)
+    before = gradients.flat.clone()
+    gradients.clip_(1.0)
+    assert torch.equal(gradients.flat, before)
+
+
+def test_the_scale_is_halved_at_once_and_doubled_after_an_interval_of_good_steps() -> None:
+    scaler = LossScale(scale=8.0, interval=3)
+    seen = []
+    for finite in [True, True, False, True, True, True, True, True, True, True]:
+        scaler.update(finite, dynamic=True)
+        seen.append(scaler.scale)
+    assert seen == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16]
+
+
+def test_the_scale_never_falls_below_its_floor() -> None:
+    scaler = LossScale(scale=4.0)
+    seen = []
+    for _ in range(4):
+        scaler.update(False, dynamic=True)
+        seen.append((scaler.scale, scaler.at_floor))
+    assert seen == [(2.0, False), (1.0, True), (1.0, True), (1.0, True)]
+
+
+@pytest.mark.parametrize(("precision", "scale"), [("fp16", 2.0**16), ("bf16", 1.0), ("fp32", 1.0)])
+def test_only_fp16_is_scaled(precision: str, scale: float) -> None:
+    scaler = LossScale.for_precision(precision)
+    assert scaler.scale == scale
+    for _ in range(2 * scaler.interval):
+        scaler.update(True, dynamic=precision == "fp16")
+    assert scaler.scale == (4 * scale if precision == "fp16" else 1.0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_what_is_asked_for_is_what_one_gets(precision: str) -> None:
+    assert resolve(precision, CPU) == precision
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
+def test_auto_on_a_cpu_is_bf16_where_it_multiplies_bf16() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    able = bool(flags & {"amx_bf16", "avx512_bf16"})
+    assert resolve("auto", CPU) == ("bf16" if able else "fp32")
+
+
+@pytest.mark.parametrize(("amx", "avx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
+def test_either_kind_of_bf16_hardware_will_do(
+    monkeypatch: pytest.MonkeyPatch, amx: int, avx: int, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx), raising=False)
+    assert resolve("auto", CPU) == expected
+
+
+def test_a_torch_without_these_probes_gets_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    assert resolve("auto", CPU) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_the_forward_pass_runs_in_the_precision_and_the_weights_do_not(precision: str, dtype: torch.dtype) -> None:
+    layer = nn.Linear(3, 3)
+    with autocast(precision, CPU):
+        assert layer(torch.ones(2, 3)).dtype == dtype
+    assert layer.weight.dtype == torch.float32

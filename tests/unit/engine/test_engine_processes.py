@@ -1,0 +1,121 @@
+"""Two real processes over gloo, with shares of 3 and 4 rows of a global batch of 7."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_toy import ToyTask, make_loop, run, weights_of
+from safetensors.torch import load_file
+
+from train_jobs.config import SpecError
+from train_jobs.engine import distributed
+from train_jobs.engine.metrics import read_reports
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job of two processes that has run; see engine_toy.main."""
+    folder = tmp_path_factory.mktemp("job")
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("engine_toy.py")), str(folder)]
+    common = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    processes = [
+        subprocess.Popen(
+            command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    errors = []
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 17], "\n".join(errors)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights that one process arrives at."""
+    loop = make_loop(ToyTask(rows=7), tmp_path_factory.mktemp("alone"))
+    run(loop)
+    return weights_of(loop)
+
+
+def said(job: Path, rank: int) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((job / f"said-{rank}.json").read_text())
+    return document
+
+
+def test_uneven_shares_train_what_one_process_trains(job: Path, alone: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(load_file(job / "undisturbed-0.safetensors"), alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["undisturbed", "resumed"])
+def test_all_processes_end_with_the_same_bits(job: Path, name: str) -> None:
+    first, second = (load_file(job / f"{name}-{rank}.safetensors") for rank in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_what_one_process_hears_stops_all_at_the_same_step_and_loses_nothing(job: Path) -> None:
+    assert json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())["world_size"] == 2
+    resumed, undisturbed = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "undisturbed"))
+    torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
+
+
+def test_the_report_is_of_the_whole_global_batch_and_comes_once(job: Path, tmp_path: Path) -> None:
+    run(make_loop(ToyTask(rows=7), tmp_path))
+    expected, found = (
+        [(report["step"], report["metrics"].get("train_loss")) for _, report in read_reports(folder / "metrics.jsonl")]
+        for folder in (tmp_path, job / "undisturbed")
+    )
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert [loss for _, loss in found if loss] == pytest.approx([loss for _, loss in expected if loss], rel=1e-5)
+
+
+def test_the_loss_of_a_process_is_explained(job: Path) -> None:
+    document = said(job, 0)
+    assert (document["stopped at"], document["resumed at"]) == (3, 3)
+    assert document["explained"]["kind"] == "peer"
+    assert "rank 0 lost contact" in document["explained"]["message"]
+
+
+def test_other_problems_are_not_blamed_on_peers() -> None:
+    assert distributed.explain(RuntimeError("shapes differ"), 0) is None
+
+
+def test_one_process_needs_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    world = distributed.start("cpu")
+    assert (world.rank, world.size, world.device.type, world.is_main) == (0, 1, "cpu", True)
+    assert world.sum_(torch.ones(2)).tolist() == [1.0, 1.0]
+    world.barrier()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match="this machine has none") as caught:
+        distributed.start("gpu")
+    assert caught.value.fix == "--set compute.device=auto"

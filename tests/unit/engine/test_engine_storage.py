@@ -1,0 +1,147 @@
+"""Writing to disks that are in order, full, read-only or in the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from engine_disk import Disk
+from safetensors.torch import save_file
+
+from train_jobs.config import StorageError
+from train_jobs.engine import storage
+
+
+def test_json_appears_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    storage.write_json(path, {"a": 1})
+    with path.open() as before:
+        storage.write_json(path, {"a": [2, "\N{SNOWMAN}"]})
+        assert json.load(before) == {"a": 1}, "who reads the old file goes on reading the old file"
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": [2, "\N{SNOWMAN}"]}
+    assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_json_that_fails_half_way_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    storage.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        storage.write_json(path, {"long": "x" * 100_000, "then": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_json_on_a_full_disk_keeps_the_old_file(disk: Disk) -> None:
+    path = disk.folder / "result.json"
+    storage.write_json(path, {"a": 1})
+    disk.resize(2 * 4096)
+    with pytest.raises(StorageError, match="the disk is full: result failed"), storage.storage_errors(path, "result"):
+        storage.write_json(path, {"long": "x" * 100_000})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [found.name for found in disk.folder.iterdir()] == ["result.json"]
+
+
+def test_a_folder_that_can_be_written_is_made_and_left_empty(tmp_path: Path) -> None:
+    for _ in range(2):
+        storage.require_writable(tmp_path / "a" / "b")
+        assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".", "new"])
+def test_a_read_only_disk_is_refused(disk: Disk, name: str) -> None:
+    disk.make_read_only()
+    with pytest.raises(StorageError, match="cannot write: making the output folder failed") as caught:
+        storage.require_writable(disk.folder / name)
+    assert caught.value.facts["where"] == disk.folder / name
+
+
+@pytest.mark.parametrize("name", ["file", "file/output", "file/deep/output"])
+def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError, match="making the output folder failed") as caught:
+        storage.require_writable(tmp_path / name)
+    assert str(tmp_path / "file") in str(caught.value)
+    assert "chmod" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
+    disk.resize(2 * storage.MIB)
+    folder = disk.folder / "not" / "yet" / "there"
+    storage.require_free(folder, storage.MIB, "the export")
+    with pytest.raises(StorageError, match="the disk is too full: the export") as caught:
+        storage.require_free(folder, 3 * storage.MIB, "the export")
+    assert caught.value.facts == {"need": "3.0 MiB", "have": "2.0 MiB", "where": folder}
+
+
+@pytest.mark.parametrize(
+    ("problem", "begins"),
+    [
+        (OSError(errno.ENOSPC, "x"), "the disk is full"),
+        (OSError(errno.EDQUOT, "x"), "the disk is full"),
+        (OSError(errno.EROFS, "x"), "cannot write"),
+        (PermissionError(errno.EACCES, "x"), "cannot write"),
+    ],
+)
+def test_problems_of_storage_are_told_from_others(tmp_path: Path, problem: Exception, begins: str) -> None:
+    found = storage.explain(problem, tmp_path / "missing", "the export")
+    assert found is not None
+    assert found.message.startswith(begins)
+    assert found.fix
+
+
+def write_safetensors(path: Path) -> None:
+    save_file({"weight": torch.zeros(100_000)}, path)
+
+
+def write_torch(path: Path) -> None:
+    with path.open("wb") as stream:
+        torch.save({"weight": torch.zeros(100_000)}, stream)
+
+
+def write_text(path: Path) -> None:
+    path.write_text("x" * 400_000)
+
+
+@pytest.mark.parametrize("write", [write_safetensors, write_torch, write_text])
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], None], state: str) -> None:
+    """Each has its own way of saying it."""
+    if state == "full":
+        disk.resize(16 * 4096)
+    else:
+        disk.make_read_only()
+    begins = {"full": "the disk is full: the export failed", "read-only": "cannot write: the export failed"}[state]
+    with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
+        write(disk.folder / "file")
+    assert caught.value.message == begins
+
+
+def test_what_is_explained_is_not_explained_again(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match="the disk is full: the inner failed"),
+        storage.storage_errors(tmp_path, "the outer"),
+        storage.storage_errors(tmp_path, "the inner"),
+    ):
+        raise OSError(errno.ENOSPC, "x")
+
+
+@pytest.mark.parametrize("problem", [ValueError("x"), FileNotFoundError(errno.ENOENT, "x"), KeyboardInterrupt()])
+def test_other_problems_pass_as_they_are_and_leave_nothing_partial(tmp_path: Path, problem: BaseException) -> None:
+    partial = tmp_path / "partial"
+    partial.mkdir()
+    (partial / "half").write_bytes(b"half")
+    with pytest.raises(type(problem)) as caught, storage.storage_errors(tmp_path, "it", partial=partial):
+        raise problem
+    assert caught.value is problem
+    assert not partial.exists()
+
+
+def test_what_succeeds_is_kept(tmp_path: Path) -> None:
+    with storage.storage_errors(tmp_path, "it", partial=tmp_path / "whole"):
+        (tmp_path / "whole").mkdir()
+    assert (tmp_path / "whole").is_dir()

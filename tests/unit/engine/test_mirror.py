@@ -1,0 +1,308 @@
+"""The mirror against a real MLflow store: everything once, whoever died in between."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from train_jobs.engine.metrics import MetricsLog
+from train_jobs.mirror import Mirror, MirrorThread, main
+
+REPOSITORY = Path(__file__).parents[3]
+NOWHERE = "http://127.0.0.1:9"
+
+
+@dataclass
+class Store:
+    """A tracking store and one of its runs."""
+
+    uri: str
+    client: MlflowClient
+    run_id: str
+
+    def history(self, key: str) -> list[tuple[int, float]]:
+        """(step, value), ordered by step."""
+        found = self.client.get_metric_history(self.run_id, key)
+        return sorted((metric.step, metric.value) for metric in found)
+
+    def steps(self, key: str) -> list[int]:
+        return [step for step, _ in self.history(key)]
+
+    def mirror(self, path: Path) -> Mirror:
+        """A mirror that knows nothing of earlier ones."""
+        return Mirror(path, run_id=self.run_id, tracking_uri=self.uri)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, MlflowClient]:
+    """A store in SQLite; making its tables takes seconds."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    client.search_experiments()
+    return uri, client
+
+
+@pytest.fixture
+def store(server: tuple[str, MlflowClient]) -> Store:
+    """A fresh run in the store."""
+    uri, client = server
+    return Store(uri, client, client.create_run("0").info.run_id)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.fixture
+def environ(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that whoever submits a job sets."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of a server that is down."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+
+
+def write(path: Path, *steps: int, from_step: int = 0, keys: tuple[str, ...] = ("train_loss",)) -> None:
+    """Reports `steps` as a run that resumes at `from_step` does."""
+    log = MetricsLog(path)
+    log.open(from_step=from_step)
+    for step in steps:
+        log.report(step, dict.fromkeys(keys, step / 8))
+    log.close()
+
+
+def wait_for(store: Store, key: str, steps: list[int]) -> None:
+    limit = time.monotonic() + 20
+    while store.steps(key) != steps:
+        assert time.monotonic() < limit, f"{key} has steps {store.steps(key)}, not {steps}"
+        time.sleep(0.05)
+
+
+def test_everything_is_mirrored_once_with_step_value_and_time(store: Store, path: Path) -> None:
+    write(path, 2, 4, keys=("train_loss", "learning_rate"))
+    mirror = store.mirror(path)
+    assert mirror.catch_up() == 4
+    assert mirror.catch_up() == 0
+    assert store.history("train_loss") == store.history("learning_rate") == [(2, 0.25), (4, 0.5)]
+    (first, _) = store.client.get_metric_history(store.run_id, "train_loss")
+    assert first.timestamp == int(json.loads(path.read_text().splitlines()[0])["time"] * 1000)
+
+
+def test_only_what_is_new_is_read(store: Store, path: Path) -> None:
+    write(path, 2)
+    mirror = store.mirror(path)
+    assert mirror.catch_up() == 1
+    path.write_text(path.read_text().replace("train_loss", "other_loss"))
+    write(path, 4, from_step=2)
+    with path.open("a") as stream:
+        stream.write('{"step": 6, "time": 1')
+    assert mirror.catch_up() == 1
+    with path.open("a") as stream:
+        stream.write('7.5, "metrics": {"train_loss": 3.0}}\n')
+    assert mirror.catch_up() == 1
+    assert store.history("train_loss") == [(2, 0.25), (4, 0.5), (6, 3.0)]
+
+
+def test_after_a_crash_only_the_rest_is_copied(store: Store, path: Path) -> None:
+    write(path, 2, 4)
+    assert store.mirror(path).catch_up() == 2
+    write(path, 6, 8, from_step=4)
+    assert store.mirror(path).catch_up() == 2
+    assert store.mirror(path).catch_up() == 0
+    assert store.steps("train_loss") == [2, 4, 6, 8]
+
+
+def test_steps_that_a_resumed_run_repeats_are_not_copied_again(store: Store, path: Path) -> None:
+    write(path, 2, 4, 6)
+    store.mirror(path).catch_up()
+    write(path, 4, 6, 8, from_step=2)
+    assert store.mirror(path).catch_up() == 1
+    assert store.steps("train_loss") == [2, 4, 6, 8]
+
+
+def test_a_file_that_is_not_there_yet_is_nothing_to_copy(store: Store, path: Path) -> None:
+    assert store.mirror(path).catch_up() == 0
+
+
+def test_more_than_a_request_takes_is_split(store: Store, path: Path) -> None:
+    keys = tuple(f"metric_{number}" for number in range(7))
+    write(path, *range(1, 301), keys=keys)
+    assert store.mirror(path).catch_up() == 2100
+    assert all(store.steps(key) == list(range(1, 301)) for key in keys)
+
+
+def test_values_that_are_not_numbers_pass(store: Store, path: Path) -> None:
+    log = MetricsLog(path)
+    log.open(from_step=0)
+    log.report(1, {"train_loss": float("nan"), "gradient_norm": float("inf")})
+    log.close()
+    assert store.mirror(path).catch_up() == 2
+    assert math.isnan(store.history("train_loss")[0][1])
+    assert store.history("gradient_norm")[0][1] > 1e300
+    assert store.mirror(path).catch_up() == 0
+
+
+@pytest.mark.usefixtures("environ")
+@pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
+def test_catching_up_ends_the_run_as_it_is_told(store: Store, path: Path, status: str) -> None:
+    write(path, 2)
+    assert main([str(path), "--status", status]) == 0
+    assert store.steps("train_loss") == [2]
+    info = store.client.get_run(store.run_id).info
+    assert info.status == status
+    assert info.end_time is not None
+
+
+@pytest.mark.usefixtures("environ")
+def test_catching_up_alone_leaves_the_run_open(store: Store, path: Path) -> None:
+    write(path, 2)
+    assert main([str(path)]) == 0
+    assert store.client.get_run(store.run_id).info.status == "RUNNING"
+
+
+@pytest.mark.usefixtures("environ")
+def test_as_a_process_it_is_quiet(store: Store, path: Path) -> None:
+    write(path, 2, 4)
+    command = [sys.executable, "-m", "train_jobs.mirror", str(path), "--status", "KILLED"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert store.steps("train_loss") == [2, 4]
+    assert store.client.get_run(store.run_id).info.status == "KILLED"
+
+
+@pytest.mark.parametrize("missing", ["MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"])
+@pytest.mark.usefixtures("environ")
+def test_a_run_that_nobody_named_is_a_usage_error(
+    path: Path, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(missing)
+    assert main([str(path), "--status", "FINISHED"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error[usage]: {missing} not set")
+    assert captured.out == ""
+
+
+@pytest.mark.usefixtures("environ")
+def test_an_unknown_status_is_a_usage_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(path), "--status", "DONE"])
+    assert caught.value.code == 2
+    assert "KILLED" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("environ")
+def test_the_thread_mirrors_while_the_job_runs(store: Store, path: Path) -> None:
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    log = MetricsLog(path)
+    log.open(from_step=0)
+    log.report(2, {"train_loss": 1.0})
+    wait_for(store, "train_loss", [2])
+    log.report(4, {"train_loss": 0.5})
+    wait_for(store, "train_loss", [2, 4])
+    log.close()
+    thread.close()
+    assert store.client.get_run(store.run_id).info.status == "RUNNING", "to end the run is not the job's to say"
+
+
+@pytest.mark.usefixtures("environ")
+def test_closing_copies_the_rest_at_once(store: Store, path: Path) -> None:
+    write(path, 2, 4)
+    thread = MirrorThread(path, every_seconds=3600)
+    thread.start()
+    started = time.monotonic()
+    thread.close()
+    assert time.monotonic() - started < 20
+    assert store.steps("train_loss") == [2, 4]
+
+
+@pytest.mark.parametrize("missing", ["MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"])
+@pytest.mark.usefixtures("environ")
+def test_a_job_without_tracking_has_no_thread(
+    store: Store, path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(missing)
+    write(path, 2)
+    thread = MirrorThread(path, every_seconds=0.01)
+    thread.start()
+    thread.close()
+    assert store.steps("train_loss") == []
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_server_that_is_down_is_warned_of_once_and_stops_nothing(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(path, 2)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    shown = ""
+    limit = time.monotonic() + 30
+    while "warning" not in shown and time.monotonic() < limit:
+        time.sleep(0.05)
+        shown += capsys.readouterr().err
+    for step in (4, 6, 8):  # many more rounds fail
+        write(path, step, from_step=step - 2)
+        time.sleep(0.2)
+    thread.close()
+    assert not thread._thread.is_alive()
+    shown += capsys.readouterr().err
+    assert shown.count("warning: MLflow is not reachable") == 1
+    assert str(path) in shown
+
+
+def test_a_server_that_comes_back_gets_everything(
+    store: Store, path: Path, unreachable: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(path, 2, 4)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    limit = time.monotonic() + 30
+    while "warning" not in capsys.readouterr().err:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
+    wait_for(store, "train_loss", [2, 4])
+    thread.close()
+
+
+def test_a_request_that_fails_half_way_is_made_good(
+    store: Store, path: Path, environ: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three requests fails: what the first brought is not sent again, the rest is not lost."""
+    write(path, *range(1, 1251), keys=("a", "b"))
+    log_batch, calls = MlflowClient.log_batch, []
+
+    def unreliable(self: MlflowClient, run_id: str, **content: Any) -> Any:
+        calls.append(len(content["metrics"]))
+        if len(calls) == 2:
+            raise ConnectionError("gone")
+        return log_batch(self, run_id, **content)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", unreliable)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    wait_for(store, "b", list(range(1, 1251)))
+    thread.close()
+    assert store.steps("a") == list(range(1, 1251))
+    assert calls == [1000, 1000, 1000, 500]
+    assert "gone" in capsys.readouterr().err

@@ -1,0 +1,293 @@
+"""BERT as the loop's task, on a real token store: losses over the global batch, metrics, validation, resuming."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.conftest import write_corpus
+from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.corpus.batches import Batch
+from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.store import TokenStore
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.optim.factory import build_optimizer
+from train_jobs.pretrain import BertPretraining, pretrain, read_config, resume, trajectory
+
+CPU = torch.device("cpu")
+ALONE = World(rank=0, local_rank=0, size=1, device=CPU)
+SECTIONS: dict[str, dict[str, Any]] = {
+    "model": {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 32,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+    "data": {"sequence_length": 32, "vocab_size": 256, "validation_fraction": 0.2, "short_sequence_probability": 0.5},
+    "train": {"steps": 4, "global_batch_size": 6, "micro_batch_size": 4, "precision": "fp32"},
+    "validation": {"max_sequences": 20},
+}
+
+
+def config_with(**sections: Any) -> PretrainConfig:
+    """The small job with some sections or settings changed."""
+    merged: dict[str, Any] = dict(SECTIONS)
+    for name, values in sections.items():
+        merged[name] = {**SECTIONS.get(name, {}), **values} if isinstance(values, dict) else values
+    return PretrainConfig.model_validate(merged)
+
+
+NO_PAIRS = {"objective": {"next_sentence": False}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    folder = tmp_path_factory.mktemp("pretrain")
+    data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
+    return prepare_store(data, folder / "store", progress=lambda _: None)
+
+
+def totals_of(task: BertPretraining, batch: Batch) -> torch.Tensor:
+    return torch.tensor(task.counts(batch))
+
+
+def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    batch, _ = task.train_batch({})
+    masked = int((batch.masked_labels != -100).sum())
+    assert task.counts(batch) == [masked, 6]
+    assert 6 <= masked < batch.masked_labels.size, "some slots are padding"
+    assert BertPretraining(config_with(**NO_PAIRS), store, ALONE).counts(batch) == [masked]
+
+
+def by_hand(task: BertPretraining, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean losses of both objectives over a batch, without any of the job's own shortcuts."""
+    mask = torch.arange(32) < torch.from_numpy(batch.lengths)[:, None]
+    logits, pairs = task.model(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.token_type_ids), mask)
+    rows, slots = np.nonzero(batch.masked_labels != -100)
+    predicted = logits[rows, batch.masked_positions[rows, slots]]
+    mlm = F.cross_entropy(predicted.double(), torch.from_numpy(batch.masked_labels[rows, slots]))
+    return mlm, F.cross_entropy(pairs.double(), torch.from_numpy(batch.next_sentence_labels))
+
+
+@pytest.mark.parametrize("sections", [{}, NO_PAIRS])
+@pytest.mark.parametrize("micro", [1, 4, 6])
+def test_micro_batches_add_up_to_the_mean_over_the_global_batch(
+    store: TokenStore, sections: dict[str, Any], micro: int
+) -> None:
+    task = BertPretraining(config_with(**sections), store, ALONE)
+    task.model.eval()
+    batch, _ = task.train_batch({})
+    assert batch.lengths.min() < 32, "some sequences are padded"
+    totals = totals_of(task, batch)
+    parts = [task.loss(batch.slice(start, min(start + micro, 6)), totals) for start in range(0, 6, micro)]
+    loss = sum(part.item() for part, _ in parts)
+    mlm, nsp = (value.item() for value in by_hand(task, batch))
+    assert loss == pytest.approx(mlm + (0 if sections else nsp), rel=1e-5)
+    metrics = task.metrics(sum(sums for _, sums in parts).tolist())  # type: ignore[union-attr]
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["mlm_loss"] == pytest.approx(mlm, rel=1e-5)
+    assert ("nsp_loss" in metrics) == (not sections)
+
+
+def test_gradients_of_micro_batches_are_those_of_the_mean(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    batch, _ = task.train_batch({})
+    parameters = list(task.model.parameters())
+    expected = torch.autograd.grad(sum(by_hand(task, batch)), parameters)
+    totals = totals_of(task, batch)
+    for start in range(6):
+        task.loss(batch.slice(start, start + 1), totals)[0].backward()
+    torch.testing.assert_close([p.grad for p in parameters], list(expected), rtol=1e-4, atol=1e-7)
+
+
+def test_metrics_are_means_over_what_was_counted(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    found = task.metrics([30.0, 5.0, 10.0, 4.0, 6.0, 8.0])
+    assert found == {"loss": 3.5, "mlm_loss": 3.0, "mlm_accuracy": 0.5, "nsp_loss": 0.5, "nsp_accuracy": 0.75}
+    without = BertPretraining(config_with(**NO_PAIRS), store, ALONE)
+    assert without.metrics([30.0, 5.0, 10.0, 0.0, 0.0, 0.0]) == {"loss": 3.0, "mlm_loss": 3.0, "mlm_accuracy": 0.5}
+
+
+def test_without_next_sentence_its_head_is_not_trained(store: TokenStore) -> None:
+    task = BertPretraining(config_with(**NO_PAIRS), store, ALONE)
+    frozen = {name for name, parameter in task.model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "cls.seq_relationship.weight",
+        "cls.seq_relationship.bias",
+    }
+    batch, _ = task.train_batch({})
+    task.loss(batch, totals_of(task, batch))[0].backward()
+    assert all(p.grad is not None for p in task.model.parameters() if p.requires_grad)
+
+
+def test_shares_of_processes_are_one_global_batch(store: TokenStore) -> None:
+    whole, after = BertPretraining(config_with(), store, ALONE).train_batch({})
+    worlds = [World(rank=rank, local_rank=rank, size=4, device=CPU) for rank in range(4)]
+    shares = [BertPretraining(config_with(), store, world).train_batch({}) for world in worlds]
+    assert all(cursor == after for _, cursor in shares)
+    assert sorted(len(batch) for batch, _ in shares) == [1, 1, 2, 2]
+    joined = np.concatenate([batch.input_ids for batch, _ in shares])
+    assert np.array_equal(joined, whole.input_ids)
+
+
+def test_the_cursor_goes_on_where_it_was_and_survives_json(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    first, cursor = task.train_batch({})
+    second, _ = task.train_batch(cursor)
+    assert not np.array_equal(first.input_ids, second.input_ids)
+    again, _ = BertPretraining(config_with(), store, ALONE).train_batch(cursor)
+    assert np.array_equal(second.input_ids, again.input_ids)
+    assert all(type(value) is int for value in cursor.values())
+
+
+def test_equal_seeds_give_equal_weights_on_every_process(store: TokenStore) -> None:
+    def weights(seed: int, rank: int) -> torch.Tensor:
+        world = World(rank=rank, local_rank=rank, size=2, device=CPU)
+        model = BertPretraining(config_with(train={"seed": seed}), store, world).model
+        return torch.cat([parameter.flatten() for parameter in model.parameters()])
+
+    assert torch.equal(weights(1, 0), weights(1, 1))
+    assert not torch.equal(weights(1, 0), weights(2, 0))
+
+
+def test_validation_is_the_same_every_time_whatever_the_training_seed(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    other = BertPretraining(config_with(train={"seed": 1, "micro_batch_size": 3}), store, ALONE)
+    other.model.load_state_dict(task.model.state_dict())
+    with torch.no_grad():
+        task.model.eval()
+        other.model.eval()
+        first = task.validate()
+        torch.manual_seed(99)
+        task.train_batch({})
+        assert task.validate() == first
+        assert other.validate() == pytest.approx(first, rel=1e-5)
+
+
+def test_an_untrained_model_is_as_good_as_guessing(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    task.model.eval()
+    with torch.no_grad():
+        found = task.validate()
+    assert found["mlm_loss"] == pytest.approx(math.log(task.model.vocab_size), abs=0.1)
+    assert found["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
+    assert found["unigram_entropy"] == store.manifest.validation_unigram_entropy
+    assert 0 < found["unigram_entropy"] < math.log(store.manifest.vocab_size)
+
+
+def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
+    """As pretrain makes it."""
+    task = BertPretraining(config, store, ALONE)
+    return Loop(
+        task,
+        world=ALONE,
+        config=config.train,
+        precision="fp32",
+        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        schedule=lambda step: 1e-3,
+        max_grad_norm=1.0,
+        validate_every=config.validation.every,
+        checkpoint_every=config.checkpoint.every,
+        checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
+        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads(), "precision": "fp32"},
+        metrics=MetricsLog(None),
+        progress=Progress(config.train.steps),
+        stop=StopRequest(),
+    )
+
+
+@pytest.fixture
+def used(store: TokenStore, tmp_path: Path) -> Path:
+    """The output folder of a run that is done."""
+    loop = loop_for(config_with(), store, tmp_path)
+    loop.run()
+    return tmp_path
+
+
+def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Path) -> None:
+    loop = loop_for(config_with(), store, tmp_path)
+    resume(loop, config_with())
+    assert loop.state.step == 0
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}],
+)
+def test_a_used_folder_is_gone_on_from(
+    store: TokenStore, used: Path, sections: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_with(**sections)
+    loop = loop_for(config, store, used)
+    resume(loop, config)
+    assert loop.state.step == 4
+    assert "resumed at step 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"optimizer": {"learning_rate": 0.5}}, "optimizer.learning_rate: 0.006 -> 0.5"),
+        ({"train": {"steps": 8}}, "train.steps: 4 -> 8"),
+        ({"train": {"seed": 1}}, "train.seed: 42 -> 1"),
+        ({"objective": {"next_sentence": False}}, "objective.next_sentence: True -> False"),
+        ({"data": {"short_sequence_probability": 0.0}}, "data.short_sequence_probability: 0.5 -> 0.0"),
+    ],
+)
+def test_a_run_that_would_have_gone_elsewhere_is_refused(
+    store: TokenStore, used: Path, sections: dict[str, Any], named: str
+) -> None:
+    config = config_with(**sections)
+    loop = loop_for(config, store, used)
+    with pytest.raises(ConflictError) as caught:
+        resume(loop, config)
+    assert caught.value.facts["changed"] == named
+    assert loop.state.step == 0
+
+
+def test_resume_never_refuses_a_used_folder(store: TokenStore, used: Path) -> None:
+    config = config_with(resume="never")
+    with pytest.raises(ConflictError, match="resume is never"):
+        resume(loop_for(config, store, used), config)
+
+
+def test_where_the_text_lies_does_not_matter_to_the_weights() -> None:
+    here, there = (config_with(data={"text": [place]}) for place in ("/here/a.txt", "/there/a.txt"))
+    assert trajectory(here) == trajectory(there)
+
+
+def test_a_config_is_read_from_a_recipe_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("train:\n  steps: 3\n")
+    assert read_config(str(path), []).train.steps == 3
+    assert read_config(str(path), ["train.steps=5"]).train.steps == 5
+    assert read_config("tiny", ["train.seed=7"]).train.seed == 7
+    with pytest.raises(SpecError):
+        read_config(str(path), ["train.stpes=5"])
+
+
+def test_a_batch_that_does_not_divide_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+    config = config_with(data={"text": [str(write_corpus(tmp_path / "corpus.txt"))]})
+    with pytest.raises(SpecError, match="does not divide"):
+        pretrain(config, output=tmp_path / "out", cache=tmp_path / "cache", device="cpu")
+    assert not (tmp_path / "out" / "checkpoints").exists()

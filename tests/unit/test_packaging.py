@@ -1,0 +1,58 @@
+"""What is installed: every pin, the public names, the type marker."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import orchestrator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    lines = (line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    return {normal(name): version for name, _, version in (line.partition("==") for line in lines if line)}
+
+
+def needed(name: str, extras: set[str], seen: dict[str, str]) -> None:
+    """Collects name -> installed version of all that a distribution needs, however far down."""
+    for text in distribution(name).requires or []:
+        requirement = Requirement(text)
+        markers = [{"extra": extra} for extra in extras | {""}]
+        if requirement.marker and not any(requirement.marker.evaluate(marker) for marker in markers):
+            continue
+        key = normal(requirement.name)
+        if key in seen and not requirement.extras:
+            continue
+        try:
+            seen[key] = distribution(key).version
+        except PackageNotFoundError:
+            continue  # torch's CUDA packages beside its CPU build
+        needed(key, set(requirement.extras), seen)
+
+
+def test_every_direct_and_transitive_dependency_is_pinned_to_what_is_installed() -> None:
+    found: dict[str, str] = {}
+    needed("bert-orchestrator", {"dev"}, found)
+    assert {"torch", "mlflow", "azure-ai-ml", "sqlalchemy", "ruff"} <= found.keys()
+    pinned = pins()
+    assert {name: pinned.get(name) for name in found} == {name: found[name].partition("+")[0] for name in found}
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert orchestrator.__all__ == sorted(orchestrator.__all__)
+    for name in orchestrator.__all__:
+        assert getattr(orchestrator, name).__name__ == name
+
+
+def test_both_packages_are_typed() -> None:
+    assert (ROOT / "orchestrator" / "py.typed").is_file()
+    assert (ROOT / "train_jobs" / "py.typed").is_file()
