@@ -21,6 +21,7 @@ from typing import Any
 from train_jobs.engine.metrics import read_reports
 
 BATCH = 1000  # MLflow takes no more metrics in one request
+SERVICE = 7  # exit code: the tracking server failed, not the job
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 
 
@@ -122,10 +123,16 @@ def main(argv: list[str] | None = None) -> int:
     if missing:
         print(f"error[usage]: {' and '.join(missing)} not set: which MLflow run is it?", file=sys.stderr)
         return 2
-    mirror = from_environment(arguments.metrics)
-    mirror.catch_up()
-    if arguments.status:
-        mirror.end(arguments.status)
+    try:
+        mirror = from_environment(arguments.metrics)
+        mirror.catch_up()
+        if arguments.status:
+            mirror.end(arguments.status)
+    except Exception as problem:  # MLflow raises what its stores and the network raise
+        where = os.environ["MLFLOW_TRACKING_URI"]
+        print(f"error[service]: MLflow is not reachable\n  where  {where}\n  says   {problem}", file=sys.stderr)
+        print(f"  fix    python -m train_jobs.mirror {arguments.metrics}, once it is", file=sys.stderr)
+        return SERVICE
     return 0
 
 

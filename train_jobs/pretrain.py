@@ -35,7 +35,7 @@ from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import distributed, storage
-from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
@@ -71,14 +71,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
+    check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     store = find_store(config, cache)
     world = distributed.start(device)
-    config.train.accumulation_steps(1)
-    if config.train.global_batch_size < world.size:
-        raise SpecError(
-            f"train.global_batch_size {config.train.global_batch_size} is less than {world.size} processes",
-            fix=f"--set train.global_batch_size={world.size * config.train.micro_batch_size}",
-        )
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world)
     loop = Loop(
@@ -94,7 +89,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         validate_every=config.validation.every,
         checkpoint_every=config.checkpoint.every,
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
-        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads()},
+        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=Progress(config.train.steps),
         stop=stop,
@@ -115,6 +110,24 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     world.barrier()
     distributed.stop()
     return result
+
+
+def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> None:
+    """Refuses a batch that does not divide, before anything is prepared.
+
+    A run that goes on with another number of processes than it began with is not refused: its shares are then ragged.
+
+    Raises:
+        SpecError: the batch does not divide at the start of a run, or there is not a sequence for each process.
+    """
+    begun = any((output / "checkpoints").glob("step-*/COMMIT.json"))
+    if not begun:
+        config.train.accumulation_steps(world_size)
+    elif config.train.global_batch_size < world_size:
+        raise SpecError(
+            f"train.global_batch_size {config.train.global_batch_size} is less than {world_size} processes",
+            fix=f"start at most {config.train.global_batch_size} processes",
+        )
 
 
 def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
@@ -220,7 +233,7 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
     Raises:
         ConflictError: the folder is used and must not be, or holds a run that would have gone elsewhere.
     """
-    checkpoint = loop.checkpoints.newest()
+    checkpoint = newest_for_all(loop)
     if checkpoint is None:
         return
     if config.resume == "never":
@@ -229,7 +242,7 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
             facts={"where": checkpoint.folder},
             fix="another --output, or --set resume=auto",
         )
-    stored, wanted = checkpoint.state()["config"], trajectory(config)
+    stored, wanted = checkpoint.state()["config"], loop.checkpoint_extra["config"]
     changed = sorted(
         f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
         for section, values in wanted.items()
@@ -244,19 +257,39 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
         )
     loop.restore(checkpoint)
     say(loop.world, f"resumed at step {checkpoint.step} from {checkpoint.folder}")
-    threads = checkpoint.state()["threads"]
-    if threads != torch.get_num_threads() or checkpoint.state()["world_size"] != loop.world.size:
-        say(
-            loop.world,
-            "warning: other numbers of processes or threads than before: close, but not bit for bit the same",
+    before = checkpoint.state()
+    now = {"world_size": loop.world.size, "threads": torch.get_num_threads(), "precision": loop.precision}
+    differs = [f"{key} {before[key]} -> {value}" for key, value in now.items() if before[key] != value]
+    if differs:
+        say(loop.world, f"warning: not bit for bit what it would have been: {', '.join(differs)}")
+
+
+def newest_for_all(loop: Loop) -> Checkpoint | None:
+    """The newest valid checkpoint that the main process sees; every process must see the same.
+
+    Raises:
+        ConflictError: this process does not have it: the output folder is not shared, or damaged here.
+    """
+    mine = loop.checkpoints.newest() if loop.world.is_main else None
+    step = loop.world.from_main(mine.step if mine else -1)
+    if step < 0 or mine:
+        return mine
+    found = loop.checkpoints.at(step)
+    if found is None:
+        raise ConflictError(
+            f"rank {loop.world.rank} cannot read the checkpoint of step {step} that rank 0 resumes from",
+            facts={"where": loop.checkpoints.root},
+            fix="put the output folder on a disk that all nodes share",
         )
+    return found
 
 
-def trajectory(config: PretrainConfig) -> dict[str, Any]:
-    """The sections of the configuration that decide what the weights become, without where the text lies."""
+def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
+    """What decides what the weights become: sections of the configuration, and the text by the key of its store."""
     sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
-    for key in ("text", "vocabulary"):  # the token store's name stands for their content
+    for key in ("text", "vocabulary"):  # where they lie does not matter, what they hold does
         del sections["data"][key]
+    sections["data"]["store"] = store
     del sections["train"]["log_every"]
     return sections
 

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments, unknown = build_parser().parse_known_args([word for word in given if word != "--debug"])
         if unknown:
             _refuse(unknown, arguments.verb)
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()  # here, where a reader that has gone away is no error
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `orchestrator logs | head`

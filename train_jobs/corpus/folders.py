@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -10,37 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from train_jobs.config.errors import StorageError
-
-REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "a file would grow past the size limit",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "no permission to write",
-    errno.EPERM: "no permission to write",
-    errno.EEXIST: "a part of the path is a file",
-    errno.ENOTDIR: "a part of the path is a file",
-    errno.ENOLCK: "the file system has no locks",
-    errno.EOPNOTSUPP: "the file system has no locks",
-}
 BUILDING = ".building"
-
-
-@contextmanager
-def storage_errors(folder: Path) -> Iterator[None]:
-    """Turns the operating system's refusals to write into a StorageError that names `folder`."""
-    try:
-        yield
-    except OSError as problem:
-        reason = REASONS.get(problem.errno or 0)
-        if reason is None:
-            raise
-        raise StorageError(
-            f"cannot write the token store: {reason}",
-            facts={"where": folder},
-            fix="free some space, or choose another folder with --cache PATH",
-        ) from problem
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from train_jobs.config.errors import DataError, StorageError
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.config.sources import EXTRACTOR, DataFingerprint, fingerprint
 from train_jobs.corpus.documents import Corpus
-from train_jobs.corpus.folders import exclusive, replacing, storage_errors, write_synced
+from train_jobs.corpus.folders import exclusive, replacing, write_synced
 from train_jobs.corpus.manifest import (
     MANIFEST_FILE,
     STORE_VERSION,
@@ -39,6 +39,7 @@ from train_jobs.corpus.vocabulary import (
     save_vocabulary,
     train_vocabulary,
 )
+from train_jobs.engine.storage import storage_errors
 
 Report = Callable[[str], None]
 SENTENCES_AT_ONCE = 8192  # handed to the tokenizer together: bounds memory
@@ -89,7 +90,11 @@ def prepare_store(
     key = store_key(data, found)
     if (store := _fitting(folder, key)) is not None:
         return store
-    with storage_errors(folder), exclusive(folder, lambda: progress(f"another process prepares {folder}: waiting")):
+
+    def waiting() -> None:
+        progress(f"another process prepares {folder}: waiting")
+
+    with storage_errors(folder, "making the token store"), exclusive(folder, waiting):
         if (store := _fitting(folder, key)) is not None:  # made while we waited
             return store
         _require_replaceable(folder)

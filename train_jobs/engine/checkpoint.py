@@ -105,6 +105,11 @@ class CheckpointStore:
                 return Checkpoint(folder, step)
         return None
 
+    def at(self, step: int) -> Checkpoint | None:
+        """The checkpoint of `step` if it verifies, or None."""
+        folder = self.root / _name(step)
+        return Checkpoint(folder, step) if verify(folder) else None
+
     def _folders(self) -> list[tuple[int, Path]]:
         if not self.root.is_dir():
             return []

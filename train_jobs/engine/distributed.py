@@ -35,6 +35,11 @@ class World:
             dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
         return tensor
 
+    def from_main(self, value: int) -> int:
+        """The main process's `value`, on every process."""
+        told = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
+        return int(self.sum_(told).item())
+
     def barrier(self) -> None:
         """Waits for all processes."""
         if self.size > 1:

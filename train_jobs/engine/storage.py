@@ -15,6 +15,13 @@ from train_jobs.config import StorageError, UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+IN_THE_WAY = {
+    errno.EFBIG: "a file would grow past the size limit",
+    errno.EEXIST: "a part of the path is a file",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.ENOLCK: "the file system has no locks",
+    errno.EOPNOTSUPP: "the file system has no locks",
+}
 MIB = 1 << 20
 
 
@@ -50,7 +57,7 @@ def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> 
     except BaseException as problem:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
-        if found := explain(problem, folder, doing):
+        if found := explain(problem, folder, doing) or _in_the_way(problem, folder, doing):
             raise found from problem
         raise
 
@@ -78,6 +85,14 @@ def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | 
     return None
 
 
+def _in_the_way(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
+    """What only the one who writes can tell from a mistake of ours: a file in the path, a limit, no locks."""
+    reason = IN_THE_WAY.get(problem.errno or 0) if isinstance(problem, OSError) else None
+    if reason is None:
+        return None
+    return StorageError(f"{reason}: {doing} failed", facts={"where": folder}, fix="choose another folder or disk")
+
+
 def require_free(folder: Path, need: int, doing: str) -> None:
     """Raises StorageError before anything is written if `need` bytes will not fit."""
     free = shutil.disk_usage(_existing(folder)).free
@@ -97,14 +112,7 @@ def require_writable(folder: Path) -> None:
     """
     probe = folder / f".probe-{os.getpid()}"
     with storage_errors(folder, "making the output folder"):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as problem:
-            raise StorageError(
-                "making the output folder failed: a part of its path is a file",
-                facts={"where": folder, "file": _existing(folder)},
-                fix="another folder, or move the file away",
-            ) from problem
+        folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
 

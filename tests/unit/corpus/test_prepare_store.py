@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, corpus_file: Ca
     folder = tmp_path / "stores" / "one"
     command = [sys.executable, "-c", PREPARE_WITH_LIMITED_FILES, corpus_file(documents=100), folder, str(limit)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.startswith("error[storage]: cannot write the token store")
+    assert output.startswith("error[storage]: a file would grow past the size limit: making the token store")
     assert str(folder) in output
     assert [path.name for path in (tmp_path / "stores").iterdir()] == [".one.lock"]
 
@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, corpus_file: Ca
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     corpus, parent = corpus_file(), tmp_path / "stores"
     parent.mkdir(mode=0o555)
-    with pytest.raises(StorageError, match="no permission to write") as caught:
+    with pytest.raises(StorageError, match="cannot write: making the token store") as caught:
         prepare(corpus, parent / "one")
     assert caught.value.facts["where"] == parent / "one"
 

@@ -22,7 +22,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     except FileNotFoundError:
         pytest.skip("there is no mount command here")
     if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.splitlines()[0]}")
     with ExitStack() as stack:
         stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=True)
         yield Disk(folder)

@@ -306,3 +306,13 @@ def test_a_request_that_fails_half_way_is_made_good(
     assert store.steps("a") == list(range(1, 1251))
     assert calls == [1000, 1000, 1000, 500]
     assert "gone" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_the_command_says_that_the_server_is_gone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(path, 1)
+    assert main([str(path), "--status", "FAILED"]) == 7
+    err = capsys.readouterr().err
+    assert err.startswith("error[service]: MLflow is not reachable")
+    assert NOWHERE in err
+    assert f"python -m train_jobs.mirror {path}" in err

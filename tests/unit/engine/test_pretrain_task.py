@@ -204,7 +204,7 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         validate_every=config.validation.every,
         checkpoint_every=config.checkpoint.every,
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
-        checkpoint_extra={"config": trajectory(config), "threads": torch.get_num_threads(), "precision": "fp32"},
+        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(None),
         progress=Progress(config.train.steps),
         stop=StopRequest(),
@@ -268,7 +268,8 @@ def test_resume_never_refuses_a_used_folder(store: TokenStore, used: Path) -> No
 
 def test_where_the_text_lies_does_not_matter_to_the_weights() -> None:
     here, there = (config_with(data={"text": [place]}) for place in ("/here/a.txt", "/there/a.txt"))
-    assert trajectory(here) == trajectory(there)
+    assert trajectory(here, "store") == trajectory(there, "store")
+    assert trajectory(here, "store") != trajectory(here, "another")  # what it holds does
 
 
 def test_a_config_is_read_from_a_recipe_or_a_file(tmp_path: Path) -> None:
@@ -291,3 +292,4 @@ def test_a_batch_that_does_not_divide_is_refused_before_training(
     with pytest.raises(SpecError, match="does not divide"):
         pretrain(config, output=tmp_path / "out", cache=tmp_path / "cache", device="cpu")
     assert not (tmp_path / "out" / "checkpoints").exists()
+    assert not (tmp_path / "cache").exists()  # nothing is prepared for a run that cannot be
