@@ -6,26 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import Console, write_corpus, write_spec
-
-
-@contextmanager
-def tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of that size; skips the test where this user may not mount one."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+from tests.conftest import Console, tmpfs, write_corpus, write_spec
 
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
+from train_jobs.config.files import file_sha256, write_text
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
-CHUNK = 1 << 20
 _SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 
 
@@ -108,14 +108,10 @@ def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint
 
 
 def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                digest.update(chunk)
+        return file_sha256(path)
     except PermissionError:
         raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
-    return digest.hexdigest()
 
 
 def _read_cache(cache: Path | None) -> dict[str, str]:
@@ -131,8 +127,6 @@ def _write_cache(cache: Path | None, known: dict[str, str]) -> None:
         return
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cache.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(known))
-        temporary.replace(cache)
+        write_text(cache, json.dumps(known))
     except OSError:
         return  # not being able to remember is no reason to stop

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from train_jobs.config.files import sync
+
 BUILDING = ".building"
 
 
@@ -49,22 +51,6 @@ def replacing(folder: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             building.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Writes a file and waits until it is on the disk."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,9 +95,3 @@ def read_manifest(folder: Path) -> StoreManifest | None:
     except (OSError, ValidationError):
         return None
     return manifest if complete else None
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

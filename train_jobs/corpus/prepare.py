@@ -12,16 +12,16 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from train_jobs.config.errors import DataError, StorageError
+from train_jobs.config.files import file_sha256, write_text
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.config.sources import EXTRACTOR, DataFingerprint, fingerprint
 from train_jobs.corpus.documents import Corpus
-from train_jobs.corpus.folders import exclusive, replacing, write_synced
+from train_jobs.corpus.folders import exclusive, replacing
 from train_jobs.corpus.manifest import (
     MANIFEST_FILE,
     STORE_VERSION,
     SpecialIds,
     StoreManifest,
-    file_sha256,
     read_manifest,
 )
 from train_jobs.corpus.sentences import split_sentences
@@ -152,7 +152,7 @@ def _build(data: DataConfig, found: DataFingerprint, *, key: str, folder: Path, 
         splits=writer.splits,
         shards=writer.shards,
     )
-    write_synced(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2).encode())
+    write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
     progress(", ".join(f"{split}: {c.documents} documents, {c.tokens} tokens" for split, c in writer.splits.items()))
 
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from train_jobs.config.errors import DataError
-from train_jobs.corpus.manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, file_sha256, read_manifest
+from train_jobs.config.files import file_sha256
+from train_jobs.corpus.manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20

@@ -13,7 +13,6 @@ folder that verifies under its own name is the checkpoint, and any other is the 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -26,12 +25,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from train_jobs.config.files import file_sha256, sync
 from train_jobs.engine import storage
 
 FORMAT = 1
 COMMIT = "COMMIT.json"
 _FOLDER = re.compile(r"step-(\d{8})")
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,15 @@ def commit(folder: Path, step: int) -> None:
     """Writes COMMIT.json over everything that the folder holds."""
     files = {}
     for path in sorted(p for p in folder.iterdir() if p.name != COMMIT):
-        _sync(path)
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": _hash(path)}
+        sync(path)
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     text = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1)
     with (folder / COMMIT).open("w") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     with contextlib.suppress(OSError):  # not every mounted store can sync a folder
-        _sync(folder)
+        sync(folder)
 
 
 def verify(folder: Path) -> bool:
@@ -155,7 +154,7 @@ def verify(folder: Path) -> bool:
             return False
         for name, facts in document["files"].items():
             path = folder / name
-            if path.stat().st_size != facts["bytes"] or _hash(path) != facts["sha256"]:
+            if path.stat().st_size != facts["bytes"] or file_sha256(path) != facts["sha256"]:
                 return False
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -174,19 +173,3 @@ def _bytes_of(tree: Any) -> int:
     if isinstance(tree, list | tuple):
         return sum(_bytes_of(value) for value in tree)
     return 0
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from train_jobs.engine.storage import storage_errors, write_text
+from train_jobs.config.files import write_text
+from train_jobs.engine.storage import storage_errors
 
 
 class MetricsLog:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config import StorageError, UserError
+from train_jobs.config.files import write_text
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -28,19 +29,6 @@ MIB = 1 << 20
 def write_json(path: Path, document: Any) -> None:
     """Writes JSON as `write_text` does."""
     write_text(path, json.dumps(document, indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file so that a reader on the same disk sees the old one or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

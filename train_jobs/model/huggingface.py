@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from train_jobs.config import ModelConfig, TrainingError
+from train_jobs.config.files import sync
 from train_jobs.engine import storage
 from train_jobs.model.bert import PAD_ID
 from train_jobs.model.heads import BertForPreTraining
@@ -70,7 +70,7 @@ def export(
         shutil.copyfile(vocabulary, partial / VOCABULARY)
         _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
         for path in partial.iterdir():
-            _sync(path)
+            sync(path)
         if folder.exists():
             folder.rename(replaced)
         partial.rename(folder)
@@ -131,14 +131,6 @@ def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
 
     tokenizer = BertTokenizer(vocab=str(folder / VOCABULARY), do_lower_case=lowercase, model_max_length=longest)
     tokenizer.save_pretrained(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -17,12 +17,13 @@ from typing import Any
 
 import yaml
 
-from orchestrator.backends.local.files import LocalState, RunFolder, write_whole
+from orchestrator.backends.local.files import LocalState, RunFolder
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.errors import ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState, RunStatus
 from orchestrator.tracking import default_uri
+from train_jobs.config.files import write_text
 from train_jobs.config.load import did_you_mean
 
 TAIL_BYTES = 64 * 1024
@@ -199,14 +200,14 @@ class LocalBackend:
             folder.mkdir(parents=True)
         plan.snapshot.write(run.code)
         spec = plan.spec.model_dump(mode="json")
-        write_whole(run.path / "spec.yaml", yaml.safe_dump(spec, sort_keys=False))
-        write_whole(run.path / "plan.json", json.dumps(plan.as_dict(), indent=1))
-        write_whole(run.path / "config.json", plan.job.model_dump_json(indent=1))
-        write_whole(run.path / "tags.json", json.dumps(_tags(plan, request)))
+        write_text(run.path / "spec.yaml", yaml.safe_dump(spec, sort_keys=False))
+        write_text(run.path / "plan.json", json.dumps(plan.as_dict(), indent=1))
+        write_text(run.path / "config.json", plan.job.model_dump_json(indent=1))
+        write_text(run.path / "tags.json", json.dumps(_tags(plan, request)))
         run.reserve()
         (run.path / "lock").touch()
         run.write_state(LocalState(state=RunState.QUEUED, created=time.time()))
-        write_whole(run.path / "request.json", request.model_dump_json(indent=1))
+        write_text(run.path / "request.json", request.model_dump_json(indent=1))
 
     def _supervise(self, run: RunFolder) -> None:
         """Starts the supervisor and waits until it holds the run."""

@@ -27,6 +27,7 @@ from typing import IO, Any
 from orchestrator.errors import ConflictError
 from orchestrator.runs import RunState
 from train_jobs.config.base import Config
+from train_jobs.config.files import write_text
 
 RESERVE_BYTES = 256 * 1024
 QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of machines in a few
@@ -134,10 +135,10 @@ class RunFolder:
     def write_state(self, state: LocalState) -> None:
         """Replaces state.json as a whole; frees the reserve first if the disk is full."""
         try:
-            write_whole(self.path / "state.json", state.model_dump_json(indent=1))
+            write_text(self.path / "state.json", state.model_dump_json(indent=1))
         except OSError:
             (self.path / "reserve").unlink(missing_ok=True)
-            write_whole(self.path / "state.json", state.model_dump_json(indent=1))
+            write_text(self.path / "state.json", state.model_dump_json(indent=1))
 
     def reserve(self) -> None:
         """Sets bytes aside for the last words on a full disk."""
@@ -164,19 +165,6 @@ class RunFolder:
         with (self.path / "lock").open("ab") as stream:
             _lock(stream, self.name)
             yield
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old content or the new, never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _lock(stream: IO[bytes], name: str) -> None:
