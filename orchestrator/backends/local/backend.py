@@ -95,9 +95,24 @@ class LocalBackend:
         return Handle(self.name, request.name)
 
     def describe(self, name: str) -> RunStatus:
-        """How a run stands."""
+        """How a run stands; one whose folder is damaged has failed, and says how."""
         run = self._existing(name)
-        state, plan, last = run.read_state(), run.read_json("plan.json"), last_report(run.metrics)
+        try:
+            return self._describe(run)
+        except (OSError, ValueError, KeyError) as problem:
+            return RunStatus(
+                name=name,
+                handle=str(Handle(self.name, name)),
+                state=RunState.FAILED,
+                reason=f"the run's folder is damaged: {type(problem).__name__}: {problem}".splitlines()[0],
+                created=run.path.stat().st_mtime,
+                folder=str(run.path),
+                run_hash="",
+            )
+
+    def _describe(self, run: RunFolder) -> RunStatus:
+        name, state, plan = run.name, run.read_state(), run.read_json("plan.json")
+        last = last_report(run.metrics)
         return RunStatus(
             name=name,
             handle=str(Handle(self.name, name)),
@@ -173,7 +188,7 @@ class LocalBackend:
         """Another attempt in the same folder."""
         run = self._existing(name)
         state = run.read_state()
-        if not state.state.resumable:
+        if not state.state.resumable or run.locked():
             raise ConflictError(
                 f"run {name} is {state.state} and cannot be resumed",
                 fix=f"orchestrator {'submit --new' if state.state.terminal else 'attach'} {name}",
