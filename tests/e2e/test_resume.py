@@ -33,6 +33,14 @@ def metric_lines(console: Console, name: str) -> list[tuple[int, dict[str, float
     return [(report["step"], report["metrics"]) for report in reports]
 
 
+def mlflow_status(console: Console, name: str) -> str:
+    from mlflow.tracking import MlflowClient
+
+    state = json.loads((console.folder(name) / "state.json").read_text())
+    client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
+    return str(client.get_run(state["mlflow_run_id"]).info.status)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
@@ -61,9 +69,11 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     assert failed.json["state"] == "failed"
     assert "SIGKILL" in failed.json["reason"]
     assert failed.json["ranks"][str(rank)] == 137
+    assert mlflow_status(console, name) == "FAILED"
     resumed = console("resume", name, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert "resumed at step" in resumed.err
+    assert mlflow_status(console, name) == "FINISHED"
     expected, found = final_weights(console, undisturbed.json["name"]), final_weights(console, name)
     assert expected.keys() == found.keys()
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []

@@ -1,0 +1,103 @@
+"""How results look in a terminal of 80 columns, and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from orchestrator.cli import render
+from orchestrator.cli.arguments import pairs
+from orchestrator.cli.lifecycle import seconds
+from orchestrator.errors import UsageError
+from orchestrator.runs import RunState, RunStatus
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def status(**changes: object) -> RunStatus:
+    fields = {"name": "run-1", "handle": "local://run-1", "state": "running", "created": 0.0, "run_hash": "01234567"}
+    return RunStatus.model_validate({**fields, **changes})
+
+
+def test_progress_lines_stay_in_place_on_a_terminal_only() -> None:
+    lines = ["reading", "step 1/3  loss 9", "step 2/3  loss 8", "validation at step 2", "step 3/3  loss 7"]
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        printer = render.LogPrinter(stream)
+        for line in lines:
+            printer.line(line)
+        printer.close()
+    assert pipe.getvalue() == "".join(line + "\n" for line in lines)
+    rewritten = "\r\x1b[K"
+    assert terminal.getvalue() == (
+        f"reading\n{rewritten}{lines[1]}{rewritten}{lines[2]}\nvalidation at step 2\n{rewritten}{lines[4]}\n"
+    )
+
+
+def test_tables_fit_80_columns() -> None:
+    text = render.table(
+        [("n" * 90, "completed", "1/2", "2 min 01 s", "2026-11-21 12:00:00")], ("RUN", "S", "P", "T", "W")
+    )
+    header, row = text.splitlines()
+    assert max(len(header), len(row)) <= 80
+    assert row.startswith("nnn")
+    assert "..." in row
+
+
+def test_a_failed_run_tells_why_and_what_next(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = status(state="failed", reason="error[data]: bad\n  fix  --data PATH", exit_code=2)
+    text = render.status_text(failed)
+    assert "reason     error[data]: bad" in text
+    assert "--data PATH" in text
+    render.next_commands(failed)
+    err = capsys.readouterr().err
+    assert "orchestrator resume run-1" in err
+    assert "cancel" not in err
+    render.next_commands(status())
+    assert "orchestrator cancel run-1" in capsys.readouterr().err
+
+
+def test_figures_of_a_run_stand_on_one_line_a_split() -> None:
+    done = status(
+        state=RunState.COMPLETED,
+        step=5,
+        steps=5,
+        metrics={"validation_mlm_loss": 5.25, "validation_unigram_entropy": 5.75, "train_mlm_accuracy": 0.125},
+    )
+    lines = render.status_text(done).splitlines()
+    assert "  validation  MLM loss 5.2500, unigram entropy 5.7500" in lines
+    assert "  train       MLM accuracy 12.5%" in lines
+    assert "  step        5 of 5" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0)]
+)
+def test_times(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(("value", "text"), [(3, "3 s"), (125, "2 min 05 s"), (3720, "1 h 02 min")])
+def test_durations(value: float, text: str) -> None:
+    assert render.duration(value) == text
+
+
+def test_pairs_of_words() -> None:
+    assert pairs(["A=1", "B=x=y", "C"], "--env", environ={"C": "3"}) == {"A": "1", "B": "x=y", "C": "3"}
+    for words in (["A"], ["=1"]):
+        with pytest.raises(UsageError, match="not of the form KEY=VALUE"):
+            pairs(words, "--tag")
+
+
+def test_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    render.print_document({"a": [1, None]}, "json")
+    assert json.loads(capsys.readouterr().out) == {"a": [1, None]}
+    render.print_document({"a": [1, None]}, "yaml")
+    assert capsys.readouterr().out == "a:\n- 1\n- null\n"

@@ -1,0 +1,55 @@
+"""The MLflow store and run that exist before a job starts, against real stores."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from orchestrator.errors import ServiceError
+from orchestrator.tracking import TrackingRequest, default_uri, flatten, open_run
+
+
+def request(uri: str, name: str = "run", run_id: str | None = None) -> TrackingRequest:
+    params = {f"section.key{index}": str(index) for index in range(120)}  # more than MLflow takes at once
+    return TrackingRequest(
+        uri=uri, experiment="bert", run_name=name, params=params, tags={"team": "nlp"}, run_id=run_id
+    )
+
+
+def test_processes_that_meet_a_missing_store_do_not_break_it(tmp_path: Path) -> None:
+    uri = default_uri(tmp_path / "home")
+    with ThreadPoolExecutor(3) as pool:  # each is a process of its own
+        ids = list(pool.map(lambda index: open_run(request(uri, f"run-{index}")), range(3)))
+    assert len(set(ids)) == 3
+    client = MlflowClient(tracking_uri=uri)
+    experiments = [found for found in client.search_experiments() if found.name == "bert"]
+    assert len(experiments) == 1
+    assert experiments[0].artifact_location == (tmp_path / "home" / "artifacts").as_uri()
+    run = client.get_run(ids[0])
+    assert run.info.status == "RUNNING"
+    assert len(run.data.params) == 120
+    assert run.data.tags["team"] == "nlp"
+
+    client.set_terminated(ids[0], "KILLED")
+    assert open_run(request(uri, run_id=ids[0])) == ids[0]
+    assert client.get_run(ids[0]).info.status == "RUNNING"
+
+
+def test_a_store_that_mlflow_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="MLflow could not open a run") as caught:
+        open_run(request(f"file://{tmp_path / 'mlruns'}"))
+    assert caught.value.facts["where"] == f"file://{tmp_path / 'mlruns'}"
+    assert str(caught.value.facts["says"])
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_parameters_are_dotted_names_with_text() -> None:
+    tree = {"train": {"steps": 10, "deep": {"er": None}}, "betas": [0.9, 0.98], "long": "x" * 7000}
+    found = flatten(tree)
+    assert found["train.steps"] == "10"
+    assert found["train.deep.er"] == "None"
+    assert found["betas"] == "[0.9, 0.98]"
+    assert len(found["long"]) == 6000
