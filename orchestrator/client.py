@@ -127,6 +127,10 @@ class Run:
         """Asks it to end; it saves a checkpoint first."""
         self._backend.cancel(self.name)
 
+    def preempt(self) -> None:
+        """Simulates a preemption: the job saves a checkpoint and stops; `max_restarts` may start it again."""
+        self._backend.preempt(self.name)
+
     def resume(self) -> None:
         """Starts it again from its newest checkpoint."""
         self._backend.resume(self.name)

@@ -67,6 +67,14 @@ class Backend(Protocol):
         """Asks a run to end; it may take a while. A run that has ended is left alone."""
         ...
 
+    def preempt(self, name: str) -> None:
+        """Simulates that the run's machine is taken away; the run may be started again by its restarts.
+
+        Raises:
+            ConflictError: the run is not running.
+        """
+        ...
+
     def resume(self, name: str) -> Handle:
         """Starts a run that did not complete again, from its newest checkpoint."""
         ...

@@ -1,4 +1,4 @@
-"""wait, cancel, resume: acting on runs."""
+"""attach, wait, cancel, preempt, resume: acting on runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
     from orchestrator.cli.arguments import add_output, add_run
 
+    attach = verbs.add_parser(
+        "attach", help="follow a run", description="Follow a run as submit does; Ctrl-C leaves the job alone."
+    )
+    add_run(attach)
+    add_output(attach)
+    attach.set_defaults(run=run_attach)
     wait = verbs.add_parser("wait", help="until a run has ended", description="Wait; the exit code is the job's.")
     add_run(wait)
     wait.add_argument("--timeout", type=seconds, metavar="T", help="30, 90s, 10m, 2h, 1d")
@@ -26,6 +32,14 @@ def add_verbs(verbs: Any) -> None:
     cancel.add_argument("--no-wait", action="store_true", help="ask, and do not wait until they have ended")
     add_output(cancel)
     cancel.set_defaults(run=run_cancel)
+    preempt = verbs.add_parser(
+        "preempt",
+        help="simulate a preemption",
+        description="Take the machine away, as a cloud does with a low-priority node: the job saves and stops, and is"
+        " started again if it was submitted with --max-restarts.",
+    )
+    add_run(preempt)
+    preempt.set_defaults(run=run_preempt)
     resume = verbs.add_parser("resume", help="go on with a run", description="Go on from the newest checkpoint.")
     add_run(resume)
     resume.add_argument("-d", "--detach", action="store_true", help="return once the run is started")
@@ -39,6 +53,14 @@ def seconds(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"not a time: {text} (30, 90s, 10m, 2h, 1d)")
     return float(match[1]) * UNITS[match[2]]
+
+
+def run_attach(arguments: argparse.Namespace) -> int:
+    """Follows a run to its end; the exit code is the job's."""
+    from orchestrator.cli.submit import finish
+    from orchestrator.client import Orchestrator
+
+    return finish(Orchestrator().attach(arguments.name), arguments.output, follow=True)
 
 
 def run_wait(arguments: argparse.Namespace) -> int:
@@ -70,6 +92,16 @@ def run_cancel(arguments: argparse.Namespace) -> int:
         print(f"{status.state.value}  {status.handle}")
         if status.state.resumable:
             hint(f"  resume  orchestrator resume {status.name}")
+    return 0
+
+
+def run_preempt(arguments: argparse.Namespace) -> int:
+    """Asks the job to stop as a preemption does."""
+    from orchestrator.client import Orchestrator
+
+    run = Orchestrator().attach(arguments.name)
+    run.preempt()
+    print(run.handle)
     return 0
 
 

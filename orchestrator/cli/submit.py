@@ -51,6 +51,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
     )
     parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
+    parser.add_argument(
+        "--max-restarts", type=int, metavar="N", help="start a failed or preempted run again by itself (default: 0)"
+    )
     parser.add_argument("--env", action="append", default=[], metavar="K[=V]", help="environment variable of the job")
     parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="label of the run")
     add_output(parser)
@@ -64,6 +67,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
     given: dict[str, tuple[Any, str]] = {
         "name": (arguments.name, "--name"),
+        "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
         "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),

@@ -35,6 +35,8 @@ class PretrainSpec(PretrainConfig):
     """First part of the run's name, before the hash. None: pretrain-RECIPE."""
     backend: str = "local"
     """Where the run is sent."""
+    max_restarts: Annotated[int, Field(ge=0)] = 0
+    """How often a run that failed or was preempted is started again by itself, from its newest checkpoint."""
     tags: dict[str, Text] = Field(default={})
     """Free labels of the run; they change nothing about it."""
     compute: ComputeSpec = ComputeSpec()

@@ -155,3 +155,31 @@ def test_ctrl_c_stops_following_and_not_the_job(console: Console, corpus: Path) 
     assert f"orchestrator cancel {folder.name}" in err
     assert "error[interrupted]: not following any more; the job goes on" in err
     assert console("wait", folder.name, "-o", "json").json["state"] == "completed"
+
+
+def test_preempted_run_restarts_by_itself_and_a_rank_that_dies_too(console: Console, corpus: Path) -> None:
+    """Two restarts are allowed: a simulated preemption takes one, a killed rank the other."""
+    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 500}}, data={"text": [str(corpus)]})
+    done = console("submit", "pretrain", "-f", "job.yaml", "--max-restarts", "2", "-d", "-o", "json")
+    name = done.json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 6, what="step 6")
+    assert console("preempt", name).out == f"local://{name}\n"
+    wait_for(lambda: console("status", name, "-o", "json").json["attempt"] == 2, what="the second attempt")
+    pid = wait_for(lambda: rank_pid(folder, 0), what="its rank")
+    os.kill(pid, signal.SIGKILL)
+    attached = console("attach", name, "-o", "json")
+    assert attached.code == 0, attached.err
+    assert attached.json["state"] == "completed"
+    assert attached.json["attempt"] == 3
+    assert (folder / "logs" / "rank-0.log").read_text().count("resumed at step") >= 1
+    assert "attempt 1 preempted" in (folder / "logs" / "supervisor.log").read_text()
+    assert mlflow_status(console, name) == "FINISHED"
+    assert console("preempt", name).code == 1
+
+
+def test_wrong_input_is_not_tried_again(console: Console) -> None:
+    (console.cwd / "blank.txt").write_text("\n \n")
+    done = console("submit", "pretrain", "--data", "blank.txt", "--max-restarts", "3", "-o", "json")
+    assert done.code == 2
+    assert done.json["attempt"] == 1

@@ -62,6 +62,7 @@ class LocalBackend:
             threads=compute.threads_per_process,
             device=compute.device,
             master_port=compute.master_port,
+            max_restarts=plan.spec.max_restarts,
             variables=dict(plan.spec.environment.variables),
             snapshot=plan.snapshot.digest,
             tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
@@ -183,6 +184,15 @@ class LocalBackend:
         if pid is not None and run.locked():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+
+    def preempt(self, name: str) -> None:
+        """Takes the machine away, as a cloud does: SIGTERM without a request to cancel; the job saves and stops."""
+        run = self._existing(name)
+        pid = run.read_state().pid
+        if pid is None or not run.locked():
+            raise ConflictError(f"run {name} is not running", fix=f"orchestrator status {name}")
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
 
     def resume(self, name: str) -> Handle:
         """Another attempt in the same folder."""

@@ -40,6 +40,8 @@ class LocalRequest(Request):
     """cpu or gpu."""
     master_port: int
     """Rendezvous port on the loopback interface; 0: any free one."""
+    max_restarts: int
+    """How often the supervisor starts a failed or preempted attempt again."""
     variables: dict[str, str]
     """Environment variables beyond those of the caller."""
     snapshot: str

@@ -1,9 +1,10 @@
-"""The process that watches one attempt of a local run, in a session of its own: it outlives the command that made it.
+"""The process that watches a local run, in a session of its own: it outlives the command that made it.
 
     python -m orchestrator.backends.local.supervisor RUN_FOLDER READY_FD
 
-Writes to READY_FD once it holds the lock and can be reached by signals. Ends the agent on SIGTERM (`cancel`, or a
-machine going down), reads how each rank ended, lets the mirror catch up, and has the last word in state.json.
+Writes to READY_FD once it holds the lock. Ends the agent on SIGTERM (`cancel`, or a machine going down) or SIGUSR1 (a
+simulated preemption), reads how each rank ended, starts another attempt where the run allows it, lets the mirror catch
+up, and has the last word in state.json.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from orchestrator.runs import RunState
 from orchestrator.tracking import TrackingRequest, flatten, open_run
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
+USAGE_CODE = 2  # wrong input: the next attempt would end alike
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM; only then do we lose patience
 POLL_SECONDS = 0.1
@@ -43,7 +45,7 @@ class Ending:
 
 
 class Supervisor:
-    """Runs one attempt.
+    """Runs the attempts of a run, until it has ended.
 
     Args:
         run: folder of the run, with request.json and state.json in place.
@@ -54,21 +56,30 @@ class Supervisor:
         self.request = LocalRequest.model_validate(run.read_json("request.json"))
         self.state = LocalState.model_validate(run.read_json("state.json"))
         self.asked_to_stop = False
+        self.preempted = False
 
     def supervise(self) -> None:
-        """The whole attempt, from the lock to the last word."""
-        signal.signal(signal.SIGTERM, self._note)
+        """All attempts, from the lock to the last word."""
+        signal.signal(signal.SIGTERM, self._note_stop)
+        signal.signal(signal.SIGUSR1, self._note_preemption)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._update(state=RunState.STARTING, started=time.time(), pid=os.getpid())
         kill_leftovers(self.run.path)
+        tracking: dict[str, str] = {}
         try:
             tracking = self._open_tracking()
             check_port(self.request.master_port)
             ending = self._attempt(tracking)
+            for _ in range(self.request.max_restarts):
+                if not self._worth_another(ending):
+                    break
+                print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
+                self._update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=ending.ranks)
+                ending = self._attempt(tracking)
         except UserError as problem:
             print(problem, file=sys.stderr, flush=True)
-            ending, tracking = Ending(RunState.FAILED, problem.exit_code, str(problem), {}), {}
+            ending = Ending(RunState.FAILED, problem.exit_code, str(problem), {})
         self._end_tracking(ending, tracking)
         self._update(
             state=ending.state,
@@ -79,15 +90,20 @@ class Supervisor:
             pid=None,
         )
 
+    def _worth_another(self, ending: Ending) -> bool:
+        """Not after success, not against the user's or the machine's will, and not with input that stays wrong."""
+        return ending.state.resumable and not self.asked_to_stop and ending.exit_code != USAGE_CODE
+
     def _attempt(self, tracking: dict[str, str]) -> Ending:
         """Starts the agent, waits for it, reads what became of the ranks."""
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()
+        self.preempted = False
         agent = start_agent(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
         self._update(state=RunState.RUNNING)
         stopping_since: float | None = None
         while agent.poll() is None:
-            if self.asked_to_stop and stopping_since is None:
+            if (self.asked_to_stop or self.preempted) and stopping_since is None:
                 stopping_since = time.monotonic()
                 agent.terminate()
             if stopping_since is not None and time.monotonic() - stopping_since > GRACE_SECONDS:
@@ -104,7 +120,7 @@ class Supervisor:
             return Ending(RunState.COMPLETED, 0, None, ranks)
         if cancelled:
             return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
-        if PREEMPTED_CODE in ranks.values() or self.asked_to_stop:
+        if PREEMPTED_CODE in ranks.values() or self.asked_to_stop or self.preempted:
             return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
         first = next((rank for rank, code in ranks.items() if code), None)
         if first is None:
@@ -154,8 +170,11 @@ class Supervisor:
         self.state = self.state.model_copy(update=changes)
         self.run.write_state(self.state)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def _note_stop(self, signum: int, frame: FrameType | None) -> None:
         self.asked_to_stop = True
+
+    def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
+        self.preempted = True
 
 
 def read_exits(folder: Path) -> dict[int, int]:
