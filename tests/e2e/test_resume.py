@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
 
-LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 10}, "validation": {"every": 2000}}
+LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
 
 def final_weights(console: Console, name: str) -> dict[str, torch.Tensor]:
@@ -83,7 +83,7 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
 def test_cancel_saves_and_resume_goes_on(console: Console, corpus: Path) -> None:
     from mlflow.tracking import MlflowClient
 
-    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 600}}, data={"text": [str(corpus)]})
+    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 400}}, data={"text": [str(corpus)]})
     name = console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json").json["name"]
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 6, what="step 6")
@@ -130,7 +130,7 @@ def test_sigterm_from_outside_is_a_preemption(console: Console, corpus: Path) ->
 
 
 def test_lost_supervisor_is_a_failed_run_that_can_be_resumed(console: Console, corpus: Path) -> None:
-    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 600}}, data={"text": [str(corpus)]})
+    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 400}}, data={"text": [str(corpus)]})
     name = console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json").json["name"]
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 4, what="step 4")
@@ -159,7 +159,7 @@ def test_ctrl_c_stops_following_and_not_the_job(console: Console, corpus: Path) 
 
 def test_preempted_run_restarts_by_itself_and_a_rank_that_dies_too(console: Console, corpus: Path) -> None:
     """Two restarts are allowed: a simulated preemption takes one, a killed rank the other."""
-    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 500}}, data={"text": [str(corpus)]})
+    write_spec(console.cwd / "job.yaml", **{**LONG, "train": {"steps": 400}}, data={"text": [str(corpus)]})
     done = console("submit", "pretrain", "-f", "job.yaml", "--max-restarts", "2", "-d", "-o", "json")
     name = done.json["name"]
     folder = console.folder(name)
