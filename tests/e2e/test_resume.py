@@ -183,3 +183,12 @@ def test_wrong_input_is_not_tried_again(console: Console) -> None:
     done = console("submit", "pretrain", "--data", "blank.txt", "--max-restarts", "3", "-o", "json")
     assert done.code == 2
     assert done.json["attempt"] == 1
+
+
+def test_cancel_before_there_is_a_process_to_signal(console: Console, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", **LONG, data={"text": [str(corpus)]})
+    name = console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json").json["name"]
+    (console.folder(name) / "cancel").touch()  # what `cancel` leaves when the supervisor has not named itself yet
+    waited = console("wait", name, "--timeout", "90s", "-o", "json")
+    assert waited.json["state"] == "cancelled"
+    assert not processes_of(console.folder(name))

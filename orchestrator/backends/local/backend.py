@@ -201,7 +201,7 @@ class LocalBackend:
         if not state.state.resumable or run.locked():
             raise ConflictError(
                 f"run {name} is {state.state} and cannot be resumed",
-                fix=f"orchestrator {'submit --new' if state.state.terminal else 'attach'} {name}",
+                fix=f"orchestrator {'status' if state.state.terminal else 'attach'} {name}",
             )
         request = LocalRequest.model_validate(run.read_json("request.json"))
         check_port(request.master_port)
@@ -209,7 +209,13 @@ class LocalBackend:
         run.reserve()
         run.write_state(
             state.model_copy(
-                update={"state": RunState.QUEUED, "attempt": state.attempt + 1, "reason": None, "exit_code": None}
+                update={
+                    "state": RunState.QUEUED,
+                    "attempt": state.attempt + 1,
+                    "reason": None,
+                    "exit_code": None,
+                    "pid": None,  # a lost supervisor's, which may be anybody's by now
+                }
             )
         )
         self._supervise(run)

@@ -103,6 +103,7 @@ class Supervisor:
         self._update(state=RunState.RUNNING)
         stopping_since: float | None = None
         while agent.poll() is None:
+            self.asked_to_stop |= self.run.cancel_file.exists()  # asked before there was a process to signal
             if (self.asked_to_stop or self.preempted) and stopping_since is None:
                 stopping_since = time.monotonic()
                 agent.terminate()
