@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import load_backend
-from orchestrator.backends.base import Backend, Request
+from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan
@@ -57,9 +57,9 @@ class Run:
         """How it stands now."""
         return self._backend.describe(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int = 0) -> Iterator[str]:
-        """Lines of one rank's log; with `follow`, until the run has ended."""
-        return self._backend.logs(self.name, follow=follow, rank=rank)
+    def logs(self, *, follow: bool = False, rank: int | None = 0) -> Iterator[LogLine]:
+        """Lines of one rank's log, or with None of all; with `follow`, until the run has ended."""
+        return self._backend.logs(self.name, LogQuery(ranks=None if rank is None else (rank,), follow=follow))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What the job reported: {step, time, metrics}."""

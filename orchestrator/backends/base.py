@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunStatus
+from orchestrator.specs import ResolvedCompute
 from train_jobs.config.base import Config
 
 
@@ -16,6 +19,36 @@ class Request(Config):
 
     name: str
     """The run's name."""
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """Which lines of a run's logs."""
+
+    ranks: tuple[int, ...] | None = (0,)
+    """Of these ranks; None: of all."""
+    node: int | None = None
+    """Of the ranks of this machine only."""
+    follow: bool = False
+    """Go on until the run has ended."""
+    tail: int | None = None
+    """Of what there is already, only the last so many lines."""
+    since: float | None = None
+    """Only lines written after this time, seconds since the epoch."""
+    grep: re.Pattern[str] | None = None
+    """Only lines in which this is found."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line, without its line end."""
+
+    text: str
+    """What the rank wrote."""
+    rank: int = 0
+    """Which rank."""
+    node: int = 0
+    """On which machine."""
 
 
 class Backend(Protocol):
@@ -47,8 +80,12 @@ class Backend(Protocol):
         """Names of all runs, the newest first, without looking into them."""
         ...
 
-    def logs(self, name: str, *, follow: bool = False, rank: int = 0) -> Iterator[str]:
-        """Lines of one rank's log, without their line ends; with `follow`, until the run has ended."""
+    def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
+        """Lines of the run's logs, those of several ranks in the order of their time.
+
+        Raises:
+            NotFoundError: there is no such run, rank or node.
+        """
         ...
 
     def metrics(self, name: str) -> Iterator[dict[str, Any]]:
@@ -75,10 +112,38 @@ class Backend(Protocol):
         """
         ...
 
+    def stacks(self, name: str) -> dict[int, str]:
+        """Where each rank of a live run is at this moment: rank -> Python stacks of all its threads.
+
+        Raises:
+            ConflictError: the run is not running.
+        """
+        ...
+
     def resume(self, name: str) -> Handle:
         """Starts a run that did not complete again, from its newest checkpoint."""
         ...
 
     def folder(self, name: str) -> Path | None:
         """The run's folder, where it lies on this machine."""
+        ...
+
+    def download(self, name: str, outputs: tuple[str, ...], to: Path) -> list[Path]:
+        """Copies outputs of a run (`model`, `checkpoints`, `logs`, ...) to below `to`; returns what it made there.
+
+        Raises:
+            NotFoundError: the run has no such output.
+        """
+        ...
+
+    def delete(self, name: str) -> None:
+        """Deletes a run that has ended, with all that it wrote; what MLflow holds of it stays.
+
+        Raises:
+            ConflictError: the run goes on.
+        """
+        ...
+
+    def provision(self, compute: ResolvedCompute) -> str:
+        """Makes sure that there is something to run on; returns what it did, in one line."""
         ...

@@ -38,6 +38,6 @@ def follow_log(run: Run, stream: TextIO, *, rank: int = 0, follow: bool = True) 
     printer = LogPrinter(stream)
     try:
         for line in run.logs(follow=follow, rank=rank):
-            printer.line(line)
+            printer.line(line.text)
     finally:
         printer.close()

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from orchestrator.backends.base import Request
-from orchestrator.backends.local.files import RunFolder
+from orchestrator.backends.folder.backend import FolderRequest
+from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
@@ -27,13 +27,11 @@ RANK_WRAPPER = (
 )
 
 
-class LocalRequest(Request):
+class LocalRequest(FolderRequest):
     """What runs on this machine."""
 
     command: list[str]
     """The command of each rank."""
-    processes: int
-    """Ranks."""
     threads: int
     """CPU threads of each rank."""
     device: str
@@ -46,8 +44,6 @@ class LocalRequest(Request):
     """Environment variables beyond those of the caller."""
     snapshot: str
     """SHA-256 of the code."""
-    tracking_uri: str
-    """MLflow store."""
     experiment: str
     """MLflow experiment."""
     token_stores: str
@@ -86,7 +82,7 @@ def start_agent(
     exits.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", "1", "--node-rank", "0", "--nproc-per-node", str(request.processes)),
+        *("--nnodes", "1", "--node-rank", "0", "--nproc-per-node", str(request.processes_per_node)),
         *("--master-addr", LOOPBACK, "--master-port", str(request.master_port or free_port())),
         *("--max-restarts", "0", "--no-python", "/bin/sh", "-c", RANK_WRAPPER),
         *request.command,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.backends.local.files import LocalState, RunFolder
+from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agent
 from orchestrator.errors import UserError
 from orchestrator.runs import RunState
@@ -117,7 +117,7 @@ class Supervisor:
         """State from the exit codes of all ranks, not from the agent's word."""
         ranks = read_exits(self.run.exits(self.state.attempt))
         cancelled = self.run.cancel_file.exists()
-        if len(ranks) == self.request.processes and not any(ranks.values()):
+        if len(ranks) == self.request.world_size and not any(ranks.values()):
             return Ending(RunState.COMPLETED, 0, None, ranks)
         if cancelled:
             return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)

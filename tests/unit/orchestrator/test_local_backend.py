@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.local.backend import LocalBackend, last_report
-from orchestrator.backends.local.files import QUEUED_SECONDS, LocalState, RunFolder
+from orchestrator.backends.base import LogQuery
+from orchestrator.backends.folder.backend import last_report
+from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
+from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.supervisor import read_exits
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
@@ -25,7 +27,9 @@ def make_run(home: Path, name: str, state: RunState = RunState.COMPLETED, *, age
     run.logs.mkdir()
     plan = {"job": {"train": {"steps": 100}}, "run_hash": "0123abcd", "spec": {"tags": {"a": "b"}}}
     (run.path / "plan.json").write_text(json.dumps(plan))
-    (run.path / "request.json").write_text(json.dumps({"tracking_uri": "sqlite:////x.db", "processes": 2}))
+    (run.path / "request.json").write_text(
+        json.dumps({"tracking_uri": "sqlite:////x.db", "nodes": 1, "processes_per_node": 2})
+    )
     (run.path / "lock").touch()
     run.write_state(LocalState(state=state, created=1000.0))
     for path in (run.path / "request.json", run.path / "state.json"):
@@ -108,11 +112,12 @@ def test_logs_of_a_rank_that_there_is_not(tmp_path: Path) -> None:
     run = make_run(tmp_path, "two")
     run.rank_log(1).write_text("one\ntwo\nhalf a li")
     backend = LocalBackend(tmp_path)
-    assert list(backend.logs("two", rank=1)) == ["one", "two", "half a li"]
-    assert list(backend.logs("two", rank=1, follow=True)) == ["one", "two", "half a li"]
-    assert list(backend.logs("two", rank=0)) == []
+    expected = ["one", "two", "half a li"]
+    assert [line.text for line in backend.logs("two", LogQuery(ranks=(1,)))] == expected
+    assert [line.text for line in backend.logs("two", LogQuery(ranks=(1,), follow=True))] == expected
+    assert list(backend.logs("two", LogQuery(ranks=(0,)))) == []
     with pytest.raises(NotFoundError, match="no rank 2"):
-        backend.logs("two", rank=2)
+        backend.logs("two", LogQuery(ranks=(2,)))
 
 
 def test_a_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:

@@ -34,6 +34,23 @@ QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of
 SUPERVISOR_LOST = "supervisor lost: its process ended without a word (killed, or the machine restarted)"
 
 
+class Attempt(Config):
+    """One start of a run, for as long as it lasted."""
+
+    started: float
+    """Seconds since the epoch."""
+    ended: float | None = None
+    """None while it goes on."""
+    state: RunState = RunState.RUNNING
+    """How it ended."""
+    exit_code: int | None = None
+    """The job's exit code."""
+    reason: str | None = None
+    """Why it ended so."""
+    step: int | None = None
+    """Last optimizer step that it reported."""
+
+
 class LocalState(Config):
     """state.json: what the supervisor knows."""
 
@@ -55,6 +72,12 @@ class LocalState(Config):
     """Exit codes of the last attempt, by rank."""
     pid: int | None = None
     """The supervisor's process id; to be trusted only while the lock is held."""
+    boot_id: str | None = None
+    """The boot of the machine in which the supervisor was started."""
+    pid_started: int | None = None
+    """When that process started, in clock ticks since the boot: with the pid, it names one process for good."""
+    attempts: list[Attempt] = []  # noqa: RUF012 - pydantic copies defaults
+    """Every start of the run, the oldest first; the last one may be going on."""
     mlflow_run_id: str | None = None
     """The MLflow run of this run."""
 
