@@ -49,27 +49,66 @@ def default_uri(home: Path) -> str:
     return f"{SQLITE}{home / 'mlflow.db'}"
 
 
+class Opening:
+    """Store, experiment and run being made, or an existing run being set going again, by a process of its own."""
+
+    def __init__(self, request: TrackingRequest) -> None:
+        self._uri = request.uri
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.tracking"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},
+        )
+        self._answer: tuple[str, str] | None = None
+        assert self._process.stdin is not None
+        self._process.stdin.write(request.model_dump_json())
+        self._process.stdin.close()
+        self._process.stdin = None  # or communicate() would flush it once more
+
+    @property
+    def done(self) -> bool:
+        """True once there is a result."""
+        return self._process.poll() is not None
+
+    def wait(self) -> None:
+        """Waits until there is a result."""
+        self._answer = self._answer or self._process.communicate()
+
+    def result(self) -> str:
+        """The run's id; waits for it.
+
+        Raises:
+            ServiceError: MLflow refused, with its own words.
+        """
+        self.wait()
+        assert self._answer is not None
+        out, err = self._answer
+        if self._process.returncode != 0:
+            words = (err.strip() or "no message").splitlines()[-1]
+            raise ServiceError(
+                "MLflow could not open a run", facts={"where": self._uri, "says": words}, fix="--set tracking.uri=URI"
+            )
+        run_id: str = json.loads(out.strip().splitlines()[-1])["run_id"]
+        return run_id
+
+    def complain(self) -> None:
+        """Prints the error that `result` would raise, if there is one."""
+        try:
+            self.result()
+        except ServiceError as problem:
+            print(f"warning: {problem}", file=sys.stderr, flush=True)
+
+
 def open_run(request: TrackingRequest) -> str:
     """Makes store, experiment and run, or sets an existing run going again; returns the run's id.
 
     Raises:
         ServiceError: MLflow refused, with its own words.
     """
-    answer = subprocess.run(
-        [sys.executable, "-m", "orchestrator.tracking"],
-        input=request.model_dump_json(),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},
-        check=False,
-    )
-    if answer.returncode != 0:
-        words = (answer.stderr.strip() or "no message").splitlines()[-1]
-        raise ServiceError(
-            "MLflow could not open a run", facts={"where": request.uri, "says": words}, fix="--set tracking.uri=URI"
-        )
-    run_id: str = json.loads(answer.stdout.strip().splitlines()[-1])["run_id"]
-    return run_id
+    return Opening(request).result()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 import traceback
@@ -100,13 +101,16 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:
         mirror.start()
+    result: dict[str, Any] = {}
     try:
         loop.run()
+        loop.metrics.close()
+        if world.is_main:
+            result = finish(config, task, loop, store, output, seconds=time.monotonic() - started)
     finally:
         loop.metrics.close()
         if world.is_main:
-            mirror.close()
-    result = finish(config, task, loop, store, output, seconds=time.monotonic() - started) if world.is_main else {}
+            mirror.close(completed=bool(result))
     world.barrier()
     distributed.stop()
     return result
@@ -400,4 +404,8 @@ def fail(problem: UserError, output: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # The interpreter takes a second to go away, with handlers gone: a launcher that ends the peers of a rank that was
+    # faster must not turn "saved" into "killed".
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)

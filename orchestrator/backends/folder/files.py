@@ -31,7 +31,9 @@ from train_jobs.config.files import write_text
 
 RESERVE_BYTES = 256 * 1024
 QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of machines in a few
-SUPERVISOR_LOST = "supervisor lost: its process ended without a word (killed, or the machine restarted)"
+SUPERVISOR_LOST = "supervisor lost: "
+MACHINE_RESTARTED = "the machine restarted"
+PROCESS_DIED = "its process ended without a word (killed, or out of memory)"
 
 
 class Attempt(Config):
@@ -132,6 +134,22 @@ class RunFolder:
         """The log of one rank, over all attempts."""
         return self.logs / f"rank-{rank}.log"
 
+    def agent_log(self, node: int) -> Path:
+        """The log of a node's launcher, over all attempts."""
+        return self.logs / f"agent-{node}.log"
+
+    @property
+    def tracking_file(self) -> Path:
+        """Which MLflow run it is; made once that is known."""
+        return self.path / "tracking.json"
+
+    def mirrored(self) -> dict[str, Any]:
+        """The word that a job leaves when MLflow has everything: {run_id, status, bytes}; empty without it."""
+        try:
+            return self.read_json("outputs/mirrored.json")
+        except (OSError, ValueError):
+            return {}
+
     def exits(self, attempt: int) -> Path:
         """Folder of the exit codes of an attempt."""
         return self.path / "exits" / f"attempt-{attempt}"
@@ -141,19 +159,25 @@ class RunFolder:
         document: dict[str, Any] = json.loads((self.path / name).read_text())
         return document
 
+    def stored_state(self) -> LocalState:
+        """state.json as it is."""
+        return LocalState.model_validate_json((self.path / "state.json").read_text())
+
     def read_state(self) -> LocalState:
         """state.json, or what it should say: a run whose lock is free is not running, whatever it says."""
-        path = self.path / "state.json"
-        state = LocalState.model_validate_json(path.read_text())
-        if state.state.terminal or self.locked():
+        state = self.stored_state()
+        if state.state.terminal or self.alive(state):
             return state
-        if state.state == RunState.QUEUED and time.time() - path.stat().st_mtime < QUEUED_SECONDS:
+        age = time.time() - (self.path / "state.json").stat().st_mtime
+        if state.state == RunState.QUEUED and age < QUEUED_SECONDS:
             return state  # its supervisor is only just starting
         # the supervisor may have written its last word and let go of the lock between the two looks
-        state = LocalState.model_validate_json(path.read_text())
+        state = self.stored_state()
         if state.state.terminal:
             return state
-        return state.model_copy(update={"state": RunState.FAILED, "reason": SUPERVISOR_LOST, "exit_code": 1})
+        restarted = state.boot_id is not None and state.boot_id != boot_id()
+        reason = SUPERVISOR_LOST + (MACHINE_RESTARTED if restarted else PROCESS_DIED)
+        return state.model_copy(update={"state": RunState.FAILED, "reason": reason, "exit_code": 1})
 
     def write_state(self, state: LocalState) -> None:
         """Replaces state.json as a whole; frees the reserve first if the disk is full."""
@@ -178,6 +202,14 @@ class RunFolder:
             return False
         return False
 
+    def alive(self, state: LocalState) -> bool:
+        """True while a supervisor lives: it holds the lock, or, on a disk without locks, is the process it says."""
+        if self.locked():
+            return True
+        if state.pid is None or state.pid_started is None or state.boot_id != boot_id():
+            return False
+        return process_started(state.pid) == state.pid_started
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Holds the run's lock; the kernel lets go of it when the process dies, however it dies.
@@ -198,3 +230,22 @@ def _lock(stream: IO[bytes], name: str) -> None:
         except BlockingIOError:
             time.sleep(0.02)
     raise ConflictError(f"run {name} is being supervised already", fix=f"orchestrator status {name}")
+
+
+def boot_id() -> str | None:
+    """What names this boot of this machine; None where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def process_started(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot; None if there is none, or only its remains."""
+    try:
+        # the second field, the command's name in brackets, may hold anything; what counts comes behind it
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, started = fields[0], fields[19]  # proc(5): fields 3 and 22
+    return None if state in "ZX" else int(started)

@@ -1,4 +1,4 @@
-"""What is started for a local run: torchrun's agent, and below it ranks with a log and an exit code each."""
+"""What is started for a local run: torchrun's agents, one a node, and below them ranks with a log and an exit code."""
 
 from __future__ import annotations
 
@@ -74,30 +74,52 @@ def free_port() -> int:
         return port
 
 
-def start_agent(
+def start_agents(
     run: RunFolder, request: LocalRequest, *, attempt: int, tracking: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """Starts torchrun's agent for all ranks of this machine."""
+) -> list[subprocess.Popen[bytes]]:
+    """Starts torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
+
+    Args:
+        tracking: environment variables by which the ranks find the MLflow run.
+    """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
+    common = {**os.environ, **_variables(run, request, exits), **tracking}
+    port = str(request.master_port or free_port())
+    return [_start_agent(run, request, node, port, common) for node in range(request.nodes)]
+
+
+def _start_agent(
+    run: RunFolder, request: LocalRequest, node: int, port: str, common: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", "1", "--node-rank", "0", "--nproc-per-node", str(request.processes_per_node)),
-        *("--master-addr", LOOPBACK, "--master-port", str(request.master_port or free_port())),
+        *("--nnodes", str(request.nodes), "--node-rank", str(node)),
+        *("--nproc-per-node", str(request.processes_per_node)),
+        *("--master-addr", LOOPBACK, "--master-port", port),
         *("--max-restarts", "0", "--no-python", "/bin/sh", "-c", RANK_WRAPPER),
         *request.command,
     ]
-    with (run.logs / "agent-0.log").open("ab") as log:
+    with run.agent_log(node).open("ab") as log:
         return subprocess.Popen(
             command,
             cwd=run.code,
-            env={**os.environ, **_variables(run, request, exits), **tracking},
+            env={**common, **_node_variables(request, node, port)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
+
+
+def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, str]:
+    """What a cluster tells each of its nodes; with several nodes on this machine each gets its part of the GPUs."""
+    found = {"NODE_RANK": str(node), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
+    if request.device == "gpu" and request.nodes > 1:
+        first = node * request.processes_per_node
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + local) for local in range(request.processes_per_node))
+    return found
 
 
 def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, str]:
@@ -120,7 +142,7 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
 
 
 def _die_with_parent() -> None:
-    """A supervisor that is killed takes its agent along: SIGTERM, upon which the ranks save and stop."""
+    """A supervisor that is killed takes its agents along: SIGTERM, upon which the ranks save and stop."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -2,46 +2,33 @@
 
     python -m orchestrator.backends.local.supervisor RUN_FOLDER READY_FD
 
-Writes to READY_FD once it holds the lock. Ends the agent on SIGTERM (`cancel`, or a machine going down) or SIGUSR1 (a
-simulated preemption), reads how each rank ended, starts another attempt where the run allows it, lets the mirror catch
-up, and has the last word in state.json.
+Writes to READY_FD once it holds the lock. Ends the agents on SIGTERM (`cancel`, or a machine going down) or SIGUSR1 (a
+simulated preemption), reads how each rank ended, starts another attempt where the run allows it, sees to it that MLflow
+has everything, and has the last word in state.json.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.backends.folder.files import LocalState, RunFolder
-from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agent
+from orchestrator.backends.folder.backend import last_report
+from orchestrator.backends.folder.files import Attempt, RunFolder, boot_id, process_started
+from orchestrator.backends.local.endings import Ending, ending_of
+from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
+from orchestrator.backends.local.tracked import TrackedRun
 from orchestrator.errors import UserError
 from orchestrator.runs import RunState
-from orchestrator.tracking import TrackingRequest, flatten, open_run
 
-PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
-USAGE_CODE = 2  # wrong input: the next attempt would end alike
-SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM; only then do we lose patience
+PEER_SECONDS = 5.0  # what the other nodes get to say why they end, once one has failed
 POLL_SECONDS = 0.1
-MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ended."""
-
-    state: RunState
-    exit_code: int
-    reason: str | None
-    ranks: dict[int, int]
+LONGEST_PAUSE = 60.0  # seconds between two attempts
 
 
 class Supervisor:
@@ -54,9 +41,11 @@ class Supervisor:
     def __init__(self, run: RunFolder) -> None:
         self.run = run
         self.request = LocalRequest.model_validate(run.read_json("request.json"))
-        self.state = LocalState.model_validate(run.read_json("state.json"))
+        self.state = run.stored_state()
+        self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
         self.asked_to_stop = False
         self.preempted = False
+        self.problem: UserError | None = None
 
     def supervise(self) -> None:
         """All attempts, from the lock to the last word."""
@@ -64,108 +53,125 @@ class Supervisor:
         signal.signal(signal.SIGUSR1, self._note_preemption)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._update(state=RunState.STARTING, started=time.time(), pid=os.getpid())
+        self._update(
+            state=RunState.STARTING,
+            started=time.time(),
+            pid=os.getpid(),
+            pid_started=process_started(os.getpid()),
+            boot_id=boot_id(),
+        )
         kill_leftovers(self.run.path)
-        tracking: dict[str, str] = {}
-        try:
-            tracking = self._open_tracking()
-            check_port(self.request.master_port)
-            ending = self._attempt(tracking)
-            for _ in range(self.request.max_restarts):
-                if not self._worth_another(ending):
-                    break
-                print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
-                self._update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=ending.ranks)
-                ending = self._attempt(tracking)
-        except UserError as problem:
-            print(problem, file=sys.stderr, flush=True)
-            ending = Ending(RunState.FAILED, problem.exit_code, str(problem), {})
-        self._end_tracking(ending, tracking)
+        ending = self._guarded_attempt()
+        for restart in range(self.request.max_restarts):
+            if not ending.worth_another or self._stopped_in_pause(restart):
+                break
+            print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
+            self._update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
+            ending = self._guarded_attempt()
+        self._end_tracking(ending)
         self._update(
             state=ending.state,
             ended=time.time(),
             exit_code=ending.exit_code,
             reason=ending.reason,
-            ranks=ending.ranks,
+            ranks=dict(ending.ranks),
             pid=None,
         )
 
-    def _worth_another(self, ending: Ending) -> bool:
-        """Not after success, not against the user's or the machine's will, and not with input that stays wrong."""
-        return ending.state.resumable and not self.asked_to_stop and ending.exit_code != USAGE_CODE
+    def _stopped_in_pause(self, restart: int) -> bool:
+        """Waits before a restart, longer each time while no attempt gets any further; True if asked to end."""
+        steps = [attempt.step for attempt in self.state.attempts]
+        further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
+        until = time.monotonic() + (0.0 if further else min(2.0**restart, LONGEST_PAUSE))
+        while time.monotonic() < until and not self._stop_requested():
+            time.sleep(POLL_SECONDS)
+        return self._stop_requested()
 
-    def _attempt(self, tracking: dict[str, str]) -> Ending:
-        """Starts the agent, waits for it, reads what became of the ranks."""
+    def _stop_requested(self) -> bool:
+        """Whether the run shall end; the file was perhaps made before there was a process to signal."""
+        self.asked_to_stop |= self.run.cancel_file.exists()
+        return self.asked_to_stop
+
+    def _guarded_attempt(self) -> Ending:
+        """One attempt on the record; what keeps it from starting is an ending too."""
+        attempts = self.state.attempts
+        self._update(attempts=[*attempts, Attempt(started=time.time())])
+        try:
+            ending = self._attempt()
+        except UserError as problem:
+            print(problem, file=sys.stderr, flush=True)
+            ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        record = Attempt(
+            started=self.state.attempts[-1].started,
+            ended=time.time(),
+            state=ending.state,
+            exit_code=ending.exit_code,
+            reason=ending.reason,
+            step=last_report(self.run.metrics).get("step"),
+        )
+        self._update(attempts=[*attempts, record])
+        return ending
+
+    def _attempt(self) -> Ending:
+        """Starts the agents, waits for them, reads what became of the ranks.
+
+        Raises:
+            ConflictError: the port is taken.
+            ServiceError: MLflow could not open a run.
+        """
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()
         self.preempted = False
-        agent = start_agent(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
+        check_port(self.request.master_port)
+        self.tracked.open()
+        variables = self.tracked.variables()
+        agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=variables)
         self._update(state=RunState.RUNNING)
+        self._watch(agents)
+        kill_leftovers(self.run.path)
+        if self.problem is not None:
+            raise self.problem
+        codes = [agent.returncode for agent in agents]
+        return ending_of(
+            self.run,
+            attempt=self.state.attempt,
+            world_size=self.request.world_size,
+            agent_code=next((code for code in codes if code), 0),
+            stopped=self.asked_to_stop or self.preempted,
+        )
+
+    def _watch(self, agents: list[subprocess.Popen[bytes]]) -> None:
+        """Until all agents have ended, of themselves or because they were told to."""
         stopping_since: float | None = None
-        while agent.poll() is None:
-            self.asked_to_stop |= self.run.cancel_file.exists()  # asked before there was a process to signal
-            if (self.asked_to_stop or self.preempted) and stopping_since is None:
-                stopping_since = time.monotonic()
-                agent.terminate()
-            if stopping_since is not None and time.monotonic() - stopping_since > GRACE_SECONDS:
+        failed_since: float | None = None
+        while any(agent.poll() is None for agent in agents):
+            now = time.monotonic()
+            self._look_at_tracking()
+            if failed_since is None and any(agent.returncode for agent in agents):
+                failed_since = now
+            alone = failed_since is not None and now - failed_since > PEER_SECONDS
+            if stopping_since is None and (self._stop_requested() or self.preempted or alone or self.problem):
+                stopping_since = now
+                for agent in agents:
+                    agent.terminate()
+            if stopping_since is not None and now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
-        kill_leftovers(self.run.path)
-        return self._ending(agent.returncode)
 
-    def _ending(self, agent_code: int) -> Ending:
-        """State from the exit codes of all ranks, not from the agent's word."""
-        ranks = read_exits(self.run.exits(self.state.attempt))
-        cancelled = self.run.cancel_file.exists()
-        if len(ranks) == self.request.world_size and not any(ranks.values()):
-            return Ending(RunState.COMPLETED, 0, None, ranks)
-        if cancelled:
-            return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
-        if PREEMPTED_CODE in ranks.values() or self.asked_to_stop or self.preempted:
-            return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
-        first = next((rank for rank, code in ranks.items() if code), None)
-        if first is None:
-            code = agent_code or 1
-            where = self.run.logs / "agent-0.log"
-            return Ending(RunState.FAILED, code, f"the launcher ended with {code} before any rank; see {where}", ranks)
-        return Ending(RunState.FAILED, ranks[first], self._reason(first, ranks[first]), ranks)
+    def _look_at_tracking(self) -> None:
+        """Notes the MLflow run once it is open. A store that refuses it ends the run, before much is spent."""
+        try:
+            if self.tracked.poll():
+                self._update(mlflow_run_id=self.tracked.run_id)
+        except UserError as problem:
+            self.problem = problem
 
-    def _reason(self, rank: int, code: int) -> str:
-        """Why the rank that ended first did so: its own words if it left any; the others only lost their peer."""
-        if code > SIGNALLED:
-            name = signal.Signals(code - SIGNALLED).name
-            return f"rank {rank} was killed by signal {name}; see {self.run.rank_log(rank)}"
-        with suppress(ValueError, KeyError, OSError):
-            return str(json.loads((self.run.outputs / f"error-{rank}.json").read_text())["text"])
-        return f"rank {rank} ended with exit code {code}; see {self.run.rank_log(rank)}"
-
-    def _open_tracking(self) -> dict[str, str]:
-        """Store and MLflow run exist before any rank does; the ranks find them by environment variables."""
-        run_id = open_run(
-            TrackingRequest(
-                uri=self.request.tracking_uri,
-                experiment=self.request.experiment,
-                run_name=self.run.name,
-                params=flatten(self.run.read_json("config.json")),
-                tags=self.run.read_json("tags.json"),
-                run_id=self.state.mlflow_run_id,
-            )
-        )
-        self._update(mlflow_run_id=run_id)
-        return {
-            "MLFLOW_TRACKING_URI": self.request.tracking_uri,
-            "MLFLOW_RUN_ID": run_id,
-            "MLFLOW_EXPERIMENT_NAME": self.request.experiment,
-        }
-
-    def _end_tracking(self, ending: Ending, tracking: dict[str, str]) -> None:
-        """Copies what a killed job left and ends the MLflow run truthfully; failing at it fails nothing else."""
-        if not tracking:
-            return
-        status = MLFLOW_STATUS.get(ending.state, "KILLED")
-        command = [sys.executable, "-m", "train_jobs.mirror", str(self.run.metrics), "--status", status]
-        with (self.run.logs / "mirror.log").open("ab") as log:
-            subprocess.run(command, env={**os.environ, **tracking}, stdout=log, stderr=log, check=False)
+    def _end_tracking(self, ending: Ending) -> None:
+        try:
+            self.tracked.end(ending.state)
+        except UserError as problem:  # the job was over before MLflow answered
+            print(f"warning: {problem}", file=sys.stderr, flush=True)
+        self._update(mlflow_run_id=self.tracked.run_id)
 
     def _update(self, **changes: object) -> None:
         self.state = self.state.model_copy(update=changes)
@@ -176,18 +182,6 @@ class Supervisor:
 
     def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
         self.preempted = True
-
-
-def read_exits(folder: Path) -> dict[int, int]:
-    """Exit codes by rank, the rank that ended first coming first."""
-    if not folder.is_dir():
-        return {}
-    found = sorted(folder.glob("rank-*"), key=lambda path: path.stat().st_mtime_ns)
-    codes = {}
-    for path in found:
-        with suppress(ValueError):  # an empty file: the disk was full
-            codes[int(path.name.removeprefix("rank-"))] = int(path.read_text())
-    return codes
 
 
 def main() -> int:
