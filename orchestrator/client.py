@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends import load_backend
+from orchestrator.backends import load_backend, remember, used_backends
 from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from orchestrator.home import home_folder
@@ -214,12 +214,16 @@ class Orchestrator:
                 },
                 fix=f"orchestrator resume {status.name}",
             )
-        handle = backend.schedule(self.request(plan, new=new), plan)
+        request = self.request(plan, new=new)
+        self._home.mkdir(parents=True, exist_ok=True)
+        remember(backend.name, self._home)
+        handle = backend.schedule(request, plan)
         return Run(backend, handle, created=True)
 
     def runs(self) -> list[RunStatus]:
-        """All runs, the newest first."""
-        return self._default().runs()
+        """All runs of all backends that were used, the newest first."""
+        found = [status for backend in self._backends() for status in backend.runs()]
+        return sorted(found, key=lambda status: status.created, reverse=True)
 
     def attach(self, run: str) -> Run:
         """Finds a run again.
@@ -235,11 +239,23 @@ class Orchestrator:
             backend = load_backend(handle.backend, self._home)
             backend.describe(handle.name)
             return Run(backend, handle)
-        backend = self._default()
-        return Run(backend, Handle(backend.name, _find(run, backend.names())))
+        found = {name: backend for backend in reversed(self._backends()) for name in backend.names()}
+        name = _find(run, found) if run != LAST else self._newest()
+        return Run(found[name], Handle(found[name].name, name))
 
-    def _default(self) -> Backend:
-        return load_backend(self._backend or self._environ.get("ORCHESTRATOR_BACKEND") or "local", self._home)
+    def _backends(self) -> list[Backend]:
+        """Where runs are looked for; of two runs of one name the first backend's is meant."""
+        if self._backend is not None:
+            return [load_backend(self._backend, self._home)]
+        preferred = self._environ.get("ORCHESTRATOR_BACKEND")
+        names = [*([preferred] if preferred else []), *used_backends(self._home)]
+        return [load_backend(name, self._home) for name in dict.fromkeys(names)]
+
+    def _newest(self) -> str:
+        newest = [backend.describe(names[0]) for backend in self._backends() if (names := backend.names())]
+        if not newest:
+            raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
+        return max(newest, key=lambda status: status.created).name
 
     def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
         """Names of runs of this plan's hash, the newest first."""
@@ -255,9 +271,8 @@ class Orchestrator:
         return f"{plan.name}-{number}"
 
 
-def _find(run: str, names: list[str]) -> str:
-    if run == LAST and names:
-        return names[0]
+def _find(run: str, known: Iterable[str]) -> str:
+    names = list(known)
     if run in names:
         return run
     fitting = [name for name in names if name.startswith(run)]

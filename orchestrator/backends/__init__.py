@@ -1,21 +1,33 @@
-"""Where runs go. A backend is found by name and loaded when it is first asked for."""
+"""Where runs go. A backend is found by name and loaded when it is first asked for.
+
+Other packages add theirs by the entry-point group `orchestrator.backends`, NAME = "package.module:Class"; the class is
+called with the user's home folder (docs/backends.md, and an example in docs/example-backend).
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from orchestrator.backends.base import Backend
-from orchestrator.errors import UsageError
+from orchestrator.errors import ServiceError, UsageError
 from train_jobs.config.load import did_you_mean
 
-_BACKENDS = {"local": "orchestrator.backends.local.backend:LocalBackend"}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "orchestrator.backends"
+_OURS = {
+    "debug": "orchestrator.backends.debug.backend:DebugBackend",
+    "local": "orchestrator.backends.local.backend:LocalBackend",
+}
+_USED = "backends"  # file below the home folder: backends of other packages that runs were sent to
 
 
 def backend_names() -> list[str]:
     """Names that `load_backend` knows."""
-    return sorted(_BACKENDS)
+    return sorted({*_OURS, *_installed()})
 
 
 def load_backend(name: str, home: Path) -> Backend:
@@ -23,13 +35,53 @@ def load_backend(name: str, home: Path) -> Backend:
 
     Raises:
         UsageError: there is none of that name.
+        ServiceError: another package's cannot be loaded.
     """
-    if name not in _BACKENDS:
+    if name in _OURS:
+        module, _, kind = _OURS[name].partition(":")
+        return cast(Backend, getattr(import_module(module), kind)(home))
+    found = _installed().get(name)
+    if found is None:
         known = backend_names()
         raise UsageError(
             f"no backend named {name!r}{did_you_mean(name, known)}",
             facts={"known": ", ".join(known)},
-            fix=f"--backend {known[0]}",
+            fix="--backend local",
         )
-    module, _, kind = _BACKENDS[name].partition(":")
-    return cast(Backend, getattr(import_module(module), kind)(home))
+    try:
+        return cast(Backend, found.load()(home))
+    except Exception as problem:  # whatever another package does on import
+        distribution = found.dist.name if found.dist else found.value
+        raise ServiceError(
+            f"the backend {name} cannot be loaded",
+            facts={"where": found.value, "says": f"{type(problem).__name__}: {problem}"},
+            fix=f"pip install --force-reinstall {distribution}",
+        ) from problem
+
+
+def remember(name: str, home: Path) -> None:
+    """Notes that runs were sent to a backend, so that `used_backends` looks there."""
+    if name in _OURS or name in _noted(home):
+        return
+    with (home / _USED).open("a") as stream:
+        stream.write(f"{name}\n")
+
+
+def used_backends(home: Path) -> list[str]:
+    """Backends that may have runs of this user: ours, and others' that runs were sent to and that are still there."""
+    noted = _noted(home)
+    return [*_OURS, *(sorted(set(noted) & set(_installed())) if noted else [])]
+
+
+def _noted(home: Path) -> list[str]:
+    try:
+        return (home / _USED).read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def _installed() -> dict[str, EntryPoint]:
+    """Backends of other packages. Ours keep their names."""
+    from importlib.metadata import entry_points  # 30 ms; nobody pays who uses ours alone
+
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _OURS}

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import yaml
 
-from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
+from orchestrator.backends.base import Backend, LogLine, LogQuery
 from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState, RunStatus
@@ -25,22 +26,6 @@ from train_jobs.config.load import did_you_mean
 
 TAIL_BYTES = 64 * 1024
 FOLLOW_SECONDS = 0.2
-
-
-class FolderRequest(Request):
-    """What every request says whose run is a folder."""
-
-    nodes: int
-    """Machines, or what plays them."""
-    processes_per_node: int
-    """Ranks on each."""
-    tracking_uri: str
-    """MLflow store."""
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the whole job."""
-        return self.nodes * self.processes_per_node
 
 
 class FolderBackend(Backend):

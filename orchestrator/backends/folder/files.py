@@ -1,9 +1,10 @@
-"""The folder of a local run, and who may write what in it.
+"""The folder of a run, and who may write what in it.
 
 RUN/
   spec.yaml plan.json request.json config.json   written once, at submission
   code/            the snapshot that runs
   state.json       written by the supervisor alone (before it, by submission)
+  tracking.json    which MLflow run it is
   lock             held by the supervisor as long as it lives
   cancel           made by whoever asks the run to end
   logs/            rank-0.log ..., agent-0.log, supervisor.log
@@ -29,6 +30,7 @@ from orchestrator.runs import RunState
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 
+RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
 RESERVE_BYTES = 256 * 1024
 QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of machines in a few
 SUPERVISOR_LOST = "supervisor lost: "

@@ -35,7 +35,7 @@ class LocalBackend(FolderBackend):
             ],
             nodes=compute.nodes,
             processes_per_node=compute.processes_per_node,
-            threads=compute.threads_per_process,
+            threads=_threads(plan),
             device=compute.device,
             master_port=compute.master_port,
             max_restarts=plan.spec.max_restarts,
@@ -98,3 +98,10 @@ class LocalBackend(FolderBackend):
                 fix=f"orchestrator resume {run.name}",
             )
         process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
+
+
+def _threads(plan: Plan) -> int:
+    """CPU threads of a rank: what `auto` finds for one machine is shared out over the nodes that it plays."""
+    threads = plan.compute.threads_per_process
+    shared = plan.spec.compute.threads_per_process == "auto"
+    return max(1, threads // plan.compute.nodes) if shared else threads

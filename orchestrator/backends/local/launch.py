@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from orchestrator.backends.folder.backend import FolderRequest
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.files import RUN_VARIABLE, RunFolder
+from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
-RUN_VARIABLE = "ORCHESTRATOR_RUN"  # every process of a run carries its folder
 PR_SET_PDEATHSIG = 1
 
 # The shell appends both streams to one file a rank, and leaves the exit code of a rank that could not leave it itself.
@@ -32,22 +31,8 @@ class LocalRequest(FolderRequest):
 
     command: list[str]
     """The command of each rank."""
-    threads: int
-    """CPU threads of each rank."""
-    device: str
-    """cpu or gpu."""
     master_port: int
     """Rendezvous port on the loopback interface; 0: any free one."""
-    max_restarts: int
-    """How often the supervisor starts a failed or preempted attempt again."""
-    variables: dict[str, str]
-    """Environment variables beyond those of the caller."""
-    snapshot: str
-    """SHA-256 of the code."""
-    experiment: str
-    """MLflow experiment."""
-    token_stores: str
-    """Folder of prepared data, shared by all runs."""
 
 
 def check_port(port: int) -> None:

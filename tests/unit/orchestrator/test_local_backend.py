@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
+from orchestrator.backends.folder.endings import read_exits
 from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.endings import read_exits
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState

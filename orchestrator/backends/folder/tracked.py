@@ -1,4 +1,4 @@
-"""The MLflow run of a local run: opened beside the job's start, so that nobody waits for it, and ended after its end.
+"""The MLflow run of a run: opened beside the job's start, so that nobody waits for it, and ended after its end.
 
 The ranks find it by the file that ORCHESTRATOR_TRACKING names, which is written once the run is open.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.local.launch import LocalRequest
+from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.runs import RunState
 from orchestrator.tracking import Opening, TrackingRequest, flatten
 from train_jobs.config.files import write_text
@@ -27,7 +27,7 @@ class TrackedRun:
         run_id: the MLflow run of earlier attempts; None: there is none yet.
     """
 
-    def __init__(self, run: RunFolder, request: LocalRequest, run_id: str | None) -> None:
+    def __init__(self, run: RunFolder, request: FolderRequest, run_id: str | None) -> None:
         self._run, self._request = run, request
         self._known = run_id is not None
         self.run_id = run_id
@@ -46,6 +46,17 @@ class TrackedRun:
                 run_id=self.run_id,
             )
         )
+
+    def open_now(self) -> None:
+        """Opens the run and waits until it is open.
+
+        Raises:
+            ServiceError: MLflow refused.
+        """
+        self.open()
+        if self._opening is not None:
+            self._opening.wait()
+        self.poll()
 
     def poll(self) -> bool:
         """True once, when a run that there was not before has been opened.

@@ -1,0 +1,53 @@
+"""An example backend: this machine, at the lowest priority, so that whoever sits at it does not notice.
+
+    pip install ./docs/example-backend
+    orchestrator submit pretrain -b polite
+    ORCHESTRATOR_POLITE_LOAD=4 orchestrator submit pretrain -b polite     # refuse above this load average
+
+A backend with machines of its own derives from `orchestrator.backends.base.Backend` and answers every method there. One
+whose runs are folders on this machine, as here, derives from what it changes and says only what differs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.local.launch import LocalRequest
+from orchestrator.errors import CapacityError, UsageError
+from orchestrator.plan import Plan
+from orchestrator.runs import Handle
+from orchestrator.specs import ResolvedCompute
+
+LOAD = "ORCHESTRATOR_POLITE_LOAD"
+
+
+class PoliteBackend(LocalBackend):
+    """Runs below HOME/polite-runs, with `nice` before each rank's command."""
+
+    name = "polite"
+    place = "polite-runs"
+
+    def request(self, plan: Plan, run_name: str) -> LocalRequest:
+        """The local request, its command at the lowest priority. Pure: a dry run prints just this."""
+        request = super().request(plan, run_name)
+        return request.model_copy(update={"command": ["nice", "-n", "19", *request.command]})
+
+    def schedule(self, request: LocalRequest, plan: Plan) -> Handle:
+        """Starts the run, unless the machine is busy."""
+        self.provision(plan.compute)
+        return super().schedule(request, plan)
+
+    def provision(self, compute: ResolvedCompute) -> str:
+        """Looks whether the machine can take a job."""
+        if shutil.which("nice") is None:
+            raise UsageError("the polite backend needs the command nice", fix="--backend local")
+        load, limit = os.getloadavg()[0], float(os.environ.get(LOAD, "inf"))
+        if load > limit:
+            raise CapacityError(
+                "this machine is busy",
+                facts={"load average": f"{load:.2f}", "limit": f"{limit:g} ({LOAD})"},
+                fix="the same command later, or --backend local",
+            )
+        return f"this machine at low priority, load average {load:.2f}"

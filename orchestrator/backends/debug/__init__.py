@@ -1,0 +1,1 @@
+"""Runs inside the process that submits them, where a breakpoint in the training step stops."""

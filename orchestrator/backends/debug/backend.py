@@ -1,0 +1,86 @@
+"""The debug backend: the job in this very process, so that `breakpoint()` in a training step opens a debugger.
+
+    orchestrator submit pretrain -b debug --set train.steps=20
+
+One process, the installed code and not its snapshot, Ctrl-C ends the job; all else is as with `local`.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from orchestrator.backends.debug.session import DebugRequest, DebugSession
+from orchestrator.backends.folder.backend import FolderBackend
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.errors import UsageError
+from orchestrator.plan import Plan
+from orchestrator.runs import Handle
+from orchestrator.specs import ResolvedCompute
+from orchestrator.tracking import default_uri
+
+
+class DebugBackend(FolderBackend):
+    """Runs below HOME/debug-runs. `schedule` and `resume` return when the job has ended."""
+
+    name = "debug"
+    place = "debug-runs"
+
+    def request(self, plan: Plan, run_name: str) -> DebugRequest:
+        """What will run, as one object: pure.
+
+        Raises:
+            UsageError: the job wants more than one process.
+        """
+        compute = plan.compute
+        if compute.world_size != 1:
+            raise UsageError(
+                f"the debug backend runs one process, not {compute.world_size}",
+                fix="--set compute.nodes=1 --set compute.processes_per_node=1",
+            )
+        stores, run = self._home / "token-stores", self._folder(run_name)
+        return DebugRequest(
+            name=run_name,
+            module="train_jobs.pretrain",
+            arguments=[
+                *("--config", str(run.config), "--output", str(run.outputs)),
+                *("--cache", str(stores), "--device", compute.device),
+            ],
+            nodes=1,
+            processes_per_node=1,
+            threads=compute.threads_per_process,
+            device=compute.device,
+            max_restarts=plan.spec.max_restarts,
+            variables=dict(plan.spec.environment.variables),
+            snapshot=plan.snapshot.digest,
+            tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
+            experiment=plan.spec.tracking.experiment,
+            token_stores=str(stores),
+        )
+
+    def schedule(self, request: DebugRequest, plan: Plan) -> Handle:
+        """Makes the run's folder and runs the job to its end.
+
+        Raises:
+            ConflictError: the name is taken.
+            StorageError: the home folder cannot be written; nothing half-made stays.
+        """
+        return self._run(self._make(request, plan))
+
+    def preempt(self, name: str) -> None:
+        """Simulates that the machine is taken away: the job saves and stops."""
+        self._signal(name, signal.SIGUSR1)
+
+    def resume(self, name: str) -> Handle:
+        """Another attempt in the same folder."""
+        run = self._existing(name)
+        self._requeue(run, self._resumable(run))
+        return self._run(run)
+
+    def provision(self, compute: ResolvedCompute) -> str:
+        """This process is there already."""
+        return "this process: nothing to provision"
+
+    def _run(self, run: RunFolder) -> Handle:
+        with run.lock():
+            DebugSession(run).supervise()
+        return Handle(self.name, run.name)

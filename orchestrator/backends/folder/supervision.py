@@ -1,0 +1,135 @@
+"""What a run goes through, from its first attempt to its last word in state.json; how one is made is another's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from types import FrameType
+from typing import ClassVar
+
+from orchestrator.backends.folder.backend import last_report
+from orchestrator.backends.folder.endings import Ending
+from orchestrator.backends.folder.files import Attempt, RunFolder, boot_id, process_started
+from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.tracked import TrackedRun
+from orchestrator.errors import UserError
+from orchestrator.runs import RunState
+
+POLL_SECONDS = 0.1
+LONGEST_PAUSE = 60.0  # seconds between two attempts
+
+
+class Supervision(ABC):
+    """Runs the attempts of a run, until it has ended. Whoever calls `supervise` holds the run's lock.
+
+    Args:
+        run: folder of the run, with request.json and state.json in place.
+    """
+
+    request_kind: ClassVar[type[FolderRequest]]
+    """What its request.json holds."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.request = self.request_kind.model_validate(run.read_json("request.json"))
+        self.state = run.stored_state()
+        self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
+        self.asked_to_stop = False
+        self.preempted = False
+
+    @abstractmethod
+    def attempt(self) -> Ending:
+        """Runs the job once, from whatever checkpoint there is.
+
+        Raises:
+            UserError: it could not be started.
+        """
+
+    def listen(self) -> None:
+        """Hears of a wish to end (SIGTERM) and of a simulated preemption (SIGUSR1)."""
+        signal.signal(signal.SIGTERM, self._note_stop)
+        signal.signal(signal.SIGUSR1, self._note_preemption)
+
+    def supervise(self) -> None:
+        """All attempts, up to the last word."""
+        self.update(
+            state=RunState.STARTING,
+            started=time.time(),
+            pid=os.getpid(),
+            pid_started=process_started(os.getpid()),
+            boot_id=boot_id(),
+        )
+        ending = self._recorded_attempt()
+        for restart in range(self.request.max_restarts):
+            if not ending.worth_another or self._stopped_in_pause(restart):
+                break
+            print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
+            self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
+            ending = self._recorded_attempt()
+        self._end_tracking(ending)
+        self.update(
+            state=ending.state,
+            ended=time.time(),
+            exit_code=ending.exit_code,
+            reason=ending.reason,
+            ranks=dict(ending.ranks),
+            pid=None,
+        )
+
+    def stop_requested(self) -> bool:
+        """Whether the run shall end; the file was perhaps made before there was a process to signal."""
+        self.asked_to_stop |= self.run.cancel_file.exists()
+        return self.asked_to_stop
+
+    def update(self, **changes: object) -> None:
+        """Changes the state, on the disk too."""
+        self.state = self.state.model_copy(update=changes)
+        self.run.write_state(self.state)
+
+    def _stopped_in_pause(self, restart: int) -> bool:
+        """Waits before a restart, longer each time while no attempt gets any further; True if asked to end."""
+        steps = [attempt.step for attempt in self.state.attempts]
+        further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
+        until = time.monotonic() + (0.0 if further else min(2.0**restart, LONGEST_PAUSE))
+        while time.monotonic() < until and not self.stop_requested():
+            time.sleep(POLL_SECONDS)
+        return self.stop_requested()
+
+    def _recorded_attempt(self) -> Ending:
+        """One attempt on the record; what keeps it from starting is an ending too."""
+        earlier = self.state.attempts
+        begun = Attempt(started=time.time())
+        self.update(attempts=[*earlier, begun])
+        self.preempted = False
+        for stale in self.run.outputs.glob("error-*.json"):
+            stale.unlink()
+        try:
+            ending = self.attempt()
+        except UserError as problem:
+            print(problem, file=sys.stderr, flush=True)
+            ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        record = {
+            "ended": time.time(),
+            "state": ending.state,
+            "exit_code": ending.exit_code,
+            "reason": ending.reason,
+            "step": last_report(self.run.metrics).get("step"),
+        }
+        self.update(attempts=[*earlier, begun.model_copy(update=record)])
+        return ending
+
+    def _end_tracking(self, ending: Ending) -> None:
+        try:
+            self.tracked.end(ending.state)
+        except UserError as problem:  # the job was over before MLflow answered
+            print(f"warning: {problem}", file=sys.stderr, flush=True)
+        self.update(mlflow_run_id=self.tracked.run_id)
+
+    def _note_stop(self, signum: int, frame: FrameType | None) -> None:
+        self.asked_to_stop = True
+
+    def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
+        self.preempted = True

@@ -1,0 +1,259 @@
+"""What any backend does. A new one joins BACKENDS and passes, or it is no backend.
+
+Runs are submitted by the command line, as a process of its own: a backend may keep it until the run has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends import load_backend
+from orchestrator.backends.base import Backend, LogQuery
+from orchestrator.client import Orchestrator
+from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.runs import RunState, RunStatus
+from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_spec
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
+BACKENDS = ("local", "debug", "polite")
+STEPS = 300
+LIVE = {"checkpoint": {"every": 50}, "validation": {"every": STEPS}}
+
+
+def live(seed: int) -> dict[str, Any]:
+    """Sections of a run that goes on for a while; another seed is another run."""
+    return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the example backend installed in it, seen by this process and those that it starts."""
+    target = tmp_path_factory.mktemp("site-packages")
+    source = tmp_path_factory.mktemp("example") / "source"
+    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # the build leaves files beside it
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(source)], check=True)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(target), *([before] if before else [])])
+    sys.path.insert(0, str(target))
+    yield target
+    sys.path.remove(str(target))
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def name(request: pytest.FixtureRequest, packages: Path) -> str:
+    """A backend's name."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A home of its own for each backend."""
+    return tmp_path_factory.mktemp(f"home-{name}")
+
+
+@pytest.fixture
+def backend(name: str, home: Path) -> Backend:
+    """The backend, as another process finds it."""
+    return load_backend(name, home)
+
+
+@pytest.fixture(scope="module")
+def module_console(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Console:
+    """The command line with that home."""
+    folder = tmp_path_factory.mktemp("work")
+    write_corpus(folder / "corpus.txt")
+    return Console(home=home, cwd=folder)
+
+
+@pytest.fixture
+def shell(module_console: Console, home: Path, name: str) -> Iterator[Console]:
+    """The same; no process of any run outlives the test."""
+    yield module_console
+    backend = load_backend(name, home)
+    folders = [folder for run in backend.names() if (folder := backend.folder(run)) is not None]
+    left = {pid: command for folder in folders for pid, command in processes_of(folder).items()}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left behind: {left}"
+
+
+def spec_words(console: Console, where: str, /, **sections: Any) -> tuple[str, ...]:
+    text = {"data": {"text": [str(console.cwd / "corpus.txt")]}}
+    write_spec(console.cwd / "job.yaml", **text, **sections)
+    return ("submit", "pretrain", "-f", "job.yaml", "-b", where)
+
+
+@pytest.fixture(scope="module")
+def completed(module_console: Console, name: str) -> RunStatus:
+    """A run that completed."""
+    done = module_console(*spec_words(module_console, name, tags={"team": "nlp"}), "-o", "json")
+    assert done.code == 0, done.err
+    return RunStatus.model_validate(done.json)
+
+
+def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """A run that has taken a few steps, and the command that started it."""
+    before = set(backend.names())
+    command = console.start(*words)
+    run = wait_for(lambda: set(backend.names()) - before or command.poll() is not None, what="the run")
+    assert command.poll() is None, command.communicate()[1]
+    (run,) = run
+    folder = backend.folder(run)
+    assert folder is not None
+    wait_for(lambda: last_step(folder) >= 6, what="step 6")
+    return command, run
+
+
+def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str, home: Path) -> None:
+    words = spec_words(shell, name)
+    shown = shell(*words, "--dry-run", "-o", "json").json["request"]
+    assert shown["name"].startswith("micro-")
+    orchestrator = Orchestrator(home=home, environ={})
+    plan = orchestrator.plan(file=shell.cwd / "job.yaml", overrides={"backend": name})
+    before = sorted(home.rglob("*"))
+    request = orchestrator.request(plan)
+    assert orchestrator.request(plan) == request
+    assert request.model_dump(mode="json") == shown
+    assert sorted(home.rglob("*")) == before
+
+
+def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:
+    status = backend.describe(completed.name)
+    assert status == completed
+    assert status.state == RunState.COMPLETED
+    assert (status.exit_code, status.ranks, status.attempt) == (0, {0: 0}, 1)
+    assert (status.step, status.steps) == (12, 12)
+    assert status.handle == f"{backend.name}://{completed.name}"
+    assert status.tags == {"team": "nlp"}
+    assert status.created <= (status.started or 0) <= (status.ended or 0)
+    assert completed.name in backend.names()
+    assert status in backend.runs()
+    steps = [report["step"] for report in backend.metrics(completed.name) if "train_loss" in report["metrics"]]
+    assert steps == [2, 4, 6, 8, 10, 12]
+    assert backend.result(completed.name)["steps"] == 12
+    plan = backend.plan(completed.name)
+    assert plan["run_hash"] == status.run_hash
+    assert plan["job"]["train"]["steps"] == 12
+
+
+def test_the_log_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:
+    lines = [line.text for line in backend.logs(completed.name, LogQuery())]
+    assert any(line.startswith("exported ") for line in lines)
+    assert [line.text for line in backend.logs(completed.name, LogQuery(follow=True))] == lines
+    assert [line.text for line in backend.logs(completed.name, LogQuery(tail=2))] == lines[-2:]
+    with pytest.raises(NotFoundError):
+        list(backend.logs(completed.name, LogQuery(ranks=(7,))))
+
+
+def test_mlflow_holds_each_metric_once_and_the_truth(backend: Backend, completed: RunStatus) -> None:
+    from mlflow.tracking import MlflowClient
+
+    assert completed.mlflow_run_id is not None
+    client = MlflowClient(tracking_uri=completed.tracking_uri)
+    run = client.get_run(completed.mlflow_run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["orchestrator.handle"] == completed.handle
+    history = client.get_metric_history(completed.mlflow_run_id, "train_loss")
+    assert [metric.step for metric in history] == [2, 4, 6, 8, 10, 12]
+
+
+def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
+    (model,) = backend.download(completed.name, ("model",), tmp_path / "here")
+    assert (model / "model.safetensors").is_file()
+    with pytest.raises(NotFoundError):
+        backend.download(completed.name, ("modle",), tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStatus) -> None:
+    backend.cancel(completed.name)
+    assert backend.describe(completed.name).state == RunState.COMPLETED
+    for order in (backend.preempt, backend.resume, backend.stacks):
+        with pytest.raises(ConflictError):
+            order(completed.name)
+
+
+def test_a_run_that_there_is_not(backend: Backend, tmp_path: Path) -> None:
+    unknown = "no-such-run"
+    questions = (backend.describe, backend.metrics, backend.plan, backend.result, backend.folder)
+    for ask in (*questions, backend.cancel, backend.preempt, backend.resume, backend.stacks, backend.delete):
+        with pytest.raises(NotFoundError):
+            list(found) if (found := ask(unknown)) else None
+    with pytest.raises(NotFoundError):
+        list(backend.logs(unknown, LogQuery()))
+    with pytest.raises(NotFoundError):
+        backend.download(unknown, ("model",), tmp_path)
+
+
+def test_wrong_input_is_a_failed_run_in_its_own_words_and_not_tried_again(
+    shell: Console, backend: Backend, name: str
+) -> None:
+    (shell.cwd / "blank.txt").write_text("\n\n")
+    words = spec_words(shell, name, max_restarts=3)
+    failed = shell(*words, "--data", "blank.txt", "-o", "json")
+    assert failed.code == 2
+    status = failed.json
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 2, 1)
+    assert status["reason"].startswith("error[data]")
+    backend.delete(status["name"])
+    assert status["name"] not in backend.names()
+
+
+def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name: str) -> None:
+    command, run = start(shell, backend, *spec_words(shell, name, **live(1)))
+    status = backend.describe(run)
+    assert status.state == RunState.RUNNING
+    assert not status.state.terminal
+    with pytest.raises(ConflictError):
+        backend.resume(run)
+    with pytest.raises(ConflictError):
+        backend.delete(run)
+    backend.cancel(run)
+    command.communicate(timeout=60)
+    assert command.returncode == 75
+    status = backend.describe(run)
+    assert (status.state, status.reason) == (RunState.CANCELLED, "cancelled")
+    resumed = shell("resume", run, "-o", "json")
+    assert resumed.code == 0, resumed.err
+    assert (resumed.json["state"], resumed.json["attempt"]) == ("completed", 2)
+    assert any("resumed at step" in line.text for line in backend.logs(run, LogQuery()))
+    steps = [report["step"] for report in backend.metrics(run) if "train_loss" in report["metrics"]]
+    assert steps == list(range(2, STEPS + 2, 2))
+
+
+def test_a_preempted_run_starts_again_by_itself(shell: Console, backend: Backend, name: str) -> None:
+    command, run = start(shell, backend, *spec_words(shell, name, **live(2), max_restarts=1))
+    backend.preempt(run)
+    command.communicate(timeout=120)
+    assert command.returncode == 0
+    status = backend.describe(run)
+    assert (status.state, status.attempt) == (RunState.COMPLETED, 2)
+    state = json.loads((Path(str(backend.folder(run))) / "state.json").read_text())
+    assert [attempt["state"] for attempt in state["attempts"]] == ["preempted", "completed"]
+
+
+def test_who_watches_a_run_dies_and_the_run_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
+    command, run = start(shell, backend, *spec_words(shell, name, **live(3)))
+    folder = Path(str(backend.folder(run)))
+    os.kill(json.loads((folder / "state.json").read_text())["pid"], signal.SIGKILL)
+    wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="failed")
+    assert "supervisor lost" in str(backend.describe(run).reason)
+    command.communicate(timeout=60)
+    wait_for(lambda: not processes_of(folder), seconds=45, what="the job followed its supervisor")
+    resumed = shell("resume", run, "-o", "json")
+    assert resumed.code == 0, resumed.err
+    assert backend.describe(run).state == RunState.COMPLETED

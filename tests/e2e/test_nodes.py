@@ -1,0 +1,66 @@
+"""Two nodes on one machine: two launchers that find each other over the loopback, as on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+
+TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
+
+
+def environ(pid: int) -> dict[str, str]:
+    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(word.partition("=")[::2] for word in words if word)
+
+
+def test_two_nodes_train_what_two_processes_train(console: Console, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 40, "log_every": 2})
+    words = ("submit", "pretrain", "-f", "job.yaml", "-o", "json")
+    expected = console(*words, "--processes", "2")
+    assert expected.code == 0, expected.err
+    found = console(*words, *TWO_NODES)
+    assert found.code == 0, found.err
+    assert found.json["ranks"] == {"0": 0, "1": 0}
+    assert {path.name for path in (console.folder(found.json["name"]) / "logs").iterdir()} >= {
+        *("agent-0.log", "agent-1.log", "rank-0.log", "rank-1.log")
+    }
+    one, other = (load_file(Path(done.json["model"]) / "model.safetensors") for done in (expected, found))
+    assert [key for key in one if not torch.equal(one[key], other[key])] == []
+
+
+def test_a_node_that_dies_ends_the_other_and_a_restart_goes_on(console: Console, corpus: Path) -> None:
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 400, "log_every": 2},
+        checkpoint={"every": 10},
+        validation={"every": 400},
+    )
+    submitted = console("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "--max-restarts", "1", "-d", "-o", "json")
+    name = submitted.json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 12, what="step 12")
+    pids = [rank_pid(folder, rank) for rank in (0, 1)]
+    for rank, pid in enumerate(pids):
+        assert pid is not None
+        told = environ(pid)
+        assert (told["NODE_RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) == (str(rank), "0", "2")
+        assert told["MASTER_ADDR"] == "127.0.0.1"
+    agents = [pid for pid, command in processes_of(folder).items() if "--node-rank 1" in command]
+    for pid in (*agents, pids[1]):  # the whole node, as if its power were cut
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    done = console("wait", name, "-o", "json", "--timeout", "3m")
+    assert done.code == 0, done.err
+    assert done.json["attempt"] == 2
+    first = json.loads((folder / "state.json").read_text())["attempts"][0]
+    assert first["state"] == "failed"
+    assert first["step"] >= 12
+    assert "resumed at step" in (folder / "logs" / "rank-0.log").read_text()
