@@ -78,6 +78,8 @@ class RunStatus(Config):
     """When its last attempt ended."""
     attempt: int = 1
     """How often it was started."""
+    warning: str | None = None
+    """What its user should look at: a loss that rises."""
     step: int | None = None
     """Last optimizer step that it reported."""
     steps: int | None = None

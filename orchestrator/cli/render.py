@@ -57,6 +57,8 @@ def status_text(status: RunStatus) -> str:
     if status.reason and status.state != RunState.COMPLETED:
         first, *rest = status.reason.splitlines()
         rows += [("reason", first), *(("", line) for line in rest)]
+    if status.warning:
+        rows.append(("warning", status.warning))
     rows.append(("submitted", when(status.created)))
     if status.started:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))

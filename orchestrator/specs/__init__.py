@@ -3,6 +3,7 @@
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.environment import EnvironmentSpec
 from orchestrator.specs.job import PretrainSpec
+from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
 from orchestrator.specs.tracking import TrackingSpec
 
@@ -11,6 +12,7 @@ __all__ = [
     "ComputeSpec",
     "EnvironmentSpec",
     "Flag",
+    "NotifySpec",
     "PretrainSpec",
     "Resolved",
     "ResolvedCompute",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
+from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.tracking import TrackingSpec
 from train_jobs.config import PretrainConfig
 
@@ -42,6 +43,7 @@ class PretrainSpec(PretrainConfig):
     compute: ComputeSpec = ComputeSpec()
     environment: EnvironmentSpec = EnvironmentSpec()
     tracking: TrackingSpec = TrackingSpec()
+    notify: NotifySpec = NotifySpec()
 
     @property
     def slug(self) -> str:

@@ -54,6 +54,8 @@ class DebugBackend(FolderBackend):
             snapshot=plan.snapshot.digest,
             tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
             experiment=plan.spec.tracking.experiment,
+            notify=plan.spec.notify,
+            steps=plan.job.train.steps,
             token_stores=str(stores),
         )
 

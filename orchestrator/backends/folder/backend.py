@@ -71,6 +71,7 @@ class FolderBackend(Backend):
             started=state.started,
             ended=state.ended,
             attempt=state.attempt,
+            warning=state.warning,
             step=last.get("step"),
             steps=plan["job"]["train"]["steps"],
             ranks=state.ranks,
@@ -157,7 +158,9 @@ class FolderBackend(Backend):
         Raises:
             ConflictError: the name is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
+            UsageError: there is something to tell a webhook, and no address.
         """
+        request.notify.check(os.environ)
         run = self._folder(request.name)
         draft = self._runs / f".{request.name}.{os.getpid()}"
         try:

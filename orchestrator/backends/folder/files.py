@@ -82,6 +82,8 @@ class LocalState(Config):
     """When that process started, in clock ticks since the boot: with the pid, it names one process for good."""
     attempts: list[Attempt] = []  # noqa: RUF012 - pydantic copies defaults
     """Every start of the run, the oldest first; the last one may be going on."""
+    warning: str | None = None
+    """What the supervisor thinks that its user should look at."""
     mlflow_run_id: str | None = None
     """The MLflow run of this run."""
 

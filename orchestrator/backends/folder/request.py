@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.backends.base import Request
+from orchestrator.specs import NotifySpec
 
 
 class FolderRequest(Request):
@@ -26,6 +27,10 @@ class FolderRequest(Request):
     """MLflow store."""
     experiment: str
     """MLflow experiment."""
+    notify: NotifySpec = NotifySpec()
+    """Whom to tell what becomes of it."""
+    steps: int
+    """Optimizer steps that it shall take."""
     token_stores: str
     """Folder of prepared data, shared by all runs."""
 

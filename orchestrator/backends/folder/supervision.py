@@ -15,6 +15,7 @@ from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import Attempt, RunFolder, boot_id, process_started
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.tracked import TrackedRun
+from orchestrator.backends.folder.watch import RunWatch
 from orchestrator.errors import UserError
 from orchestrator.runs import RunState
 
@@ -37,6 +38,8 @@ class Supervision(ABC):
         self.request = self.request_kind.model_validate(run.read_json("request.json"))
         self.state = run.stored_state()
         self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
+        handle = run.read_json("tags.json")["orchestrator.handle"]
+        self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
         self.asked_to_stop = False
         self.preempted = False
 
@@ -78,11 +81,18 @@ class Supervision(ABC):
             ranks=dict(ending.ranks),
             pid=None,
         )
+        self.watch.ended(ending)
 
     def stop_requested(self) -> bool:
         """Whether the run shall end; the file was perhaps made before there was a process to signal."""
         self.asked_to_stop |= self.run.cancel_file.exists()
         return self.asked_to_stop
+
+    def look(self) -> None:
+        """Looks at the job's reports; what is wrong with them goes into the state."""
+        wrong = self.watch.look()
+        if wrong and self.state.warning is None:
+            self.update(warning=wrong)
 
     def update(self, **changes: object) -> None:
         """Changes the state, on the disk too."""
@@ -102,8 +112,9 @@ class Supervision(ABC):
         """One attempt on the record; what keeps it from starting is an ending too."""
         earlier = self.state.attempts
         begun = Attempt(started=time.time())
-        self.update(attempts=[*earlier, begun])
+        self.update(attempts=[*earlier, begun], warning=None)
         self.preempted = False
+        self.watch.begin()
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()
         try:

@@ -66,6 +66,7 @@ class Supervisor(Supervision):
         while any(agent.poll() is None for agent in agents):
             now = time.monotonic()
             problem = problem or self._look_at_tracking()
+            self.look()
             if failed_since is None and any(agent.returncode for agent in agents):
                 failed_since = now
             alone = failed_since is not None and now - failed_since > PEER_SECONDS

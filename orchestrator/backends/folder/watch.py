@@ -1,0 +1,99 @@
+"""What a supervisor tells while it watches: to the state, whether the loss runs away; to the webhook, what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.backends.folder.endings import Ending
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.divergence import LossWatch
+from orchestrator.notify import message, post
+from orchestrator.runs import RunState
+from orchestrator.specs import NotifySpec
+
+LOSS = "train_loss"
+LOOK_SECONDS = 1.0
+EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
+
+
+class RunWatch:
+    """Reads the reports of a run as they come, and tells whom the spec names.
+
+    Args:
+        handle: what messages call the run.
+        notify: whom to tell what.
+    """
+
+    def __init__(self, run: RunFolder, handle: str, notify: NotifySpec, steps: int) -> None:
+        self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
+        self._looked = 0.0
+        self._told = False
+        self.begin()
+
+    def begin(self) -> None:
+        """A new attempt: reports past its checkpoint will be made again."""
+        self._loss = LossWatch()
+        self._offset = 0
+        self._step: int | None = None
+
+    def look(self) -> str | None:
+        """What is wrong with the loss, or None; at most once a second, else it has not looked."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return None
+        self._looked = time.monotonic()
+        wrong = self._read()
+        if wrong and not self._told:
+            self._told = True
+            self._tell("diverging", wrong)
+        return wrong
+
+    def ended(self, ending: Ending) -> None:
+        """Tells how the run ended, and waits until that is told."""
+        if event := EVENTS.get(ending.state):
+            self._read()
+            if thread := self._tell(event, ending.reason):
+                thread.join()
+
+    def _read(self) -> str | None:
+        path = self._run.metrics
+        wrong = None
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            if path.stat().st_size < self._offset:
+                self.begin()  # cut back by a job that resumed
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                wrong = self._take(line) or wrong
+        return wrong
+
+    def _take(self, line: bytes) -> str | None:
+        with suppress(ValueError, KeyError, TypeError):
+            report = json.loads(line)
+            self._step = int(report["step"])
+            if LOSS in report["metrics"]:
+                return self._loss.add(self._step, float(report["metrics"][LOSS]))
+        return None
+
+    def _tell(self, event: Any, reason: str | None) -> threading.Thread | None:
+        """Posts in the background: a webhook that hangs must not keep the run from being watched."""
+        url = os.environ.get(self._notify.variable)
+        if event not in self._notify.on or not url:
+            return None
+        document = message(
+            run=self._run.name,
+            handle=self._handle,
+            event=event,
+            reason=reason,
+            step=self._step,
+            steps=self._steps,
+        )
+        thread = threading.Thread(target=post, args=(url, document), name="webhook")
+        thread.start()
+        return thread

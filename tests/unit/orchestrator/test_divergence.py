@@ -1,0 +1,36 @@
+"""When a loss is said to run away, and when not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orchestrator.divergence import RISE, WINDOW, LossWatch
+
+
+def watch(losses: list[float]) -> list[str | None]:
+    """What is said after each report."""
+    loss_watch = LossWatch()
+    return [loss_watch.add(10 * (index + 1), loss) for index, loss in enumerate(losses)]
+
+
+def test_a_falling_loss_with_a_spike_is_left_alone() -> None:
+    losses = [9.0 - 0.1 * index for index in range(30)]
+    losses[12] = losses[20] = 15.0
+    assert watch(losses) == [None] * 30
+
+
+def test_a_slow_rise_below_the_threshold_is_left_alone() -> None:
+    assert watch([5.0] * 10 + [5.0 + RISE] * 10) == [None] * 20
+
+
+def test_a_loss_that_rises_and_stays_is_told_with_where_it_was_best() -> None:
+    said = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
+    assert said[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median is still the old one
+    assert said[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_told_at_once(loss: float) -> None:
+    assert watch([loss]) == [f"the loss of step 10 is {loss}"]

@@ -1,0 +1,145 @@
+"""The webhook, against a real server on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import notify
+from orchestrator.backends.folder.endings import Ending
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.watch import RunWatch
+from orchestrator.errors import UsageError
+from orchestrator.notify import message, post
+from orchestrator.runs import RunState
+from orchestrator.specs import NotifySpec
+
+SECRET = "services/T0/B0/secret"
+
+
+@dataclass
+class Server:
+    """Keeps what it is told; answers `codes` in turn, then 200."""
+
+    url: str
+    codes: list[int] = field(default_factory=list)
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            code = found.codes.pop(0) if found.codes else 200
+            if code == 200:
+                assert self.headers["Content-Type"] == "application/json"
+                found.told.append(json.loads(body))
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = Server(f"http://127.0.0.1:{httpd.server_address[1]}/{SECRET}")
+    thread = threading.Thread(target=httpd.serve_forever)
+    thread.start()
+    yield found
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "PAUSE_SECONDS", 0.0)
+
+
+def document() -> dict[str, Any]:
+    return message(run="r-1", handle="local://r-1", event="failed", reason="rank 1 died\nmore", step=7, steps=10)
+
+
+def test_the_message_says_what_happened_and_what_to_type() -> None:
+    assert document()["text"] == "r-1 failed at step 7 of 10: rank 1 died\norchestrator resume r-1"
+    done = message(run="r-1", handle="local://r-1", event="completed", reason=None, step=10, steps=10)
+    assert done["text"] == "r-1 completed at step 10 of 10\norchestrator report r-1"
+
+
+def test_a_server_that_fails_is_asked_again(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.codes[:] = [500, 503]
+    assert post(server.url, document())
+    assert server.told == [document()]
+    assert capsys.readouterr().err.count("warning") == 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/" + SECRET, "not-a-url/" + SECRET])
+def test_an_address_that_does_not_answer_is_told_and_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not post(url, document())
+    err = capsys.readouterr().err
+    assert err.count("warning") == notify.TRIES
+    assert SECRET not in err
+
+
+def test_an_address_is_needed() -> None:
+    NotifySpec().check({})
+    NotifySpec(on=["failed"]).check({"ORCHESTRATOR_WEBHOOK": "http://x"})
+    for environ in ({"ORCHESTRATOR_WEBHOOK": "http://x"}, {"HOOK": "file:///etc/passwd"}):
+        with pytest.raises(UsageError, match="HOOK holds no address"):
+            NotifySpec(on=["failed"], variable="HOOK").check(environ)
+
+
+def run_watch(tmp_path: Path, *events: str) -> RunWatch:
+    run = RunFolder(tmp_path / "r-1")
+    run.outputs.mkdir(parents=True)
+    return RunWatch(run, "local://r-1", NotifySpec(on=list(events)), steps=100)  # type: ignore[arg-type]
+
+
+def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
+    with (tmp_path / "r-1" / "outputs" / "metrics.jsonl").open("a") as stream:
+        for step, loss in enumerate(losses, start=first):
+            stream.write(json.dumps({"step": step, "time": 0.0, "metrics": {"train_loss": loss}}) + "\n")
+
+
+def test_divergence_is_told_once_and_the_end_with_its_step(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
+    monkeypatch.setattr("orchestrator.backends.folder.watch.LOOK_SECONDS", 0.0)
+    watch = run_watch(tmp_path, "diverging", "failed")
+    assert watch.look() is None  # nothing reported yet
+    report(tmp_path, *[5.0] * 6)
+    assert watch.look() is None
+    report(tmp_path, *[9.0] * 6, first=7)
+    assert "the loss rises" in str(watch.look())
+    report(tmp_path, 9.5, first=13)
+    assert "the loss rises" in str(watch.look())
+    watch.ended(Ending(RunState.FAILED, 1, "rank 0 ended"))
+    assert [(told["event"], told["step"]) for told in server.told] == [("diverging", 12), ("failed", 13)]
+
+
+def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
+    watch = run_watch(tmp_path, "completed")
+    watch.ended(Ending(RunState.FAILED, 1, "rank 0 ended"))
+    watch.ended(Ending(RunState.CANCELLED, 75, "cancelled"))
+    assert server.told == []
+    watch.ended(Ending(RunState.COMPLETED, 0, None))
+    assert [told["event"] for told in server.told] == ["completed"]
+
+
+def test_a_file_that_a_resumed_job_cut_back_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.backends.folder.watch.LOOK_SECONDS", 0.0)
+    watch = run_watch(tmp_path)
+    report(tmp_path, *[5.0] * 6, *[9.0] * 6)
+    assert watch.look() is not None
+    (tmp_path / "r-1" / "outputs" / "metrics.jsonl").write_text("")
+    report(tmp_path, *[5.0] * 6)
+    assert watch.look() is None
