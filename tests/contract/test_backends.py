@@ -53,7 +53,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["PYTHONPATH"] = before
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=BACKENDS, ids=BACKENDS)
 def name(request: pytest.FixtureRequest, packages: Path) -> str:
     """A backend's name."""
     return str(request.param)
@@ -116,6 +116,12 @@ def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.P
     assert folder is not None
     wait_for(lambda: last_step(folder) >= 6, what="step 6")
     return command, run
+
+
+def mlflow_status(status: RunStatus) -> str:
+    from mlflow.tracking import MlflowClient
+
+    return str(MlflowClient(tracking_uri=status.tracking_uri).get_run(status.mlflow_run_id).info.status)
 
 
 def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str, home: Path) -> None:
@@ -213,8 +219,10 @@ def test_wrong_input_is_a_failed_run_in_its_own_words_and_not_tried_again(
     assert status["name"] not in backend.names()
 
 
+@pytest.mark.live
 def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name: str) -> None:
-    command, run = start(shell, backend, *spec_words(shell, name, **live(1)))
+    words = spec_words(shell, name, **live(1))
+    command, run = start(shell, backend, *words)
     status = backend.describe(run)
     assert status.state == RunState.RUNNING
     assert not status.state.terminal
@@ -227,14 +235,21 @@ def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name:
     assert command.returncode == 75
     status = backend.describe(run)
     assert (status.state, status.reason) == (RunState.CANCELLED, "cancelled")
+    assert mlflow_status(status) == "KILLED"
+    again = shell(*words)
+    assert (again.code, again.out) == (1, "")
+    assert f"orchestrator resume {run}" in again.err
+    assert "--new" in again.err
     resumed = shell("resume", run, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert (resumed.json["state"], resumed.json["attempt"]) == ("completed", 2)
+    assert mlflow_status(backend.describe(run)) == "FINISHED"
     assert any("resumed at step" in line.text for line in backend.logs(run, LogQuery()))
     steps = [report["step"] for report in backend.metrics(run) if "train_loss" in report["metrics"]]
     assert steps == list(range(2, STEPS + 2, 2))
 
 
+@pytest.mark.live
 def test_a_preempted_run_starts_again_by_itself(shell: Console, backend: Backend, name: str) -> None:
     command, run = start(shell, backend, *spec_words(shell, name, **live(2), max_restarts=1))
     backend.preempt(run)
@@ -246,6 +261,7 @@ def test_a_preempted_run_starts_again_by_itself(shell: Console, backend: Backend
     assert [attempt["state"] for attempt in state["attempts"]] == ["preempted", "completed"]
 
 
+@pytest.mark.live
 def test_who_watches_a_run_dies_and_the_run_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     command, run = start(shell, backend, *spec_words(shell, name, **live(3)))
     folder = Path(str(backend.folder(run)))

@@ -1,0 +1,46 @@
+"""Pain 7: a node of low priority is taken away, the job fails, what it wrote is lost.
+
+Here its checkpoints stay, the run is started again by itself, and eviction can be tried at home.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
+
+
+def test_an_evicted_run_goes_on_by_itself_and_so_does_one_that_lost_a_rank(console: Console, corpus: Path) -> None:
+    """Two restarts are allowed: a simulated eviction takes one, a killed rank the other."""
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 400},
+        checkpoint={"every": 50},
+        validation={"every": 400},
+    )
+    done = console("submit", "pretrain", "-f", "job.yaml", "--max-restarts", "2", "-d", "-o", "json")
+    name = done.json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 6, what="step 6")
+    assert console("preempt", name).out == f"local://{name}\n"
+    wait_for(lambda: console("status", name, "-o", "json").json["attempt"] == 2, what="the second attempt")
+    os.kill(wait_for(lambda: rank_pid(folder, 0), what="its rank"), signal.SIGKILL)
+    attached = console("attach", name, "-o", "json")
+    assert attached.code == 0, attached.err
+    assert attached.json["state"] == "completed"
+    assert attached.json["attempt"] == 3
+    attempts = json.loads((folder / "state.json").read_text())["attempts"]
+    assert [(attempt["state"], attempt["exit_code"]) for attempt in attempts] == [
+        ("preempted", 75),
+        ("failed", 137),
+        ("completed", 0),
+    ]
+    steps = [attempt["step"] for attempt in attempts]
+    assert steps[0] >= 6
+    assert steps[2] == 400
+    assert (folder / "logs" / "rank-0.log").read_text().count("resumed at step") >= 1
+    assert console("preempt", name).code == 1

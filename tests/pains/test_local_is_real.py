@@ -1,0 +1,61 @@
+"""Pains 12 and 15: the local mode is something else than the real one; each rank opens an MLflow run of its own.
+
+Here a local run is torchrun with the variables, files and weights that torchrun by hand has, and one MLflow run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+from safetensors.torch import load_file
+
+from tests.conftest import Console, write_corpus, write_spec
+
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+
+
+@pytest.fixture(scope="module")
+def submitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, Path]:
+    """A run with two processes."""
+    folder = tmp_path_factory.mktemp("real")
+    console = Console(home=folder / "home", cwd=folder)
+    write_spec(folder / "job.yaml", data={"text": [str(write_corpus(folder / "corpus.txt"))]})
+    done = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-o", "json")
+    assert done.code == 0, done.err
+    return console, console.folder(done.json["name"])
+
+
+def test_the_same_torchrun_by_hand_trains_the_same_weights(submitted: tuple[Console, Path], tmp_path: Path) -> None:
+    _, run = submitted
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "train_jobs.pretrain", "--config", str(run / "config.json"), "--output", str(tmp_path / "out")),
+    ]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "ORCHESTRATOR_"))}
+    environ = {**clean, "PYTHONPATH": str(run / "code"), "OMP_NUM_THREADS": "1"}
+    by_hand = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert by_hand.returncode == 0, by_hand.stderr
+    one, other = (load_file(folder / "model" / "model.safetensors") for folder in (run / "outputs", tmp_path / "out"))
+    assert one.keys() == other.keys()
+    assert [key for key in one if not torch.equal(one[key], other[key])] == []
+    ours = {path.name for path in (run / "outputs").iterdir()} - {"mirrored.json"}
+    assert ours == {path.name for path in (tmp_path / "out").iterdir()} - {"token-stores"}
+
+
+def test_two_ranks_have_one_mlflow_run(submitted: tuple[Console, Path]) -> None:
+    console, run = submitted
+    client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments)
+    assert [mlflow_run.info.run_name for mlflow_run in found] == [run.name]
+    assert found[0].info.status == "FINISHED"
+    reported = [json.loads(line)["step"] for line in (run / "outputs" / "metrics.jsonl").read_text().splitlines()]
+    history = client.get_metric_history(found[0].info.run_id, "train_loss")
+    assert sorted(metric.step for metric in history) == sorted(set(reported))
