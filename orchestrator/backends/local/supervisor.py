@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.times import LogClock
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agent
 from orchestrator.errors import UserError
 from orchestrator.runs import RunState
@@ -55,6 +56,7 @@ class Supervisor:
         self.run = run
         self.request = LocalRequest.model_validate(run.read_json("request.json"))
         self.state = LocalState.model_validate(run.read_json("state.json"))
+        self.log_clock = LogClock(run.logs)
         self.asked_to_stop = False
         self.preempted = False
 
@@ -109,6 +111,7 @@ class Supervisor:
                 agent.terminate()
             if stopping_since is not None and time.monotonic() - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
+            self.log_clock.note()
             time.sleep(POLL_SECONDS)
         kill_leftovers(self.run.path)
         return self._ending(agent.returncode)
