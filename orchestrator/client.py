@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import load_backend, remember, used_backends
-from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
+from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan
@@ -57,9 +57,47 @@ class Run:
         """How it stands now."""
         return self._backend.describe(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int | None = 0) -> Iterator[LogLine]:
-        """Lines of one rank's log, or with None of all; with `follow`, until the run has ended."""
-        return self._backend.logs(self.name, LogQuery(ranks=None if rank is None else (rank,), follow=follow))
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | Collection[int] = (),
+        all_ranks: bool = False,
+        node: int | None = None,
+        launcher: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | re.Pattern[str] | None = None,
+    ) -> Iterator[LogLine]:
+        """Lines of its logs, of several in the order of their time, to the second; `orchestrator logs` as Python.
+
+        Args:
+            follow: go on until the run has ended.
+            rank: of these ranks. Without any, `all_ranks`, `node` and `launcher`: of rank 0.
+            all_ranks: of all ranks.
+            node: of the ranks of this machine.
+            launcher: of what starts the ranks and watches them.
+            tail: of what there is already, only the last so many lines of each log.
+            since: only lines written after this time, seconds since the epoch.
+            grep: only lines in which this regular expression is found.
+
+        Raises:
+            NotFoundError: there is no such rank or node.
+        """
+        query = LogQuery(
+            ranks=choose_ranks((rank,) if isinstance(rank, int) else rank, all_ranks, node=node, launcher=launcher),
+            node=node,
+            launcher=launcher,
+            follow=follow,
+            tail=tail,
+            since=since,
+            grep=None if grep is None else re.compile(grep),
+        )
+        return self._backend.logs(self.name, query)
+
+    def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
+        """Lines of its logs in blocks, as they were written: for gigabytes of them."""
+        return self._backend.log_blocks(self.name, query)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What the job reported: {step, time, metrics}."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import select
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cli.render import LogPrinter, next_commands
+from orchestrator.backends.base import LogQuery
+from orchestrator.cli.render import LogPrinter, duration, next_commands
 from orchestrator.errors import Interrupted
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
+
+QUIET_SECONDS = 10.0  # then a follower says that it is still there
+BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two beats, on a terminal and in a file
 
 
 @contextmanager
@@ -33,11 +40,75 @@ def leaving_alone(run: Run) -> Iterator[None]:
         raise problem from None
 
 
-def follow_log(run: Run, stream: TextIO, *, rank: int = 0, follow: bool = True) -> None:
-    """Prints a rank's log; progress lines stay in place on a terminal."""
-    printer = LogPrinter(stream)
+def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
+    """Prints logs as they come, with signs of life on stderr while it follows; False if there was nothing to print.
+
+    Raises:
+        BrokenPipeError: nobody reads `stream` any more.
+    """
+    printer, heartbeat, anything = LogPrinter(stream, labels=query.several), Heartbeat(run, sys.stderr), False
     try:
-        for line in run.logs(follow=follow, rank=rank):
-            printer.line(line.text)
+        for block in run.log_blocks(query):
+            if block.data:
+                anything = True
+                heartbeat.clear()
+                printer.block(block)
+            elif _reader_left(stream):  # `logs -f | head`
+                raise BrokenPipeError
+            elif not printer.in_place:  # a progress line is a sign of life itself
+                heartbeat.beat()
+        printer.end()
     finally:
-        printer.close()
+        printer.leave_line()
+        heartbeat.clear()
+    return anything
+
+
+class Heartbeat:
+    """Says that a run that prints nothing is being followed all the same: in place on a terminal, else rarely.
+
+    Args:
+        run: which one.
+        stream: where to.
+    """
+
+    def __init__(self, run: Run, stream: TextIO) -> None:
+        self._run = run
+        self._stream = stream
+        self._live = stream.isatty()
+        self._shown = False
+        self._quiet_since = time.monotonic()
+        self._due = self._quiet_since + QUIET_SECONDS
+
+    def beat(self) -> None:
+        """There is nothing new."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        status = self._run.status()
+        step = f" at step {status.step} of {status.steps}" if status.step is not None else ""
+        text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
+        self._shown = self._live  # before it is: Ctrl-C may come in between, and what stands there is to go
+        self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
+        self._stream.flush()
+        self._due = now + (BEAT_SECONDS if self._live else BEAT_SECONDS_ELSEWHERE)
+
+    def clear(self) -> None:
+        """Makes way for what there is."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+        self._quiet_since = time.monotonic()
+        self._due = self._quiet_since + QUIET_SECONDS
+
+
+def _reader_left(stream: TextIO) -> bool:
+    """True if the other end of a pipe is closed, which writing would only tell with the next line."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a stream of Python's own
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

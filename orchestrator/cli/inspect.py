@@ -1,9 +1,8 @@
-"""list, status, logs, report: looking at runs."""
+"""list, status, report: looking at runs."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ def add_verbs(verbs: Any) -> None:
     add_run(status)
     add_output(status)
     status.set_defaults(run=run_status)
-    logs = verbs.add_parser("logs", help="the log of a run", description="The log of one rank of a run.")
-    add_run(logs)
-    logs.add_argument(
-        "-f", "--follow", action="store_true", help="until the run has ended; Ctrl-C leaves the job alone"
-    )
-    logs.add_argument("--rank", type=int, default=0, help="which process (default: 0)")
-    logs.set_defaults(run=run_logs)
     report = verbs.add_parser("report", help="a page with the curves", description="One self-contained HTML page.")
     add_run(report)
     report.add_argument("--to", type=Path, metavar="FILE", help="where to write it (default: in the run's folder)")
@@ -70,17 +62,6 @@ def run_status(arguments: argparse.Namespace) -> int:
         return 0
     print(status_text(status), flush=True)
     next_commands(status)
-    return 0
-
-
-def run_logs(arguments: argparse.Namespace) -> int:
-    """Prints a log."""
-    from orchestrator.cli.follow import follow_log, leaving_alone
-    from orchestrator.client import Orchestrator
-
-    run = Orchestrator().attach(arguments.name)
-    with leaving_alone(run):
-        follow_log(run, sys.stdout, rank=arguments.rank, follow=arguments.follow)
     return 0
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.runs import RunState, RunStatus
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import LogBlock
 
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80
@@ -122,25 +126,67 @@ def duration(seconds: float) -> str:
 
 
 class LogPrinter:
-    """Log lines as they come; progress lines stay in place on a terminal."""
+    """Blocks of logs as they come. Progress lines of a single log stay in place on a terminal.
 
-    def __init__(self, stream: TextIO) -> None:
+    What is not for a terminal goes past Python's buffers: as fast as it can be read, and nothing is left to be flushed
+    to a reader who does not read when Ctrl-C comes.
+
+    Args:
+        stream: where to.
+        labels: say in front of each line who wrote it.
+    """
+
+    def __init__(self, stream: TextIO, *, labels: bool = False) -> None:
         self._stream = stream
-        self._live = stream.isatty()
-        self._open = False
+        self._labels = labels
+        self._live = stream.isatty() and not labels
+        self._unfinished: str | None = None  # whose line waits for its end
+        self.in_place = False  # the cursor is behind a progress line
 
-    def line(self, text: str) -> None:
-        """Prints one line."""
-        if self._live and text.startswith(PROGRESS_PREFIX):
+    def block(self, block: LogBlock) -> None:
+        """Prints lines."""
+        if self._live:
+            for line in block.lines():
+                self._line(line.text)
+            return
+        label, data = block.source.label, block.data
+        if self._labels:
+            mark = f"[{label}] ".encode()
+            data = data[:-1].replace(b"\n", b"\n" + mark) + data[-1:]
+            data = data if self._unfinished == label else mark + data
+        if self._unfinished not in (None, label):
+            data = b"\n" + data
+        self._write(data)
+        self._unfinished = None if data.endswith(b"\n") else label
+
+    def end(self) -> None:
+        """Nothing more comes: ends a last line that has no end."""
+        if self._unfinished is not None:
+            self._write(b"\n")
+
+    def leave_line(self) -> None:
+        """Ends a progress line."""
+        if self.in_place:
+            self._stream.write("\n")
+            self._stream.flush()
+            self.in_place = False
+
+    def _line(self, text: str) -> None:
+        if text.startswith(PROGRESS_PREFIX):
             self._stream.write(f"\r\x1b[K{text}")
-            self._open = True
+            self.in_place = True
         else:
-            self.close()
+            self.leave_line()
             self._stream.write(text + "\n")
         self._stream.flush()
 
-    def close(self) -> None:
-        """Ends a progress line."""
-        if self._open:
-            self._stream.write("\n")
-            self._open = False
+    def _write(self, data: bytes) -> None:
+        self._stream.flush()
+        try:
+            descriptor = self._stream.fileno()
+        except OSError:  # a stream of Python's own, as in a notebook
+            self._stream.write(data.decode(errors="replace"))
+            return
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]

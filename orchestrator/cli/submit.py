@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import Plan
 
 KINDS = ("pretrain",)
+ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
 def add_verbs(verbs: Any) -> None:
@@ -136,12 +137,15 @@ def finish(run: Run, style: str, *, follow: bool) -> int:
     Raises:
         Interrupted: Ctrl-C; the job goes on.
     """
-    from orchestrator.cli.follow import follow_log, leaving_alone
-    from orchestrator.cli.render import next_commands, print_document, status_text
+    from orchestrator.backends.base import LogQuery
+    from orchestrator.cli.follow import leaving_alone, print_logs
+    from orchestrator.cli.render import hint, next_commands, print_document, status_text
 
     if follow and not run.status().state.terminal:
+        if not run.created:
+            hint(f"from its last {ATTACH_LINES} lines on; all of them: orchestrator logs {run.name}")
         with leaving_alone(run):
-            follow_log(run, sys.stderr)
+            print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
             run.wait()
     status = run.status()
     if style != "text":

@@ -118,6 +118,11 @@ def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.P
     return command, run
 
 
+def log_lines(backend: Backend, name: str, query: LogQuery) -> list[str]:
+    """Texts of a run's log."""
+    return [line.text for block in backend.logs(name, query) for line in block.lines()]
+
+
 def mlflow_status(status: RunStatus) -> str:
     from mlflow.tracking import MlflowClient
 
@@ -157,10 +162,10 @@ def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus)
 
 
 def test_the_log_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:
-    lines = [line.text for line in backend.logs(completed.name, LogQuery())]
+    lines = log_lines(backend, completed.name, LogQuery())
     assert any(line.startswith("exported ") for line in lines)
-    assert [line.text for line in backend.logs(completed.name, LogQuery(follow=True))] == lines
-    assert [line.text for line in backend.logs(completed.name, LogQuery(tail=2))] == lines[-2:]
+    assert log_lines(backend, completed.name, LogQuery(follow=True)) == lines
+    assert log_lines(backend, completed.name, LogQuery(tail=2)) == lines[-2:]
     with pytest.raises(NotFoundError):
         list(backend.logs(completed.name, LogQuery(ranks=(7,))))
 
@@ -244,7 +249,7 @@ def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name:
     assert resumed.code == 0, resumed.err
     assert (resumed.json["state"], resumed.json["attempt"]) == ("completed", 2)
     assert mlflow_status(backend.describe(run)) == "FINISHED"
-    assert any("resumed at step" in line.text for line in backend.logs(run, LogQuery()))
+    assert any("resumed at step" in line for line in log_lines(backend, run, LogQuery()))
     steps = [report["step"] for report in backend.metrics(run) if "train_loss" in report["metrics"]]
     assert steps == list(range(2, STEPS + 2, 2))
 

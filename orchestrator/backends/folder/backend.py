@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import yaml
 
-from orchestrator.backends.base import Backend, LogLine, LogQuery
+from orchestrator.backends.base import Backend, LogBlock, LogQuery
 from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.logs import choose_sources, read_logs
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.plan import Plan
@@ -25,7 +26,6 @@ from train_jobs.config.files import write_text
 from train_jobs.config.load import did_you_mean
 
 TAIL_BYTES = 64 * 1024
-FOLLOW_SECONDS = 0.2
 
 
 class FolderBackend(Backend):
@@ -95,18 +95,10 @@ class FolderBackend(Backend):
         folders = [path for path in self._runs.iterdir() if (path / "request.json").is_file() and path.name[0] != "."]
         return [path.name for path in sorted(folders, key=lambda p: (p / "request.json").stat().st_mtime_ns)[::-1]]
 
-    def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        """Lines of the ranks' logs."""
+    def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
+        """Lines of the logs, in blocks."""
         run = self._existing(name)
-        request = run.read_json("request.json")
-        world_size = request["nodes"] * request["processes_per_node"]
-        (rank,) = query.ranks or (0,)
-        if not 0 <= rank < world_size:
-            raise NotFoundError(f"run {name} has no rank {rank}", facts={"ranks": f"0 to {world_size - 1}"})
-        return (
-            LogLine(text, rank, rank // request["processes_per_node"])
-            for text in _lines(run, run.rank_log(rank), follow=query.follow)
-        )
+        return read_logs(run, choose_sources(run, query), query)
 
     def metrics(self, name: str) -> Iterator[dict[str, Any]]:
         """Reports from the job's own file."""
@@ -272,25 +264,3 @@ def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
         "orchestrator.snapshot": plan.snapshot.digest,
         "orchestrator.data": plan.data.sha256,
     }
-
-
-def _lines(run: RunFolder, path: Path, *, follow: bool) -> Iterator[str]:
-    """Lines of a growing file; with `follow`, until the run has ended and everything is read."""
-    while follow and not path.exists() and not run.read_state().state.terminal:
-        time.sleep(FOLLOW_SECONDS)
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        rest = ""
-        while True:
-            ended = not follow or run.read_state().state.terminal
-            while chunk := stream.readline():
-                rest += chunk
-                if rest.endswith("\n"):
-                    yield rest[:-1]
-                    rest = ""
-            if ended:
-                if rest:
-                    yield rest
-                return
-            time.sleep(FOLLOW_SECONDS)

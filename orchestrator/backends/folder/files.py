@@ -7,7 +7,7 @@ RUN/
   tracking.json    which MLflow run it is
   lock             held by the supervisor as long as it lives
   cancel           made by whoever asks the run to end
-  logs/            rank-0.log ..., agent-0.log, supervisor.log
+  logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; beside each its .times (see times.py)
   exits/           what each rank of an attempt ended with
   outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json
   reserve          bytes set aside so that a full disk can still be reported

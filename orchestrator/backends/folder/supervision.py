@@ -14,6 +14,7 @@ from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import Attempt, RunFolder, boot_id, process_started
 from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.times import LogClock
 from orchestrator.backends.folder.tracked import TrackedRun
 from orchestrator.backends.folder.watch import RunWatch
 from orchestrator.errors import UserError
@@ -40,6 +41,7 @@ class Supervision(ABC):
         self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
         handle = run.read_json("tags.json")["orchestrator.handle"]
         self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
+        self.log_clock = LogClock(run.logs)
         self.asked_to_stop = False
         self.preempted = False
 
@@ -89,7 +91,8 @@ class Supervision(ABC):
         return self.asked_to_stop
 
     def look(self) -> None:
-        """Looks at the job's reports; what is wrong with them goes into the state."""
+        """Notes how far the logs are, and looks at the job's reports; what is wrong with them goes into the state."""
+        self.log_clock.note()
         wrong = self.watch.look()
         if wrong and self.state.warning is None:
             self.update(warning=wrong)

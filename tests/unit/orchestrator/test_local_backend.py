@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,12 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
+from orchestrator.backends.folder.files import QUEUED_SECONDS, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState
-
-
-def make_run(home: Path, name: str, state: RunState = RunState.COMPLETED, *, age: float = 0.0) -> RunFolder:
-    """A run folder as submission leaves it, `age` seconds ago."""
-    run = RunFolder(home / "runs" / name)
-    run.outputs.mkdir(parents=True)
-    run.logs.mkdir()
-    plan = {"job": {"train": {"steps": 100}}, "run_hash": "0123abcd", "spec": {"tags": {"a": "b"}}}
-    (run.path / "plan.json").write_text(json.dumps(plan))
-    (run.path / "request.json").write_text(
-        json.dumps({"tracking_uri": "sqlite:////x.db", "nodes": 1, "processes_per_node": 2})
-    )
-    (run.path / "lock").touch()
-    run.write_state(LocalState(state=state, created=1000.0))
-    for path in (run.path / "request.json", run.path / "state.json"):
-        os.utime(path, (time.time() - age, time.time() - age))
-    return run
+from tests.run_folders import make_run
 
 
 def report(run: RunFolder, step: int, **metrics: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
@@ -14,31 +13,9 @@ from orchestrator.errors import UsageError
 from orchestrator.runs import RunState, RunStatus
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def status(**changes: object) -> RunStatus:
     fields = {"name": "run-1", "handle": "local://run-1", "state": "running", "created": 0.0, "run_hash": "01234567"}
     return RunStatus.model_validate({**fields, **changes})
-
-
-def test_progress_lines_stay_in_place_on_a_terminal_only() -> None:
-    lines = ["reading", "step 1/3  loss 9", "step 2/3  loss 8", "validation at step 2", "step 3/3  loss 7"]
-    terminal, pipe = Terminal(), io.StringIO()
-    for stream in (terminal, pipe):
-        printer = render.LogPrinter(stream)
-        for line in lines:
-            printer.line(line)
-        printer.close()
-    assert pipe.getvalue() == "".join(line + "\n" for line in lines)
-    rewritten = "\r\x1b[K"
-    assert terminal.getvalue() == (
-        f"reading\n{rewritten}{lines[1]}{rewritten}{lines[2]}\nvalidation at step 2\n{rewritten}{lines[4]}\n"
-    )
 
 
 def test_tables_fit_80_columns() -> None:

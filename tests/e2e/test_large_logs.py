@@ -1,0 +1,107 @@
+"""A log of gigabytes is printed, searched and followed in the memory that one of two lines takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder.files import RunFolder
+from tests.conftest import Console
+from tests.run_folders import live_run, make_run
+
+LINE = b"step %07d/9999999  loss 9.1234  lr 1.00e-04  300.5 sequences/s  eta 1:02:03\n"
+LINES = b"".join(LINE % number for number in range(9000))
+MEGABYTES = 4.0  # by which the peaks may differ; cells are of 64 KiB
+SIZES = [
+    pytest.param(64 * 1024**2, id="64MB"),
+    pytest.param(1024**3, id="1GB", marks=pytest.mark.slow),
+]
+
+
+def start(console: Console, *words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """The command, as a process."""
+    command = [sys.executable, "-m", "orchestrator.cli.main", *words]
+    return subprocess.Popen(command, env=console.environ(), cwd=console.cwd, stdout=stdout)
+
+
+def peak(process: subprocess.Popen[bytes]) -> float:
+    """Megabytes that it took at most; waits for its end."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss / 1024
+
+
+def assert_alike(console: Console, *words: str) -> None:
+    """A command takes as much memory for the log of `large` as for that of `small`."""
+    peaks = [peak(start(console, "logs", name, *words)) for name in ("large", "small")]
+    assert peaks[0] < peaks[1] + MEGABYTES, words
+
+
+def fill(run: RunFolder, size: int, *, rank: int = 0) -> None:
+    with run.rank_log(rank).open("ab") as stream:
+        while stream.tell() < size:
+            stream.write(LINES)
+
+
+@pytest.fixture(params=SIZES)
+def size(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """Bytes of a log; the disk must have room for it, and has it back afterwards."""
+    size: int = request.param
+    if (free := shutil.disk_usage(tmp_path).free) < 3 * size:
+        pytest.skip(f"{free >> 20} MB free, {3 * size >> 20} needed")
+    yield size
+    shutil.rmtree(tmp_path / "home")
+
+
+def test_memory_does_not_grow_with_a_log(console: Console, size: int) -> None:
+    for name, bytes_of_log in (("large", size), ("small", 1)):
+        run = make_run(console.home, name)
+        fill(run, bytes_of_log)
+        fill(run, bytes_of_log // 8, rank=1)
+    for words in (
+        [],
+        ["--all-ranks"],
+        ["--tail", "5"],
+        ["--tail", "100000"],
+        ["--grep", "(?i)nan|error"],
+        ["--grep", r"loss\s+9", "--tail", "3"],
+        ["--since", "1h"],
+        ["-f"],
+    ):
+        assert_alike(console, *words)
+
+
+def test_memory_does_not_grow_with_a_line(console: Console, size: int) -> None:
+    for name, length in (("large", size), ("small", 1)):
+        log = make_run(console.home, name).rank_log(0)
+        with log.open("wb") as stream:
+            for _ in range(length // 2**20 + 1):
+                stream.write(b"x" * 2**20)
+            stream.write(b"\nthe end")
+    for words in ([], ["--grep", "end"], ["--tail", "2", "--grep", "x|end"]):
+        assert_alike(console, *words)
+
+
+def test_memory_does_not_grow_while_a_log_is_followed(console: Console, size: int) -> None:
+    """The follower is given more whenever it has printed what there was."""
+    peaks = []
+    for name, bytes_of_log in (("large", size), ("small", 1)):
+        with live_run(console.home, name) as run:
+            process = start(console, "logs", name, "-f", stdout=subprocess.PIPE)
+            assert process.stdout is not None
+            printed = 0
+            while printed < bytes_of_log:
+                with run.rank_log(0).open("ab") as stream:
+                    stream.write(LINES)
+                printed += len(process.stdout.read(len(LINES)))
+        peaks.append(peak(process))
+        assert process.stdout.read() == b""
+        process.stdout.close()
+    assert peaks[0] < peaks[1] + MEGABYTES

@@ -1,0 +1,95 @@
+"""Pain 10: leaving a run that goes on, and coming back to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.submit import ATTACH_LINES
+from orchestrator.runs import RunState
+from tests.conftest import Console, last_step, wait_for, write_spec
+from tests.run_folders import live_run
+
+WAYS_ON = ("orchestrator status ", "orchestrator logs ", "orchestrator cancel ")
+
+
+def test_a_run_is_left_and_found_again(console: Console, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000, "log_every": 1})
+    handle = console("submit", "pretrain", "-f", "job.yaml", "-d").out.strip()
+    name = handle.removeprefix("local://")
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= ATTACH_LINES + 5, what="more lines than are shown again")
+    for words in (("attach", handle), ("logs", handle, "-f")):
+        step = last_step(folder)
+        following = console.start(*words)
+        watched = following.stdout if words[0] == "logs" else following.stderr
+        assert watched is not None
+        wait_for(lambda watched=watched: "step" in watched.readline(), what="a line")
+        following.send_signal(signal.SIGINT)
+        out, err = following.communicate(timeout=30)
+        assert following.returncode == 130
+        assert "error[interrupted]: not following any more; the job goes on" in err
+        assert handle in err
+        for command in WAYS_ON:
+            assert command + name in err
+        if words[0] == "attach":
+            assert out == ""
+            assert re.search("step +1/5000", err) is None  # not all of a week again
+        wait_for(lambda step=step: last_step(folder) > step, what="the job, going on")
+    assert console("cancel", name, "-o", "json").json[0]["state"] == "cancelled"
+
+
+def assert_leaves(following: subprocess.Popen[str], name: str) -> None:
+    """Ctrl-C ends the command and says how to come back."""
+    following.send_signal(signal.SIGINT)
+    assert following.wait(timeout=30) == 130
+    assert following.stderr is not None
+    err = following.stderr.read()
+    for command in WAYS_ON:
+        assert command + name in err
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+
+
+@pytest.mark.parametrize("state", [RunState.QUEUED, RunState.STARTING])
+def test_leaving_a_run_that_has_not_started(console: Console, state: RunState) -> None:
+    with live_run(console.home, "run", state) as run:
+        run.rank_log(1).write_text("rank 1 is there\n")
+        following = console.start("logs", "run", "-f", "--all-ranks")
+        assert following.stdout is not None
+        assert following.stdout.readline() == "[0:1] rank 1 is there\n"
+        assert_leaves(following, "run")
+        close(following)
+
+
+def test_leaving_while_a_backlog_goes_to_somebody_who_does_not_read(console: Console) -> None:
+    with live_run(console.home, "run") as run:
+        run.rank_log(0).write_text("step 1/1000\n" * 1_000_000)
+        following = console.start("logs", "run", "-f")
+        assert following.stdout is not None
+        wait_for(lambda: os.read(following.stdout.fileno(), 1), what="the first line")
+        assert_leaves(following, "run")
+        close(following)
+
+
+def test_a_reader_who_leaves_ends_the_command_without_another_line(console: Console) -> None:
+    """`orchestrator logs RUN -f | head -1`, of a run that prints nothing any more."""
+    with live_run(console.home, "run") as run:
+        run.rank_log(0).write_text("one\ntwo\n")
+        following = console.start("logs", "run", "-f")
+        assert following.stdout is not None
+        assert following.stdout.readline() == "one\n"
+        following.stdout.close()
+        assert following.wait(timeout=30) == 0
+        assert following.stderr is not None
+        assert following.stderr.read() == ""
+        following.stderr.close()
