@@ -139,7 +139,7 @@ def _fix(folder: Path, obstacles: list[Obstacle]) -> str:
     ignore_file = folder / (AML_IGNORE if (folder / AML_IGNORE).is_file() else GIT_IGNORE)
     paths = dict.fromkeys(obstacle.path for obstacle in obstacles if obstacle.kind in {"entry", "secret", "size"})
     if not 0 < len(paths) <= MOST_IN_FIX:
-        return f"mend each, or leave out what is no code: a line each in {ignore_file}"
+        return f"mend what is named, or leave it out: a line each in {ignore_file}"
     lines = " ".join(shlex.quote(_ignore_line(path)) for path in paths)
     return f"printf '\\n%s' {lines} >> {shlex.quote(str(ignore_file))}"
 

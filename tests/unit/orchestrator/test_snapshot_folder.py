@@ -6,6 +6,9 @@ import json
 import os
 import shlex
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +313,7 @@ def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: P
     write(code, *(f"{number}.key" for number in range(21)))
     problem = refused(package, code)
     assert len(problem.problems) == 21
-    assert problem.fix == f"mend each, or leave out what is no code: a line each in {code}/.gitignore"
+    assert problem.fix == f"mend what is named, or leave it out: a line each in {code}/.gitignore"
 
 
 def test_names_that_no_manifest_can_hold_are_refused_readably(package: Path, code: Path) -> None:
@@ -322,18 +325,30 @@ def test_names_that_no_manifest_can_hold_are_refused_readably(package: Path, cod
     ]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_cannot_be_read_is_named(package: Path, code: Path) -> None:
-    write(code, "a.py", "sub/b.py")
-    (code / "a.py").chmod(0)
-    (code / "sub").chmod(0)
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65_534)
     try:
-        assert refused(package, code).problems == [
-            "a.py: a file that cannot be read",
-            "sub/: a folder that cannot be read",
-        ]
+        yield
     finally:
-        (code / "sub").chmod(0o700)
+        os.seteuid(0)
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is for its owner alone
+        root = Path(name)
+        root.chmod(0o755)
+        write(root, "code/a.py", "code/sub/b.py", "code/c.py", "site/train_jobs/pretrain.py")
+        (root / "code" / "a.py").chmod(0)
+        (root / "code" / "sub").chmod(0)
+        with nobody():
+            problems = refused(root / "site" / "train_jobs", root / "code").problems
+        (root / "code" / "sub").chmod(0o700)
+    assert problems == ["a.py: a file that cannot be read", "sub/: a folder that cannot be read"]
 
 
 def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
