@@ -21,7 +21,7 @@ from orchestrator.summary import plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
-from train_jobs.config.sources import DataFingerprint, fingerprint
+from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
 
 HASH_DIGITS = 8
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
@@ -79,11 +79,13 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
 
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
-        SpecError: the batch does not divide.
+        SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
     """
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    snapshot = take_snapshot()
+    snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
+    if "code.entry" in resolved.changes:
+        snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
     environment = spec.environment.describe()
     run_hash = _hash(_identity(resolved, job, data, snapshot, environment))
     return Plan(
@@ -102,6 +104,14 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     )
 
 
+def _no_code(spec: PretrainSpec, home: Path) -> dict[Path, str]:
+    """What may lie in the user's folder and is never shipped: absolute path -> what it is."""
+    text, vocabulary, folder = spec.data.text, spec.data.vocabulary, spec.code.folder
+    if folder is not None and any(folder.is_relative_to(path) for path in text):
+        text = [*text, *text_files(text)]  # the folder is itself data, and not all that is in it
+    return {home.resolve(): "home folder", **dict.fromkeys([*text, *([vocabulary] if vocabulary else [])], "data")}
+
+
 def _identity(
     resolved: Resolved,
     job: PretrainConfig,
@@ -118,6 +128,7 @@ def _identity(
         "job": config,
         "compute": resolved.compute.model_dump(mode="json", exclude={"master_port"}),
         "snapshot": snapshot.digest,
+        "entry": resolved.spec.code.entry,
         "environment": environment,
         "variables": resolved.spec.environment.variables,
     }

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # plan.py calls this; only the name of its type is needed here
+if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.plan import Plan
+    from orchestrator.snapshot import GitFacts, Snapshot
 
 WIDTH = 80
 LABEL = 14
@@ -37,7 +38,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
         if key not in SHOWN_APART:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     job, estimates, compute = plan.job, plan.estimates, plan.compute
-    data, snapshot = plan.data, plan.snapshot
+    data = plan.data
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
     yield (
         "model",
@@ -77,8 +78,41 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{bytes_text(estimates.checkpoints_on_disk_bytes)} on disk (estimate)"
         ),
     )
-    yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
+    yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+
+
+def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
+    yield "largest", ", ".join(f"{file.path} {bytes_text(file.size)}" for file in snapshot.largest)
+    if snapshot.folder:
+        yield "ignoring", ", ".join(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
+        yield "left out", _left_out(snapshot)
+        yield "commit", _git_text(snapshot.folder_git)
+    if snapshot.package_git:
+        yield "" if snapshot.folder else "commit", f"train_jobs: {_git_text(snapshot.package_git)}"
+
+
+def _left_out(snapshot: Snapshot) -> str:
+    if not snapshot.left_out:
+        return "nothing"
+    more = "" if all(entry.counted for entry in snapshot.left_out) else "more than "
+    total = sum(entry.files for entry in snapshot.left_out)
+    most = ", ".join(
+        f"{entry.path} {entry.files:,}{'' if entry.counted else '+'} ({entry.why})" for entry in snapshot.most_left_out
+    )
+    return f"{more}{total:,} files: {most}" + (", ..." if len(snapshot.left_out) > len(snapshot.most_left_out) else "")
+
+
+def _git_text(git: GitFacts | None) -> str:
+    if git is None:
+        return "none, in no git repository"
+    if git.problem:
+        return f"unknown: {git.problem}"
+    where = f" on {git.branch}" if git.branch else ""
+    return f"{git.commit[:8] if git.commit else 'none yet'}{where}, " + (
+        f"dirty: {git.uncommitted:,} files not committed" if git.dirty else "clean"
+    )
 
 
 def bytes_text(count: float) -> str:

@@ -1,5 +1,6 @@
-"""What a user writes: a job, where it runs, with what, and where its metrics go."""
+"""What a user writes: a job, where it runs, with what, of what code, and where its metrics go."""
 
+from orchestrator.specs.code import CodeSpec
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.environment import EnvironmentSpec
 from orchestrator.specs.job import PretrainSpec
@@ -9,6 +10,7 @@ from orchestrator.specs.tracking import TrackingSpec
 
 __all__ = [
     "Change",
+    "CodeSpec",
     "ComputeSpec",
     "EnvironmentSpec",
     "Flag",

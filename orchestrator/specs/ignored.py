@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from train_jobs.config import PretrainConfig
+from orchestrator.specs.job import PretrainSpec
+
+OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
-def ignored_settings(job: PretrainConfig, changed: Container[str]) -> list[str]:
+def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use."""
+    code = job.code
     rules = (
+        (
+            "code.folder",
+            code.entry.startswith("train_jobs."),
+            f"{code.entry} runs, and uses none of it",
+        ),
+        *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         ("optimizer.bias_correction", job.optimizer.name == "adamw", "adamw always corrects"),
         ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from orchestrator.specs.code import CodeSpec
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
@@ -40,6 +41,7 @@ class PretrainSpec(PretrainConfig):
     """How often a run that failed or was preempted is started again by itself, from its newest checkpoint."""
     tags: dict[str, Text] = Field(default={})
     """Free labels of the run; they change nothing about it."""
+    code: CodeSpec = CodeSpec()
     compute: ComputeSpec = ComputeSpec()
     environment: EnvironmentSpec = EnvironmentSpec()
     tracking: TrackingSpec = TrackingSpec()

@@ -10,7 +10,10 @@ from train_jobs.config.load import Layer, Merged
 
 
 def anchor(layer: Layer, folder: Path) -> Layer:
-    """The same layer with the relative paths of `data` made absolute, starting at `folder`; `~` is the user's home."""
+    """The same layer with relative paths of `data` and `code` made absolute, from `folder`; `~` is the user's home."""
+    code = layer.tree.get("code")
+    if isinstance(code, dict) and "folder" in code:
+        layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
     data = layer.tree.get("data")
     if not isinstance(data, dict):
         return layer
@@ -23,12 +26,14 @@ def anchor(layer: Layer, folder: Path) -> Layer:
 
 
 def missing_paths(merged: Merged) -> list[str]:
-    """A problem for each path of `data` that is not there, with the place that it was written at."""
-    data = merged.tree.get("data")
-    if not isinstance(data, dict):
-        return []  # not a section at all: validation says so
-    text, vocabulary = data.get("text"), data.get("vocabulary")
+    """A problem for each path of `data` and `code` that is not there, with the place that it was written at."""
     problems = []
+    data, code = merged.tree.get("data"), merged.tree.get("code")
+    if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
+        problems.append(f"{merged.origin(('code', 'folder'))}: code.folder: no such folder: {code['folder']}")
+    if not isinstance(data, dict):
+        return problems  # not a section at all: validation says so
+    text, vocabulary = data.get("text"), data.get("vocabulary")
     for index, item in enumerate(text if isinstance(text, list) else []):
         if isinstance(item, str | Path) and not Path(item).exists():
             where = merged.origin(("data", "text", index))

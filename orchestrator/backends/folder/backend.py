@@ -255,6 +255,7 @@ def last_report(path: Path) -> dict[str, Any]:
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
+    commit = plan.snapshot.git.label if plan.snapshot.git else None
     return {
         **plan.spec.tags,
         "orchestrator.run": handle.name,
@@ -263,4 +264,5 @@ def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
         "orchestrator.recipe": plan.spec.recipe,
         "orchestrator.snapshot": plan.snapshot.digest,
         "orchestrator.data": plan.data.sha256,
+        **({"orchestrator.commit": commit} if commit else {}),
     }

@@ -30,7 +30,7 @@ class LocalBackend(FolderBackend):
         return LocalRequest(
             name=run_name,
             command=[
-                *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(run.config)),
+                *(sys.executable, "-m", plan.spec.code.entry, "--config", str(run.config)),
                 *("--output", str(run.outputs), "--cache", str(stores), "--device", compute.device),
             ],
             nodes=compute.nodes,

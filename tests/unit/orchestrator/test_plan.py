@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     (tmp_path / "train_jobs").mkdir()
     (tmp_path / "train_jobs" / "loop.py").write_text("steps = 1\n")
-    monkeypatch.setattr(plan_module, "take_snapshot", lambda: take_snapshot(tmp_path / "train_jobs"))
+    monkeypatch.setattr(plan_module, "take_snapshot", lambda **user: take_snapshot(tmp_path / "train_jobs", **user))
     return tmp_path
 
 
@@ -195,7 +195,19 @@ def test_planning_loads_nothing_heavy() -> None:
     command = [sys.executable, "-c", program, str(Path("home").absolute())]
     answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     packages, jobs = answer.stdout.splitlines()
-    heavy = {"torch", "transformers", "mlflow", "azure", "optuna", "numpy", "pyarrow", "tokenizers", "asyncio", "http"}
+    heavy = {
+        "torch",
+        "transformers",
+        "mlflow",
+        "azure",
+        "optuna",
+        "numpy",
+        "pyarrow",
+        "tokenizers",
+        "asyncio",
+        "http",
+        "pathspec",
+    }
     assert heavy.isdisjoint(packages.split())
     assert all(name.startswith("train_jobs.config") for name in jobs.split())
 

@@ -1,0 +1,95 @@
+"""`.git` or data uploaded, files silently skipped, uncommitted code not shipped; as users of other tools met them.
+
+skypilot#1485 #1600 #6513 #1599 #3948 #541 #4038; azure-docs#26076 #78359 #41134; NeMo-Run#40 #47 #211
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Orchestrator, Plan
+from orchestrator.errors import SpecError
+from tests.conftest import Console, write_corpus
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project as projects are: a repository, an environment, data, caches, and work that is not committed."""
+    root = tmp_path / "project"
+    for name in (
+        "my_pretrain.py",
+        "old.py",
+        "src/tool.py",
+        ".venv/pyvenv.cfg",
+        ".venv/lib/x.py",
+        "src/__pycache__/x.pyc",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"# {name}\n")
+    (root / "corpus").mkdir()
+    write_corpus(root / "corpus" / "a.txt")
+    (root / "raw").mkdir()
+    (root / "raw" / "large.bin").write_bytes(b"\0" * 20_000_000)
+    (root / ".gitignore").write_text("/raw/\n.venv/\n")
+    for words in (
+        ["init"],
+        ["add", "my_pretrain.py", "old.py"],
+        ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-mx"],
+    ):
+        subprocess.run(["git", *words], cwd=root, capture_output=True, check=True)
+    (root / "my_pretrain.py").write_text("# changed since\n")
+    (root / "old.py").unlink()
+    return root
+
+
+def plan(project: Path) -> Plan:
+    given = {"code.folder": str(project), "code.entry": "my_pretrain", "data.text": [str(project / "corpus")]}
+    return Orchestrator(home=project / "home", environ={}).plan(overrides=given)
+
+
+def test_neither_git_nor_data_nor_environments_are_shipped(project: Path, tmp_path: Path) -> None:
+    plan(project).snapshot.write(tmp_path / "run")
+    arrived = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {path for path in arrived if not path.startswith("train_jobs/")} == {"my_pretrain.py", "src/tool.py"}
+
+
+def test_code_that_is_not_committed_is_shipped_and_said(project: Path, tmp_path: Path) -> None:
+    made = plan(project)
+    made.snapshot.write(tmp_path / "run")
+    assert (tmp_path / "run" / "my_pretrain.py").read_text() == "# changed since\n"
+    assert made.snapshot.git is not None
+    assert made.snapshot.git.uncommitted == 3  # changed, deleted, and src/tool.py, which git does not know
+    assert ", dirty: 3 files not committed" in " ".join(made.summary().split())
+
+
+def test_what_is_left_out_is_said(project: Path) -> None:
+    console = Console(home=project / "home", cwd=project.parent)
+    words = ["plan", "pretrain", "--code", "project", "--set", "code.entry=my_pretrain", "--data", "project/corpus"]
+    said = console(*words)
+    assert said.code == 0, said.err
+    text = " ".join(said.out.split())
+    for expected in (
+        "ignoring .gitignore",
+        ".venv/ 2 (virtual environment)",
+        "corpus/ 1 (data)",
+        "raw/ 1 (.gitignore)",
+    ):
+        assert expected in text
+    document = console(*words, "-o", "json").json["plan"]["snapshot"]
+    assert document["left_out"]["files"] == sum(entry.files for entry in plan(project).snapshot.left_out)
+    assert {".git/", ".venv/", "raw/", "corpus/"} <= {entry.path for entry in plan(project).snapshot.left_out}
+
+
+def test_a_large_file_is_not_silently_skipped_but_stops_by_name(project: Path) -> None:
+    (project / ".gitignore").write_text(".venv/\n")
+    with pytest.raises(SpecError) as caught:
+        plan(project)
+    assert caught.value.problems == ["raw/large.bin: 20 MB, over code.largest_file_mb (10)"]
+    subprocess.run(["/bin/sh", "-c", caught.value.fix or ""], check=True)
+    assert plan(project).name.startswith("pretrain-tiny-")

@@ -1,0 +1,246 @@
+"""The user's own code in a spec and in a plan: where it is looked for, what the hash sees of it, what the plan says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import orchestrator.plan as plan_module
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.errors import SpecError
+from orchestrator.plan import Plan, make_plan
+from orchestrator.snapshot import take_snapshot
+from orchestrator.specs import CodeSpec, Flag, resolve_spec
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with a text, a folder of code, and a package that does not change while the test runs."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "text.txt": "one\n\ntwo\n",
+        "code/my_pretrain.py": "import train_jobs.pretrain\n",
+        "site/train_jobs/pretrain.py": "steps = 1\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    package = tmp_path / "site" / "train_jobs"
+    monkeypatch.setattr(plan_module, "take_snapshot", lambda **user: take_snapshot(package, **user))
+    return tmp_path
+
+
+def plan(*sets: str, text: str = "text.txt", home: str = "home") -> Plan:
+    everything = [f"data.text=[{text}]", "train.micro_batch_size=4", "compute.threads_per_process=1", *sets]
+    return make_plan(resolve_spec("pretrain", sets=everything, environ=NO_GPU), home=Path(home).absolute())
+
+
+def shipped(made: Plan) -> list[str]:
+    return [file.path for file in made.snapshot.files]
+
+
+def squeezed(made: Plan) -> str:
+    return " ".join(made.summary().split())
+
+
+def test_a_relative_folder_starts_where_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "specs" / "code").mkdir(parents=True)
+    (folder / "specs" / "job.yaml").write_text("code: {folder: code}\n")
+    given = [
+        ({"file": Path("specs/job.yaml")}, "specs/code"),
+        ({"sets": ["code.folder=code"]}, "code"),
+        ({"flags": {"code.folder": Flag("code", "--code")}}, "code"),
+        ({"environ": {**NO_GPU, "ORCHESTRATOR_CODE__FOLDER": "code"}}, "code"),
+    ]
+    for source, path in given:
+        assert resolve_spec("pretrain", **{"environ": NO_GPU, **source}).spec.code.folder == folder / path
+    monkeypatch.setenv("HOME", str(folder))
+    assert resolve_spec("pretrain", sets=["code.folder=~/code"], environ=NO_GPU).spec.code.folder == folder / "code"
+
+
+def test_wrong_values_are_named_with_the_others() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_spec(
+            "pretrain",
+            sets=[
+                "code.folder=gone",
+                "code.entry=a/b.py",
+                "code.largest_file_mb=0",
+                "code.entyr=x",
+                "data.text=[gone.txt]",
+            ],
+            environ=NO_GPU,
+        )
+    starts = [
+        f"--set: code.folder: no such folder: {Path.cwd()}/gone",
+        "--set: code.entry: must be a module's dotted name, as after `python -m`, not 'a/b.py'",
+        "--set: code.largest_file_mb: input should be greater than 0",
+        '--set: code.entyr: unknown key (did you mean "entry"?)',
+        "--set: data.text.0: no such file or folder",
+    ]
+    for start in starts:
+        assert sum(problem.startswith(start) for problem in caught.value.problems) == 1, caught.value.problems
+    assert len(caught.value.problems) == len(starts)
+
+
+def test_a_file_is_no_folder_of_code() -> None:
+    with pytest.raises(SpecError, match=r"code\.folder: no such folder: "):
+        resolve_spec("pretrain", sets=["code.folder=text.txt"], environ=NO_GPU)
+
+
+@pytest.mark.parametrize(
+    ("sets", "ignored"),
+    [
+        (["code.folder=code"], ["code.folder"]),
+        (["code.folder=code", "code.entry=my_pretrain"], []),
+        (["code.entry=my_pretrain", "code.largest_file_mb=1"], ["code.largest_file_mb"]),
+        (["code.largest_total_mb=1", "code.allow_secrets=[a]"], ["code.largest_total_mb", "code.allow_secrets"]),
+    ],
+)
+def test_settings_of_code_without_effect_are_warnings(sets: list[str], ignored: list[str]) -> None:
+    warnings = resolve_spec("pretrain", sets=sets, environ=NO_GPU).warnings
+    assert [warning.partition(" has no effect: ")[0] for warning in warnings] == ignored
+
+
+def test_the_hash_sees_the_users_code_and_what_runs_and_nothing_else(folder: Path) -> None:
+    without = plan().run_hash
+    given = ["code.folder=code", "code.entry=my_pretrain"]
+    first = plan(*given).run_hash
+    assert first != without
+    assert plan("code.folder=code").run_hash not in {first, without}
+    assert plan(*given, "code.largest_file_mb=5", "code.largest_total_mb=50").run_hash == first
+    shutil.copytree(folder / "code", folder / "moved")
+    assert plan("code.folder=moved", "code.entry=my_pretrain").run_hash == first
+    assert plan(*given, "code.allow_secrets=[my_pretrain.py]").run_hash == first
+    (folder / "code" / "my_pretrain.py").write_text("import train_jobs.pretrain  # changed\n")
+    assert plan(*given).run_hash not in {first, without}
+
+
+def test_an_entry_that_is_not_in_the_code_is_refused_with_its_place(folder: Path) -> None:
+    (folder / "job.yaml").write_text("code:\n  folder: code\n  entry: my_pretrian\n")
+    with pytest.raises(SpecError) as caught:
+        make_plan(resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU), home=folder / "home")
+    assert caught.value.message == 'code.entry: there is no module my_pretrian (did you mean "my_pretrain"?)'
+    assert caught.value.facts["where"] == "job.yaml:3"
+
+
+def test_the_request_runs_the_entry(folder: Path) -> None:
+    made = plan("code.folder=code", "code.entry=my_pretrain")
+    request = LocalBackend(folder / "home").request(made, made.name)
+    assert request.command[1:4] == ["-m", "my_pretrain", "--config"]
+    assert LocalBackend(folder / "home").request(plan(), "x").command[1:3] == ["-m", "train_jobs.pretrain"]
+
+
+def test_data_and_the_home_folder_inside_the_code_are_not_shipped(folder: Path) -> None:
+    for name in ("data/a.txt", "vocab.txt", "notes.md", "home/cache/x"):
+        (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "code" / name).write_text("[PAD]\n[UNK]\n")
+    made = plan("code.folder=code", "data.vocabulary=code/vocab.txt", text="code/data", home="code/home")
+    assert shipped(made) == ["my_pretrain.py", "notes.md", "train_jobs/pretrain.py"]
+    assert {entry.path: entry.why for entry in made.snapshot.left_out} == {
+        "data/": "data",
+        "home/": "home folder",
+        "vocab.txt": "data",
+    }
+
+
+@pytest.mark.parametrize("text", ["code", "."])
+def test_of_a_folder_that_is_itself_data_the_texts_are_not_shipped(folder: Path, text: str) -> None:
+    (folder / "code" / "deep").mkdir()
+    (folder / "code" / "deep" / "a.txt").write_text("one\n")
+    (folder / "code" / "deep" / "b.md").write_text("one\n")
+    made = plan("code.folder=code", text=text)
+    assert shipped(made) == ["deep/b.md", "my_pretrain.py", "train_jobs/pretrain.py"]
+    assert {entry.path: entry.why for entry in made.snapshot.left_out} == {"deep/a.txt": "data"}
+
+
+def test_the_plan_says_what_is_shipped_and_what_is_not(folder: Path) -> None:
+    (folder / "code" / ".gitignore").write_text("data/\n*.log\n")
+    for name in (*(f"data/{number}.bin" for number in range(1200)), "a.log", "__pycache__/a.pyc"):
+        (folder / "code" / name).parent.mkdir(exist_ok=True)
+        (folder / "code" / name).write_text("")
+    made = plan("code.folder=code", "code.entry=my_pretrain")
+    text = squeezed(made)
+    assert f"snapshot 2 files, 37 B, digest {made.snapshot.digest[:8]}" in text
+    assert "largest my_pretrain.py 27 B, train_jobs/pretrain.py 10 B ignoring .gitignore left out" in text
+    assert (
+        "left out 1,203 files: data/ 1,200 (.gitignore), __pycache__/ 1 (cache), .gitignore 1 (ignore file), "
+        "a.log 1 (.gitignore) commit none, in no git repository"
+    ) in text
+    assert max(len(line) for line in made.summary().splitlines()) <= 80
+
+
+def test_the_plan_says_that_nothing_is_left_out_and_why() -> None:
+    text = squeezed(plan("code.folder=code"))
+    assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
+    assert "left out" not in squeezed(plan())
+
+
+def test_the_plan_says_when_there_is_more_left_out_than_it_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.snapshot.folder.COUNTED", 2)
+    for number in range(3):
+        (folder / "code" / ".git").mkdir(exist_ok=True)
+        (folder / "code" / ".git" / str(number)).write_text("")
+        for name in (f"{number}.pyc", f"{number}.pyo"):
+            (folder / "code" / name).write_text("")
+    assert (
+        "left out more than 8 files: .git/ 2+ (version control), 0.pyc 1 (cache), 0.pyo 1 (cache), 1.pyc 1 (cache), "
+        "1.pyo 1 (cache), ... commit unknown: not a git repository"
+    ) in squeezed(plan("code.folder=code"))
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_is_in_the_plan_and_not_in_its_hash(folder: Path) -> None:
+    def git(*words: str) -> str:
+        settings = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "init.defaultBranch=main"]
+        command = ["git", *settings, "-C", "code", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def label() -> str | None:
+        facts = plan("code.folder=code").snapshot.git
+        assert facts is not None
+        return facts.label
+
+    git("init", "--quiet")
+    assert "commit none yet on main, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+    assert label() is None
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    commit, before = git("rev-parse", "HEAD"), plan("code.folder=code")
+    assert f"commit {commit[:8]} on main, clean" in squeezed(before)
+    assert label() == commit
+    git("commit", "--quiet", "--allow-empty", "-m", "second")
+    assert plan("code.folder=code").run_hash == before.run_hash
+    (folder / "code" / "new.py").write_text("")
+    commit = git("rev-parse", "HEAD")
+    assert label() == f"{commit}+dirty"
+    document = json.loads(json.dumps(plan("code.folder=code").as_dict()))
+    assert document["snapshot"]["git"] == {
+        "commit": commit,
+        "branch": "main",
+        "uncommitted": 1,
+        "problem": None,
+        "dirty": True,
+    }
+    assert document["snapshot"]["folder"] == str(folder / "code")
+    assert document["spec"]["code"]["entry"] == CodeSpec().entry
+    git("checkout", "--quiet", "--detach")
+    assert f"commit {commit[:8]}, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+
+
+def test_the_state_of_a_checked_out_package_is_told(folder: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", "init", "--quiet", "site"], check=True)
+    subprocess.run(["git", "-C", "site", "add", "."], check=True)
+    branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
+    told = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
+    assert f"commit {told}" in squeezed(plan())
+    assert f"commit none, in no git repository {told}" in squeezed(plan("code.folder=code"))

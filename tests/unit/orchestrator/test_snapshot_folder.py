@@ -1,0 +1,430 @@
+"""The user's own folder: what is shipped of it, what is left out and said, what stops the submission."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.errors import ConflictError, SpecError
+from orchestrator.snapshot import Snapshot, take_snapshot
+from orchestrator.snapshot import folder as folder_module
+from orchestrator.specs import CodeSpec
+
+PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"
+AWS = "AKIA" + "QWERTYUIOPASDFGH"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of one file, far from any repository."""
+    (tmp_path / "site" / "train_jobs").mkdir(parents=True)
+    (tmp_path / "site" / "train_jobs" / "pretrain.py").write_text("print('theirs')\n")
+    return tmp_path / "site" / "train_jobs"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder with a module in it."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "my_pretrain.py").write_text("print('mine')\n")
+    return tmp_path / "code"
+
+
+def write(root: Path, *paths: str, text: str = "x\n") -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def take(package: Path, code: Path, apart: dict[Path, str] | None = None, **settings: Any) -> Snapshot:
+    return take_snapshot(package, code=CodeSpec(folder=code, **settings), apart=apart)
+
+
+def shipped(snapshot: Snapshot) -> list[str]:
+    return [file.path for file in snapshot.files if not file.path.startswith("train_jobs/")]
+
+
+def left_out(snapshot: Snapshot) -> dict[str, str]:
+    return {entry.path: entry.why for entry in snapshot.left_out}
+
+
+def refused(package: Path, code: Path, **settings: Any) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        take(package, code, **settings)
+    assert str(code) in caught.value.message
+    return caught.value
+
+
+def test_the_users_files_lie_beside_the_package(package: Path, code: Path, tmp_path: Path) -> None:
+    write(code, "tools/__init__.py", "configs/a.yaml")
+    snapshot = take(package, code)
+    assert [file.path for file in snapshot.files] == [
+        "configs/a.yaml",
+        "my_pretrain.py",
+        "tools/__init__.py",
+        "train_jobs/pretrain.py",
+    ]
+    snapshot.write(tmp_path / "run")
+    assert (tmp_path / "run" / "my_pretrain.py").read_text() == "print('mine')\n"
+    assert (tmp_path / "run" / "train_jobs" / "pretrain.py").read_text() == "print('theirs')\n"
+
+
+def test_the_digest_is_of_all_the_code_and_of_nothing_else(package: Path, code: Path) -> None:
+    before = take(package, code)
+    assert before.digest != take_snapshot(package).digest
+    write(code, ".gitignore", text="*.log\n")
+    write(code, "a.log", "__pycache__/a.pyc")
+    assert take(package, code, largest_file_mb=3).digest == before.digest
+    write(code, "my_pretrain.py", text="print('changed')\n")
+    assert take(package, code).digest != before.digest
+
+
+def test_a_file_of_the_users_that_changes_meanwhile_is_refused(package: Path, code: Path, tmp_path: Path) -> None:
+    snapshot = take(package, code)
+    write(code, "my_pretrain.py", text="print('other')\n")
+    with pytest.raises(ConflictError, match=r"code/my_pretrain\.py changed while the run was being made"):
+        snapshot.write(tmp_path / "run")
+
+
+def test_what_is_never_code_is_left_out_and_said(package: Path, code: Path, tmp_path: Path) -> None:
+    write(
+        code,
+        *(".git/config", ".hg/x", ".svn/x", "sub/.git", "__pycache__/x.pyc", "old.pyc", "pkg/b.pyo", ".mypy_cache/x"),
+        *(".ruff_cache/x", ".pytest_cache/x", ".ipynb_checkpoints/x", "node_modules/x", ".tox/x", ".nox/x", ".venv/x"),
+        *("env/pyvenv.cfg", "env/lib/torch.py", "conda/conda-meta/history", "mlruns/0/meta.yaml", "mlflow.db"),
+        *("out/metrics.jsonl", "out/checkpoints/x", "step-1/COMMIT.json", "token-stores/x", "home/runs/x"),
+        *("data/a.txt", "data/b/c.txt", "vocab.txt", "corpus/keep.py"),
+    )
+    write(code, ".gitignore", text="!*\n!.git/\n!__pycache__/\n")
+    apart = {code / "home": "home folder", code / "data": "data", code / "vocab.txt": "data", tmp_path: "home folder"}
+    snapshot = take(package, code, apart)
+    assert shipped(snapshot) == ["corpus/keep.py", "my_pretrain.py"]
+    kinds: dict[str, set[str]] = {}
+    for path, why in left_out(snapshot).items():
+        kinds.setdefault(why, set()).add(path)
+    assert kinds == {
+        "version control": {".git/", ".hg/", ".svn/", "sub/.git"},
+        "cache": {"__pycache__/", "old.pyc", "pkg/b.pyo", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/"}
+        | {".ipynb_checkpoints/"},
+        "installed packages": {"node_modules/", ".tox/", ".nox/"},
+        "virtual environment": {".venv/", "env/", "conda/"},
+        "outputs of runs": {"mlruns/", "mlflow.db", "out/", "step-1/", "token-stores/"},
+        "home folder": {"home/"},
+        "data": {"data/", "vocab.txt"},
+        "ignore file": {".gitignore"},
+    }
+    assert {entry.path: entry.files for entry in snapshot.left_out}["data/"] == 2
+
+
+def test_metrics_alone_do_not_make_a_folder_an_output(package: Path, code: Path) -> None:
+    write(code, "analysis/metrics.jsonl", "analysis/plot.py")
+    assert shipped(take(package, code)) == ["analysis/metrics.jsonl", "analysis/plot.py", "my_pretrain.py"]
+
+
+def test_counting_what_is_left_out_has_an_end(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "COUNTED", 3)
+    write(code, *(f"data/{number}" for number in range(4)), *(f"few/{number}" for number in range(3)), "empty.pyc")
+    (code / "nothing").mkdir()
+    write(code, ".gitignore", text="/data/\n/few/\n/nothing/\n")
+    document = take(package, code).summary()["left_out"]
+    assert document["files"] == 8
+    assert document["counted"] is False
+    assert document["most"][:2] == [
+        {"path": "data/", "why": ".gitignore", "files": 3, "counted": False},
+        {"path": "few/", "why": ".gitignore", "files": 3, "counted": True},
+    ]
+    assert len(document["most"]) == 4
+
+
+def test_a_folder_that_is_left_out_is_not_entered(package: Path, code: Path) -> None:
+    write(code, "data/.env", "data/weights.bin", text="x" * 2000)
+    (code / "data" / "dangling").symlink_to("nowhere")
+    write(code, ".gitignore", text="data/\n")
+    assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
+
+
+def test_pipes_and_sockets_are_left_out_and_not_waited_for(package: Path, code: Path) -> None:
+    os.mkfifo(code / "pipe")
+    snapshot = take(package, code)
+    assert shipped(snapshot) == ["my_pretrain.py"]
+    assert left_out(snapshot) == {"pipe": "no file: a pipe, a socket or a device"}
+
+
+def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: Path, tmp_path: Path) -> None:
+    write(code, "configs/a.yaml", "pkg/deep/x.py", "data/a.txt")
+    (code / "current.yaml").symlink_to("configs/a.yaml")
+    (code / "absolute.yaml").symlink_to(code / "configs" / "a.yaml")
+    (code / "linked").symlink_to("pkg")
+    (code / "pkg" / "again").symlink_to("../configs")
+    (code / "texts").symlink_to("data")
+    (code / "repository").symlink_to(".git")
+    write(code, ".git/config")
+    snapshot = take(package, code, {code / "data": "data"})
+    assert shipped(snapshot) == [
+        *("absolute.yaml", "configs/a.yaml", "current.yaml", "linked/again/a.yaml", "linked/deep/x.py"),
+        *("my_pretrain.py", "pkg/again/a.yaml", "pkg/deep/x.py"),
+    ]
+    assert left_out(snapshot) == {
+        ".git/": "version control",
+        "data/": "data",
+        "repository": "version control",
+        "texts": "data",
+    }
+    snapshot.write(tmp_path / "run")
+    copied = tmp_path / "run" / "linked" / "again" / "a.yaml"
+    assert copied.read_text() == "x\n"
+    assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
+
+
+def test_symlinks_that_lead_out_to_nothing_or_in_circles_are_named(package: Path, code: Path, tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere/secret.txt", "corpus/a.txt")
+    (code / "out").symlink_to(tmp_path / "elsewhere")
+    (code / "near").symlink_to("../elsewhere/secret.txt")
+    (code / "gone").symlink_to("nothing.py")
+    (code / "self").symlink_to("self")
+    (code / "pkg").mkdir()
+    (code / "pkg" / "up").symlink_to("..")
+    (code / "pkg" / "here").symlink_to(".")
+    (code / "corpus").symlink_to(tmp_path / "corpus")  # data, which is left out wherever it lies
+    with pytest.raises(SpecError) as caught:
+        take(package, code, {tmp_path / "corpus": "data"})
+    assert caught.value.problems == [
+        f"gone: a symlink that leads to nothing: {code}/nothing.py",
+        f"near: a symlink that leaves the folder, to {tmp_path}/elsewhere/secret.txt",
+        f"out: a symlink that leaves the folder, to {tmp_path}/elsewhere",
+        "pkg/here: a symlink to a folder that it lies in",
+        "pkg/up: a symlink to a folder that it lies in",
+        "self: a symlink that leads to itself",
+    ]
+
+
+def test_links_that_lead_to_one_another_end(package: Path, code: Path) -> None:
+    (code / "a").mkdir()
+    (code / "b").mkdir()
+    (code / "a" / "b").symlink_to("../b")
+    (code / "b" / "a").symlink_to("../a")
+    problems = refused(package, code).problems
+    assert problems == [f"{path}: a symlink to a folder that it lies in" for path in ("a/b/a", "b/a/b")]
+
+
+def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code: Path) -> None:
+    write(code, ".env", text="PASSWORD=hunter2\n")
+    write(code, "keys/tls.pem", text=PEM)
+    write(code, "settings.py", text=f"a = 1\n\nkey = '{AWS}'\n")
+    write(code, "weights.bin", text="x" * 12_000)
+    write(code, "train_jobs/pretrain.py", "train_jobs.py")
+    (code / "out").symlink_to("/")
+    problem = refused(package, code, largest_file_mb=0.0105)
+    assert problem.problems == [
+        ".env: has the name of a file of secrets (.env)",
+        "keys/tls.pem: has the name of a file of secrets (*.pem)",
+        "keys/tls.pem:1: holds a private key",
+        "out: a symlink that leaves the folder, to /",
+        "settings.py:3: holds an AWS access key",
+        "train_jobs.py: takes the place of what the code is shipped beside",
+        "train_jobs/: takes the place of what the code is shipped beside",
+        "weights.bin: 0.012 MB, over code.largest_file_mb (0.0105)",
+    ]
+    for secret in (AWS, "hunter2", "MC4CAQ"):
+        assert secret not in str(problem)
+        assert secret not in json.dumps(problem.as_json())
+
+
+def test_the_fix_pasted_mends_what_an_ignore_line_can_mend(package: Path, code: Path) -> None:
+    write(code, ".gitignore", text="*.log")  # its last line has no end
+    write(code, "a.log", ".env", "sub dir/[1]*?.pem", "back\\slash.key", "big.bin ", "x'y.key", "#x.key", "!y.key")
+    write(code, "train_jobs/x.py")
+    (code / "out").symlink_to("/")
+    write(code, "big.bin ", text="x" * 2000)
+    before = refused(package, code, largest_file_mb=0.001)
+    assert len(before.problems) == 9
+    subprocess.run(["/bin/sh", "-c", before.fix or ""], check=True)
+    assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
+
+
+def test_the_fix_is_for_the_ignore_file_that_counts(package: Path, code: Path) -> None:
+    write(code, ".env", ".gitignore")
+    assert f">> {code}/.gitignore" in str(refused(package, code))
+    write(code, ".amlignore")
+    assert f">> {code}/.amlignore" in str(refused(package, code))
+
+
+def test_a_secret_in_a_text_is_not_mended_by_leaving_the_text_out(package: Path, code: Path) -> None:
+    write(code, "settings.py", text=f"key = '{AWS}'\n")
+    problem = refused(package, code)
+    assert "printf" not in str(problem)
+    assert "--env NAME" in problem.facts["secrets"]
+
+
+def test_secrets_that_are_none_are_allowed_one_by_one(package: Path, code: Path) -> None:
+    write(code, "tests/dummy.pem", "tests/other.pem", text=PEM)
+    first = refused(package, code, allow_secrets=["tests/dummy.pem"])
+    assert [problem.partition(":")[0] for problem in first.problems] == ["tests/other.pem"] * 2
+    (assignment,) = [word for word in shlex.split(str(first.facts["secrets"])) if "=" in word]
+    assert assignment.startswith("code.allow_secrets=")
+    allowed = yaml.safe_load(assignment.partition("=")[2])
+    assert shipped(take(package, code, allow_secrets=allowed)) == ["my_pretrain.py", *allowed]
+
+
+def test_an_allowed_file_that_is_not_there_is_a_mistake(package: Path, code: Path) -> None:
+    write(code, "tests/dummy.txt")
+    (problem,) = refused(package, code, allow_secrets=["tests/dumy.txt"]).problems
+    assert problem == 'code.allow_secrets: no such file is shipped: tests/dumy.txt (did you mean "tests/dummy.txt"?)'
+
+
+def test_a_link_does_not_give_a_file_of_secrets_another_name(package: Path, code: Path) -> None:
+    write(code, ".env", ".gitignore", text=".env\n")
+    (code / "settings.txt").symlink_to(".env")
+    assert refused(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
+
+
+def test_the_limit_of_all_files_together_names_the_largest(package: Path, code: Path) -> None:
+    for number in range(7):
+        write(code, f"{number}.bin", text="x" * (1000 + 100 * number))
+    problem = refused(package, code, largest_total_mb=0.007)
+    assert problem.problems == [
+        "8 files: 0.00911 MB together, over code.largest_total_mb (0.007); the largest: 6.bin 0.0016 MB, "
+        "5.bin 0.0015 MB, 4.bin 0.0014 MB, 3.bin 0.0013 MB, 2.bin 0.0012 MB"
+    ]
+    assert problem.facts["limits"] == "--set code.largest_total_mb=1 ships them all"
+    assert len(shipped(take(package, code, largest_total_mb=0.009115))) == 8
+
+
+def test_a_file_as_large_as_the_limit_is_shipped(package: Path, code: Path) -> None:
+    write(code, "a.bin", text="x" * 1000)
+    assert "a.bin" in shipped(take(package, code, largest_file_mb=0.001))
+    write(code, "a.bin", text="x" * 1001)
+    assert (
+        refused(package, code, largest_file_mb=0.001).facts["limits"] == "--set code.largest_file_mb=1 ships them all"
+    )
+
+
+def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: Path, code: Path) -> None:
+    write(code, *(f"{number}.key" for number in range(21)))
+    problem = refused(package, code)
+    assert len(problem.problems) == 21
+    assert problem.fix == f"mend what is named, or leave it out: a line each in {code}/.gitignore"
+
+
+def test_names_that_no_manifest_can_hold_are_refused_readably(package: Path, code: Path) -> None:
+    write(code, "a\nb.py", "tab\there.py", "no\u00a0break.py")
+    (Path(os.fsdecode(os.fsencode(code) + b"/\xff.py"))).write_text("")
+    assert refused(package, code).problems == [
+        "a\\nb.py: a name of two lines, or not UTF-8; rename it",
+        "\\udcff.py: a name of two lines, or not UTF-8; rename it",
+    ]
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is for its owner alone
+        root = Path(name)
+        root.chmod(0o755)
+        write(root, "code/a.py", "code/sub/b.py", "code/c.py", "site/train_jobs/pretrain.py")
+        (root / "code" / "a.py").chmod(0)
+        (root / "code" / "sub").chmod(0)
+        with nobody():
+            problems = refused(root / "site" / "train_jobs", root / "code").problems
+        (root / "code" / "sub").chmod(0o700)
+    assert problems == ["a.py: a file that cannot be read", "sub/: a folder that cannot be read"]
+
+
+def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
+    write(tmp_path / "code", ".gitignore", "b.pyc")
+    with pytest.raises(SpecError, match="there is no code in "):
+        take(package, tmp_path / "code")
+
+
+def test_a_file_that_goes_away_is_no_bug(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(code, "b.py")
+    original = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == "b.py":
+            path.unlink()
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(ConflictError, match=r"code/b\.py went away while it was read"):
+        take(package, code)
+
+
+@pytest.mark.parametrize("entry", ["my_pretrain", "train_jobs.pretrain", "tools.train", "tools"])
+def test_the_entry_is_a_module_of_the_code(package: Path, code: Path, entry: str) -> None:
+    write(code, "tools/train.py", "tools/__main__.py")
+    take(package, code).check_entry(entry, where="--set")
+
+
+@pytest.mark.parametrize(
+    ("entry", "near"),
+    [
+        ("my_pretrian", ' (did you mean "my_pretrain"?)'),
+        ("my_pretrain.py", ' (did you mean "my_pretrain"?)'),
+        ("train_jobs.pretain", ' (did you mean "train_jobs.pretrain"?)'),
+        ("tools", ' (did you mean "tools.train"?)'),
+        ("notes", ""),
+    ],
+)
+def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
+    package: Path, code: Path, entry: str, near: str
+) -> None:
+    write(code, "tools/train.py", "tools/__init__.py", "notes.txt")
+    with pytest.raises(SpecError) as caught:
+        take(package, code).check_entry(entry, where="job.yaml:3")
+    assert caught.value.message == f"code.entry: there is no module {entry}{near}"
+    assert caught.value.facts == {"where": "job.yaml:3", "known": "my_pretrain, tools.train, train_jobs.pretrain"}
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"), [("/late.py", "late.py (.gitignore)"), ("/l*/", None), ("la*", "late.py (.gitignore)")]
+)
+def test_an_entry_that_is_left_out_says_so(package: Path, code: Path, line: str, shown: str | None) -> None:
+    write(code, "late.py")
+    write(code, ".gitignore", text=line + "\n")
+    snapshot = take(package, code)
+    if shown is None:
+        snapshot.check_entry("late", where="--set")
+        return
+    with pytest.raises(SpecError) as caught:
+        snapshot.check_entry("late", where="--set")
+    assert caught.value.facts["left out"] == shown
+
+
+def test_an_entry_in_a_folder_that_is_left_out_says_so(package: Path, code: Path) -> None:
+    write(code, "build/late.py", ".gitignore", text="build/\n")
+    with pytest.raises(SpecError) as caught:
+        take(package, code).check_entry("build.late", where="--set")
+    assert caught.value.facts["left out"] == "build/ (.gitignore)"
+
+
+def test_an_entry_of_ones_own_needs_a_folder(package: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        take_snapshot(package).check_entry("tools.train", where="--set")
+    assert caught.value.fix == "--code DIR with tools/train.py in it"
+
+
+def test_the_package_is_not_searched_for_what_the_users_folder_may_not_hold(package: Path, code: Path) -> None:
+    write(package, "keys.pem", text=PEM)
+    assert "train_jobs/keys.pem" in {file.path for file in take(package, code).files}

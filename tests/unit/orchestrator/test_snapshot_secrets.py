@@ -1,0 +1,152 @@
+"""What is taken for a secret, and what is not. Samples are put together here, so that no scanner finds this file."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from orchestrator.snapshot.secrets import secret_name, secrets_in
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" * 2
+UPPER = "QWERTYUIOPASDFGHJKLZ"
+PEM = "-----BEGIN {}PRIVATE" + " KEY{}-----"
+SAMPLES = {
+    "an AWS access key": ["AKIA" + UPPER[:16], "ASIA" + "0123456789ABCDEF"],
+    "an Azure account key": ["AccountKey=" + LETTERS[:86] + "=="],
+    "an Azure access key": ["Endpoint=sb://x/;SharedAccessKey=" + LETTERS[:43] + "="],
+    "an Azure SAS signature": ["https://x/y?sv=1&sig=" + LETTERS[:42] + "%2F" + "%3D", "?sig=" + LETTERS[:43] + "="],
+    "an Azure client secret": ["abc8Q~" + LETTERS[:34]],
+    "a Databricks token": ["dapi" + "0123456789abcdef" * 2],
+    "a GitHub token": [f"gh{kind}_" + LETTERS[:36] for kind in "oprsu"]
+    + ["github_pat_" + LETTERS[:22] + "_" + LETTERS[:59]],
+    "a GitLab token": ["glpat-" + LETTERS[:20]],
+    "a Google API key": ["AIza" + LETTERS[:35]],
+    "a Hugging Face token": ["hf_" + LETTERS[:34]],
+    "an OpenAI key": ["sk-" + LETTERS[:48]],
+    "an API key": [f"sk-{kind}-" + LETTERS[:50] for kind in ("admin", "ant", "proj", "svcacct")],
+    "a PyPI token": ["pypi-AgEIcHlwaS5vcmc" + LETTERS[:50]],
+    "a Slack token": [f"xox{kind}-1234567890-" + LETTERS[:24] for kind in "abeoprs"],
+    "a Slack webhook": ["https://hooks.slack.com/services/T0123456/B0123456/" + LETTERS[:24]],
+    "a bearer token": ["Bearer eyJ" + LETTERS[:20] + ".eyJ" + LETTERS[:20] + "." + LETTERS[:43]],
+    "a private key": [
+        PEM.format(kind, end) + break_ + LETTERS[:64]
+        for kind, end in (("", ""), ("RSA ", ""), ("OPENSSH ", ""), ("ENCRYPTED ", ""), ("PGP ", " BLOCK"))
+        for break_ in ("\n", "\r\n", "\\n", '\\n"\n    "', "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n")
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in SAMPLES.items() for text in texts])
+def test_a_secret_is_found_with_its_line_however_it_stands_in_the_text(what: str, text: str) -> None:
+    for before, after in (("", ""), ('key = "', '"'), ("key: ", "\n"), ("KEY=", " # mine"), ("<b>", "</b>")):
+        found = list(secrets_in(f"# one\n\n{before}{text}{after}\nlast = 1\n".encode()))
+        assert found == [(3, what)], before
+
+
+def test_every_secret_of_a_file_is_found() -> None:
+    first, second = SAMPLES["an AWS access key"]
+    token = SAMPLES["a Hugging Face token"][0]
+    found = list(secrets_in(f"{token}\n{first}\n{second}\n{first}\n".encode()))
+    assert sorted(found) == [(1, "a Hugging Face token")] + [(line, "an AWS access key") for line in (2, 3, 4)]
+
+
+def test_bytes_that_are_no_text_are_searched_too() -> None:
+    token = SAMPLES["a GitHub token"][0]
+    assert list(secrets_in(b"\x80\x05\xff\0" + token.encode() + b"\0\n")) == [(1, "a GitHub token")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PEM.format("", "") + "\n...\n",
+        f'START = b"{PEM.format("OPENSSH ", "")}"\nEND = b"..."\n',
+        "-----BEGIN CERTIFICATE-----\n" + LETTERS[:64],
+        "-----BEGIN PUBLIC" + " KEY-----\n" + LETTERS[:64],
+        "AKIA" + UPPER[:15],
+        "X" + "AKIA" + UPPER[:16],
+        "AKIA" + UPPER[:17],
+        "sk-learn-estimator-doc-link-fitted-and-quite-a-long-name-too",
+        "task-" + LETTERS[:48],
+        "self_" + LETTERS[:40],
+        "hf_hub_download_with_a_long_name_after_it",
+        "hf_" + LETTERS[:33],
+        "AccountKey=" + "<your account key>",
+        "config=" + LETTERS[:60] + "=",
+        "eyJ" + LETTERS[:20] + "." + LETTERS[:20],
+        "password = 'hunter2'",
+        "sha256-" + LETTERS[:43] + "=",
+    ],
+)
+def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:
+    assert list(secrets_in(text.encode())) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        (".env", ".env"),
+        ("conf/.env.production", ".env.*"),
+        ("prod.env", "*.env"),
+        (".envrc", ".envrc"),
+        ("tls/Server.PEM", "*.pem"),
+        ("server.key", "*.key"),
+        ("cert.p12", "*.p12"),
+        ("cert.pfx", "*.pfx"),
+        ("id_rsa", "id_rsa*"),
+        ("id_ed25519_work", "id_ed25519*"),
+        (".netrc", ".netrc"),
+        (".pypirc", ".pypirc"),
+        (".git-credentials", ".git-credentials"),
+        ("credentials.json", "credentials*.json"),
+        ("client_secret_12.json", "client_secret*.json"),
+        ("service-account-prod.json", "service-account*.json"),
+        ("service_account.json", "service_account*.json"),
+        ("secrets.yaml", "secrets.yaml"),
+        ("kubeconfig", "kubeconfig"),
+        (".aws/credentials", ".aws/credentials"),
+        ("home/.aws/credentials", ".aws/credentials"),
+        (".kube/config", ".kube/config"),
+        (".docker/config.json", ".docker/config.json"),
+        (".ssh/known_hosts", ".ssh/*"),
+        (".azure/azureProfile.json", ".azure/*"),
+    ],
+)
+def test_files_of_secrets_are_known_by_their_names(path: str, pattern: str) -> None:
+    assert secret_name(path) == pattern
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            ".env.example",
+            ".env.template",
+            ".env.sample",
+            ".env.dist",
+            "example.env",
+            "id_rsa.pub",
+            "keys/id_ed25519.pub",
+        ),
+        *(
+            "environment.py",
+            "env.py",
+            "credentials.py",
+            "keys.json",
+            "config.json",
+            "docker/config.json",
+            "aws/credentials",
+        ),
+        *("secrets.py", "tokenizer.json", "monkey.py", "a.pem/x.py", ".env.d/x.py", "deployment/kube/config"),
+    ],
+)
+def test_other_files_are_not(path: str) -> None:
+    assert secret_name(path) is None
+
+
+def test_the_standard_library_holds_no_secret() -> None:
+    sources = list(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    named = {path.name for path in sources if secret_name(path.name) or list(secrets_in(path.read_bytes()))}
+    assert named == set()
+    assert len(sources) > 100
