@@ -8,7 +8,6 @@ from typing import cast
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import UsageError
-from train_jobs.config.load import did_you_mean
 
 _BACKENDS = {"local": "orchestrator.backends.local.backend:LocalBackend"}
 
@@ -25,6 +24,8 @@ def load_backend(name: str, home: Path) -> Backend:
         UsageError: there is none of that name.
     """
     if name not in _BACKENDS:
+        from train_jobs.config.load import did_you_mean
+
         known = backend_names()
         raise UsageError(
             f"no backend named {name!r}{did_you_mean(name, known)}",

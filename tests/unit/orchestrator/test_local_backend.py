@@ -5,41 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
-from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
+from orchestrator.backends.folder.files import QUEUED_SECONDS
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.supervisor import read_exits
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState
-
-
-def make_run(home: Path, name: str, state: RunState = RunState.COMPLETED, *, age: float = 0.0) -> RunFolder:
-    """A run folder as submission leaves it, `age` seconds ago."""
-    run = RunFolder(home / "runs" / name)
-    run.outputs.mkdir(parents=True)
-    run.logs.mkdir()
-    plan = {"job": {"train": {"steps": 100}}, "run_hash": "0123abcd", "spec": {"tags": {"a": "b"}}}
-    (run.path / "plan.json").write_text(json.dumps(plan))
-    (run.path / "request.json").write_text(
-        json.dumps({"tracking_uri": "sqlite:////x.db", "nodes": 1, "processes_per_node": 2})
-    )
-    (run.path / "lock").touch()
-    run.write_state(LocalState(state=state, created=1000.0))
-    for path in (run.path / "request.json", run.path / "state.json"):
-        os.utime(path, (time.time() - age, time.time() - age))
-    return run
-
-
-def report(run: RunFolder, step: int, **metrics: float) -> None:
-    with run.metrics.open("a") as stream:
-        stream.write(json.dumps({"step": step, "time": 1.0, "metrics": metrics}) + "\n")
+from tests.folders import make_run, report
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -59,7 +37,7 @@ def test_the_last_report_of_a_large_file_is_read_from_its_end(tmp_path: Path) ->
     run = make_run(tmp_path, "large")
     for step in range(5000):
         report(run, step, train_loss=float(step))
-    assert last_report(run.metrics) == {"step": 4999, "metrics": {"train_loss": 4999.0}}
+    assert last_report(run.metrics) == {"step": 4999, "time": 1.0, "metrics": {"train_loss": 4999.0}}
     assert last_report(tmp_path / "none") == {}
 
 
