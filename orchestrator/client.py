@@ -26,8 +26,8 @@ from orchestrator.runs import Handle, RunState, RunStatus
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
     from orchestrator.compare import Difference, Side
     from orchestrator.estimates.cost import RunCost
-    from orchestrator.retention import Pruned, Pruning
     from orchestrator.plan import Plan
+    from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
 
 FIRST_POLL, LAST_POLL = 0.1, 2.0  # seconds; a run takes minutes to weeks

@@ -99,7 +99,7 @@ def plan_pruning(
     states: Collection[RunState],
     stores: bool,
 ) -> Pruning:
-    """What would go by these rules, see `expired`; with `stores`, token stores that no remaining run can be using too."""
+    """What would go by these rules (see `expired`); with `stores`, token stores that no remaining run can use, too."""
     gone = expired(backend.runs(), keep_last=keep_last, older_than=older_than, states=states, now=time.time())
     runs = []
     for status in gone:

@@ -37,7 +37,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """-b NAME."""
-    parser.add_argument("-b", "--backend", metavar="NAME", help="where the runs are (default: local)")
+    argument = parser.add_argument("-b", "--backend", metavar="NAME", help="where the runs are (default: local)")
+    completers.attach(argument, completers.backends)
 
 
 def add_run(parser: argparse.ArgumentParser, *, many: bool | int = False, optional: bool = False) -> None:

@@ -30,6 +30,13 @@ def runs(prefix: str, **_: Any) -> list[str]:
     return ["@last", *names]
 
 
+def backends(**_: Any) -> list[str]:
+    """Names of the backends."""
+    from orchestrator.backends import backend_names
+
+    return backend_names()
+
+
 def recipes(**_: Any) -> list[str]:
     """Names of the shipped recipes."""
     import train_jobs

@@ -45,8 +45,8 @@ def add_verbs(verbs: Any) -> None:
         "prune",
         run_prune,
         summary="delete old runs",
-        description="Delete runs that have ended, the oldest first, and remains of interrupted commands. Each rule given"
-        " must let a run go; runs that go on are never touched. What MLflow holds of a run stays.",
+        description="Delete runs that have ended, the oldest first, and remains of interrupted commands. Every rule"
+        " that is given must let a run go; runs that go on are never touched. What MLflow holds of a run stays.",
         example="prune --keep-last 10 --older-than 30d --dry-run",
     )
     prune.add_argument("--keep-last", type=positive, metavar="N", help="not the newest so many that have ended")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from orchestrator import __version__
-from orchestrator.cli import compare, files, inspect, lifecycle, submit
+from orchestrator.cli import compare, files, inspect, lifecycle, setup, submit
 
 EPILOG = """\
 RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
@@ -50,13 +50,17 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, lifecycle, files, compare):
+    for module in (submit, inspect, lifecycle, files, compare, setup):
         module.add_verbs(verbs)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand here
+        import argcomplete
+
+        argcomplete.autocomplete(build_parser(), always_complete_options=False)  # answers, and ends the process
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     try:
