@@ -33,6 +33,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """A command line that makes no sense."""
+        if "_ARGCOMPLETE" in os.environ:
+            sys.exit(2)  # it is only not finished yet; argcomplete goes on from here
+
         from orchestrator.errors import UsageError
 
         raise UsageError(message, fix=f"{self.prog} --help")

@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.doctor import machine, packages, project, storage, tracking
 from orchestrator.doctor.finding import Finding
-from orchestrator.doctor.machine import clock, cores, gpus, loopback, memory, open_files, shared_memory
-from orchestrator.doctor.packages import packages, python, torch_build, torch_devices
-from orchestrator.doctor.project import backend, git, project
-from orchestrator.doctor.storage import disks, home_folder
-from orchestrator.doctor.tracking import tracking
 
 __all__ = ["Finding", "examine"]
 
@@ -27,23 +23,22 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
         environ: environment variables.
         backend_name: where runs would go.
     """
-    yield python()
-    yield from packages()
-    build = torch_build()
+    yield packages.python()
+    yield from packages.requirements()
+    build = packages.torch_build()
     yield build
-    visible = gpus(environ)
-    yield visible
+    yield machine.gpus(environ)
     if build.level != "fail":
-        yield torch_devices(environ)
-    yield cores()
-    yield memory()
-    yield shared_memory(Path("/dev/shm"))
-    yield open_files()
-    yield from home_folder(home)
-    yield from disks(home)
-    yield loopback()
-    yield clock(home)
-    yield git(environ)
-    yield from project(folder, environ)
-    yield backend(backend_name, home)
-    yield tracking(folder, home, environ)
+        yield packages.torch_devices(environ)
+    yield machine.cores()
+    yield machine.memory()
+    yield machine.shared_memory(Path("/dev/shm"))
+    yield machine.open_files()
+    yield from storage.home_folder(home)
+    yield from storage.disks(home)
+    yield machine.loopback()
+    yield machine.clock(home)
+    yield project.git(environ)
+    yield from project.defaults(folder, environ)
+    yield project.backend(backend_name, home)
+    yield tracking.store(folder, home, environ)

@@ -54,7 +54,7 @@ def python() -> Finding:
     return ok("python", f"{here} at {sys.executable}")
 
 
-def packages() -> Iterator[Finding]:
+def requirements() -> Iterator[Finding]:
     """Whether all that the package needs is there, in versions that go together."""
     try:
         missing, count = unmet(DISTRIBUTION)

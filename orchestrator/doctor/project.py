@@ -22,7 +22,7 @@ def git(environ: Mapping[str, str]) -> Finding:
     return ok("git", answer.stdout.strip().removeprefix("git version "))
 
 
-def project(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
+def defaults(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The project's defaults and the ORCHESTRATOR_* variables, as the next plan would read them."""
     from orchestrator.specs import find_project, resolve_spec
 

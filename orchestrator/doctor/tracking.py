@@ -17,12 +17,17 @@ NAME = "tracking"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
 SERVER_SECONDS = 60.0
 TABLES = {"alembic_version", "experiments", "metrics", "runs"}
-PROBE = (
-    "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).search_experiments(max_results=1)"
-)
+PROBE = """
+import sys
+from mlflow.tracking import MlflowClient
+try:
+    MlflowClient(sys.argv[1]).search_experiments(max_results=1)
+except Exception as problem:
+    sys.exit(" ".join(str(problem).split())[:200])
+"""
 
 
-def tracking(folder: Path, home: Path, environ: Mapping[str, str]) -> Finding:
+def store(folder: Path, home: Path, environ: Mapping[str, str]) -> Finding:
     """Whether the store that the project reports to can be used."""
     from orchestrator.specs import find_project, resolve_spec
 
@@ -40,14 +45,15 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
         return ok(NAME, f"{path}, made by the first run")
     aside = f"mv {path} {path}.broken (a new one is made; finished runs keep their metrics.jsonl)"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as store:
-            store.execute("BEGIN IMMEDIATE")
-            found = {name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            found = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if missing := sorted(TABLES - found):
                 return fail(NAME, f"{path} has no table {', '.join(missing)}: its making was interrupted", aside)
-            (verdict,) = store.execute("PRAGMA quick_check(1)").fetchone()
-            (runs,) = store.execute("SELECT count(*) FROM runs").fetchone()
-            store.rollback()
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            (runs,) = database.execute("SELECT count(*) FROM runs").fetchone()
+            database.execute("CREATE TABLE written_by_doctor (probe)")  # rolled back: can it be written at all?
+            database.rollback()
     except sqlite3.OperationalError as problem:
         if "locked" in str(problem):
             return fail(NAME, f"{path} is locked by another process", f"fuser {path}")
