@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -288,8 +289,8 @@ class Orchestrator:
             states: only those in one of these states; empty: in any.
             limit: at most so many.
         """
-        wanted = (status for status in self._default().runs() if not states or status.state in states)
-        return list(islice(wanted, limit))
+        found = merge(*(backend.runs() for backend in self._backends()), key=lambda status: -status.created)
+        return list(islice((status for status in found if not states or status.state in states), limit))
 
     def pruning(
         self,
@@ -310,7 +311,13 @@ class Orchestrator:
         from orchestrator.retention import plan_pruning
 
         return plan_pruning(
-            self._default(), self._home, keep_last=keep_last, older_than=older_than, states=states, stores=stores
+            self.runs(),
+            {backend.name: backend for backend in self._backends()},
+            self._home,
+            keep_last=keep_last,
+            older_than=older_than,
+            states=states,
+            stores=stores,
         )
 
     def prune(self, pruning: Pruning) -> Pruned:
@@ -321,12 +328,11 @@ class Orchestrator:
         """
         from orchestrator.retention import prune
 
-        return prune(self._default(), self._home, pruning)
+        return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
 
     def attach_all(self) -> list[Run]:
-        """Every run, the newest first."""
-        backend = self._default()
-        return [Run(backend, Handle(backend.name, name)) for name in backend.names()]
+        """Every run, the newest of each backend first."""
+        return [Run(backend, Handle(backend.name, name)) for backend in self._backends() for name in backend.names()]
 
     def attach(self, run: str) -> Run:
         """Finds a run again.
@@ -347,6 +353,10 @@ class Orchestrator:
 
     def _default(self) -> Backend:
         return load_backend(self._backend or self._environ.get("ORCHESTRATOR_BACKEND") or "local", self._home)
+
+    def _backends(self) -> list[Backend]:
+        """Where runs are looked for."""
+        return [self._default()]
 
     def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
         """Names of runs of this plan's hash, the newest first."""

@@ -18,12 +18,13 @@ def home_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
 
 
-def run_names(runs: Path) -> list[str]:
-    """Names of the runs whose folders lie in `runs`, the newest submission first; loads nothing."""
+def run_names(*places: Path) -> list[str]:
+    """Names of the runs whose folders lie in one of `places`, the newest submission first; loads nothing."""
     found = []
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(runs) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                if not entry.name.startswith("."):
-                    found.append((Path(entry.path, "request.json").stat().st_mtime_ns, entry.name))
+    for place in places:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    if not entry.name.startswith("."):
+                        found.append((Path(entry.path, "request.json").stat().st_mtime_ns, entry.name))
     return [name for _, name in sorted(found, reverse=True)]

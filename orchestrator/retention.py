@@ -9,14 +9,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.home import TOKEN_STORES
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.base import Config
 
 
@@ -27,6 +27,8 @@ class Item(Config):
     """A run's name, or a path below the home folder."""
     bytes: int | None
     """What it takes on this machine; None where it is not here."""
+    handle: str | None = None
+    """A run's handle."""
     state: RunState | None = None
     """How a run ended."""
     ended: float | None = None
@@ -91,7 +93,8 @@ def expired(
 
 
 def plan_pruning(
-    backend: Backend,
+    runs: Iterable[RunStatus],
+    backends: Mapping[str, Backend],
     home: Path,
     *,
     keep_last: int | None,
@@ -99,23 +102,36 @@ def plan_pruning(
     states: Collection[RunState],
     stores: bool,
 ) -> Pruning:
-    """What would go by these rules (see `expired`); with `stores`, token stores that no remaining run can use, too."""
-    gone = expired(backend.runs(), keep_last=keep_last, older_than=older_than, states=states, now=time.time())
-    runs = []
-    for status in gone:
-        folder = backend.folder(status.name)
-        size = tree_bytes(folder) if folder else None
-        runs.append(Item(name=status.name, bytes=size, state=status.state, ended=status.ended))
-    unused = [_item(home, path) for path in unused_stores(home, {status.name for status in gone})]
+    """What would go of `runs` by these rules (see `expired`), and what was left behind on these backends.
+
+    Args:
+        runs: the newest first.
+        backends: by name.
+        home: the user's orchestrator folder.
+        keep_last, older_than, states: the rules.
+        stores: also token stores that no remaining run can use.
+    """
+    gone = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
+    folders = [backends[Handle.parse(status.handle).backend].folder(status.name) for status in gone]
+    unused = [_item(home, path) for path in unused_stores(home, folders)]
     return Pruning(
-        runs=runs,
-        leftovers=[_item(home, path) for path in backend.leftovers()],
+        runs=[
+            Item(
+                name=status.name,
+                handle=status.handle,
+                bytes=tree_bytes(folder) if folder else None,
+                state=status.state,
+                ended=status.ended,
+            )
+            for status, folder in zip(gone, folders, strict=True)
+        ],
+        leftovers=[_item(home, path) for backend in backends.values() for path in backend.leftovers()],
         token_stores=unused if stores else [],
         unused_store_bytes=sum(item.bytes or 0 for item in unused),
     )
 
 
-def prune(backend: Backend, home: Path, pruning: Pruning) -> Pruned:
+def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Pruned:
     """Deletes what `pruning` lists, but for runs that go on again, and what they may be using.
 
     Raises:
@@ -124,8 +140,9 @@ def prune(backend: Backend, home: Path, pruning: Pruning) -> Pruned:
     deleted: list[Item] = []
     kept: dict[str, str] = {}
     for item in pruning.runs:
+        handle = Handle.parse(str(item.handle))
         try:
-            backend.delete(item.name)
+            backends[handle.backend].delete(handle.name)
             deleted.append(item)
         except (ConflictError, NotFoundError) as problem:
             kept[item.name] = problem.message
@@ -141,15 +158,15 @@ def prune(backend: Backend, home: Path, pruning: Pruning) -> Pruned:
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 
 
-def unused_stores(home: Path, without: Collection[str]) -> list[Path]:
-    """Token stores of texts that no run is of, but for the runs named in `without`.
+def unused_stores(home: Path, without: Collection[Path | None]) -> list[Path]:
+    """Token stores of texts that no run is of, but for the runs in the folders `without`.
 
     A store's key is made of the text's hash among other things, so no such store can be the one of a remaining run.
     Where a run's plan cannot be read, its text is not known, and there are none.
     """
     texts = set()
     for plan in home.glob("*/*/plan.json"):
-        if plan.parent.name in without:
+        if plan.parent in without:
             continue
         try:
             texts.add(json.loads(plan.read_text())["data"]["sha256"])

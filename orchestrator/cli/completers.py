@@ -21,12 +21,13 @@ def attach(argument: argparse.Action, completer: Completer) -> None:
 
 
 def runs(prefix: str, **_: Any) -> list[str]:
-    """@last and the names of the local runs, the newest first; handles once one has begun to write one."""
+    """@last and the names of all runs of the home folder, the newest first; handles once one begins to write one."""
     from orchestrator.home import RUNS, home_folder, run_names
 
-    names = run_names(home_folder(os.environ) / RUNS)
+    home = home_folder(os.environ)
+    names = run_names(*home.glob("*/"))
     if prefix and (LOCAL.startswith(prefix) or prefix.startswith(LOCAL)):
-        return [*names, *(LOCAL + name for name in names)]
+        return [*names, *(LOCAL + name for name in run_names(home / RUNS))]
     return ["@last", *names]
 
 

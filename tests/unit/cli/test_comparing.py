@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.folders import PLAN, make_run, report
+from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
 
 LONG = "/home/someone/projects/with/a/rather/long/path/to/the/text/of/notes.txt"

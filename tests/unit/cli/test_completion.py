@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.folders import make_run
+from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 
 # what bash does when TAB is pressed: the function that the script registered, with the line as it stands

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.cli import files
 from orchestrator.runs import RunState
 from tests.conftest import Console
-from tests.folders import make_run
+from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 
 

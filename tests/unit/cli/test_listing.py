@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import render
 from orchestrator.cli.arguments import STATES
 from orchestrator.runs import Attempt, RunState, RunStatus
-from tests.folders import PLAN, make_run, report
+from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
 
 PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}

@@ -14,7 +14,7 @@ from orchestrator.backends.folder.files import RunFolder
 from orchestrator.cli import watch as watching
 from orchestrator.runs import RunState
 from tests.conftest import Console
-from tests.folders import PLAN, make_run, report
+from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
 
 PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}

@@ -12,7 +12,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.compare import Difference
 from orchestrator.errors import StorageError
 from orchestrator.runs import RunState
-from tests.folders import PLAN, make_run, report
+from tests.run_folders import PLAN, make_run, report
 
 
 def full_plan(**changes: Any) -> dict[str, Any]:

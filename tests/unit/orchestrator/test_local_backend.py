@@ -17,7 +17,7 @@ from orchestrator.backends.local.supervisor import read_exits
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState
-from tests.folders import make_run, report
+from tests.run_folders import make_run, report
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:

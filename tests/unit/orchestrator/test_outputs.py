@@ -13,7 +13,7 @@ from orchestrator.client import Orchestrator, Run
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.runs import RunState
 from tests.conftest import tmpfs
-from tests.folders import make_run, report
+from tests.run_folders import make_run, report
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.errors import StorageError
 from orchestrator.retention import expired, tree_bytes, unused_stores
 from orchestrator.runs import RunState, RunStatus
-from tests.folders import make_run
+from tests.run_folders import make_run
 
 NOW = 10_000.0
 
@@ -84,14 +84,14 @@ def test_stores_of_texts_that_no_run_is_of(tmp_path: Path) -> None:
     (tmp_path / "token-stores" / "half" / "manifest.json").write_text("{")
 
     def unused(*without: str) -> list[str]:
-        return [path.name for path in unused_stores(tmp_path, without)]
+        return [path.name for path in unused_stores(tmp_path, [tmp_path / name for name in without])]
 
     assert unused() == ["d"]
-    assert unused("two") == ["b", "d"]
-    assert unused("two", "three") == ["b", "c", "d"]
+    assert unused("runs/two") == ["b", "d"]
+    assert unused("runs/two", "other-runs/three") == ["b", "c", "d"]
     make_run(tmp_path, "unreadable", plan=with_text("text-9")).path.joinpath("plan.json").write_text("{")
     assert unused() == []
-    assert unused("unreadable") == ["d"]
+    assert unused("runs/unreadable") == ["d"]
 
 
 def test_pruning_says_what_prune_then_deletes(tmp_path: Path) -> None:

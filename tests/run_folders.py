@@ -1,10 +1,12 @@
-"""Run folders that nothing ran in: what a submission and a supervisor leave, written by hand."""
+"""Run folders as submission and supervisor leave them, without running anything."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +28,31 @@ def make_run(
     *,
     age: float = 0.0,
     nodes: int = 1,
+    processes_per_node: int = 2,
     plan: dict[str, Any] | None = None,
     **more: Any,
 ) -> RunFolder:
-    """A run of two processes on each node, submitted `age` seconds ago; `plan` and `more` change plan and state."""
+    """A run folder as submission leaves it, `age` seconds ago; `plan` and `more` change the plan and the state."""
     run = RunFolder(home / "runs" / name)
     run.outputs.mkdir(parents=True)
     run.logs.mkdir()
     (run.path / "plan.json").write_text(json.dumps(PLAN | (plan or {})))
-    request = {"tracking_uri": "sqlite:////x.db", "nodes": nodes, "processes_per_node": 2}
+    request = {"tracking_uri": "sqlite:////x.db", "nodes": nodes, "processes_per_node": processes_per_node}
     (run.path / "request.json").write_text(json.dumps(request))
     (run.path / "lock").touch()
     run.write_state(LocalState.model_validate({"state": state, "created": 1000.0, **more}))
     for path in (run.path / "request.json", run.path / "state.json"):
         os.utime(path, (time.time() - age, time.time() - age))
     return run
+
+
+@contextmanager
+def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, **more: Any) -> Iterator[RunFolder]:
+    """A run whose supervisor lives: this process holds its lock. It completes at the end of the context."""
+    run = make_run(home, name, state, **more)
+    with run.lock():
+        yield run
+        run.write_state(run.read_state().model_copy(update={"state": RunState.COMPLETED}))
 
 
 def report(run: RunFolder, step: int, *, at: float = 1.0, **metrics: float) -> None:
