@@ -12,18 +12,24 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember, used_backends
 from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from orchestrator.home import home_folder
-from orchestrator.plan import Plan, make_plan
 from orchestrator.runs import Handle, RunState, RunStatus
-from orchestrator.specs import Flag, find_project, resolve_spec
-from train_jobs.config.load import did_you_mean
+
+if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
+    from orchestrator.compare import Difference, Side
+    from orchestrator.estimates.cost import RunCost
+    from orchestrator.plan import Plan
+    from orchestrator.retention import Pruned, Pruning
+    from orchestrator.specs import Flag
 
 FIRST_POLL, LAST_POLL = 0.1, 2.0  # seconds; a run takes minutes to weeks
 LAST = "@last"
@@ -161,6 +167,62 @@ class Run:
             ) from problem
         return path
 
+    def download(
+        self,
+        *outputs: str,
+        to: Path | None = None,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Path]:
+        """Copies outputs, all of them or none; returns where they are now.
+
+        Args:
+            outputs: `model`, `checkpoints`, `logs`, `metrics`, ...; none: all that there are.
+            to: folder; None: one of the run's name in the current folder.
+            force: replace what is there.
+            progress: told bytes done and bytes in all.
+
+        Raises:
+            NotFoundError: the run has no such output; tells those that it has.
+            ConflictError: there is something in the place of one.
+            StorageError: `to` cannot be written.
+        """
+        return self._backend.download(self.name, outputs, to or Path(self.name), force=force, progress=progress)
+
+    def cost(self) -> RunCost:
+        """What it took and cost until now, and what of that was done twice."""
+        from orchestrator.estimates.cost import run_cost
+
+        plan, status = self._backend.plan(self.name), self.status()
+        compute, origin = plan["compute"], plan["changes"].get("compute.price_per_hour", {})
+        return run_cost(
+            self.name,
+            status.attempts,
+            list(self.metrics()),
+            nodes=compute["nodes"],
+            processes=plan["world_size"],
+            price_per_hour=compute.get("price_per_hour"),
+            price_origin=origin.get("from"),
+            now=time.time(),
+        )
+
+    def compare(self, other: Run, *, patch: bool = False) -> Difference:
+        """What this run (a) and another (b) have not in common; with `patch`, changed code line by line."""
+        from orchestrator.compare import compare
+
+        return compare(self._side(), other._side(), patch=patch)
+
+    def _side(self) -> Side:
+        from orchestrator.compare import Side
+
+        folder, backend = self.folder, self._backend
+        return Side(
+            status=self.status(),
+            plan=backend.plan(self.name),
+            result=backend.result(self.name),
+            code=folder / "code" if folder else None,
+        )
+
     def cancel(self) -> None:
         """Asks it to end; it saves a checkpoint first."""
         self._backend.cancel(self.name)
@@ -211,6 +273,9 @@ class Orchestrator:
         Raises:
             SpecError, DataError: all that is wrong, with file and line.
         """
+        from orchestrator.plan import make_plan
+        from orchestrator.specs import Flag, find_project, resolve_spec
+
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
             given.setdefault("backend", Flag(self._backend, "Orchestrator(backend)"))
@@ -258,10 +323,57 @@ class Orchestrator:
         handle = backend.schedule(request, plan)
         return Run(backend, handle, created=True)
 
-    def runs(self) -> list[RunStatus]:
-        """All runs of all backends that were used, the newest first."""
-        found = [status for backend in self._backends() for status in backend.runs()]
-        return sorted(found, key=lambda status: status.created, reverse=True)
+    def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:
+        """Runs, the newest first.
+
+        Args:
+            states: only those in one of these states; empty: in any.
+            limit: at most so many.
+        """
+        found = merge(*(backend.runs() for backend in self._backends()), key=lambda status: -status.created)
+        return list(islice((status for status in found if not states or status.state in states), limit))
+
+    def pruning(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: float | None = None,
+        states: Collection[RunState] = (),
+        stores: bool = False,
+    ) -> Pruning:
+        """What `prune` would delete by these rules; nothing is touched.
+
+        Args:
+            keep_last: not the newest so many runs that have ended.
+            older_than: only runs that ended more than so many seconds ago.
+            states: only runs that ended in one of these states; empty: in any.
+            stores: also token stores of texts that no remaining run is of.
+        """
+        from orchestrator.retention import plan_pruning
+
+        return plan_pruning(
+            self.runs(),
+            {backend.name: backend for backend in self._backends()},
+            self._home,
+            keep_last=keep_last,
+            older_than=older_than,
+            states=states,
+            stores=stores,
+        )
+
+    def prune(self, pruning: Pruning) -> Pruned:
+        """Deletes what `pruning` lists; a run that goes on again is left alone.
+
+        Raises:
+            StorageError: something cannot be deleted.
+        """
+        from orchestrator.retention import prune
+
+        return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
+
+    def attach_all(self) -> list[Run]:
+        """Every run, the newest of each backend first."""
+        return [Run(backend, Handle(backend.name, name)) for backend in self._backends() for name in backend.names()]
 
     def attach(self, run: str) -> Run:
         """Finds a run again.
@@ -322,5 +434,7 @@ def _find(run: str, known: Iterable[str]) -> str:
             facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
             fix="give more of the name",
         )
+    from train_jobs.config.load import did_you_mean
+
     hint = did_you_mean(run, names)
     raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")

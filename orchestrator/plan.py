@@ -119,14 +119,14 @@ def _identity(
     snapshot: Snapshot,
     environment: dict[str, str],
 ) -> dict[str, Any]:
-    """All that shapes the result. Names, tags, tracking, backend and port do not; paths do by their content alone."""
+    """All that shapes the result. Names, tags, tracking, backend, port and price do not; paths do by content alone."""
     config = job.model_dump(mode="json")
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
     return {
         "job": config,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port"}),
+        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,

@@ -57,6 +57,23 @@ class Handle:
         return cls(backend, name)
 
 
+class Attempt(Config):
+    """One start of a run, for as long as it lasted."""
+
+    started: float
+    """Seconds since the epoch."""
+    ended: float | None = None
+    """None while it goes on."""
+    state: RunState = RunState.RUNNING
+    """How it ended."""
+    exit_code: int | None = None
+    """The job's exit code."""
+    reason: str | None = None
+    """Why it ended so."""
+    step: int | None = None
+    """Last optimizer step that it reported."""
+
+
 class RunStatus(Config):
     """What a backend knows of a run now."""
 
@@ -80,6 +97,16 @@ class RunStatus(Config):
     """How often it was started."""
     warning: str | None = None
     """What its user should look at: a loss that rises."""
+    attempts: list[Attempt] = Field(default=[])
+    """Every start, the oldest first; the last one may be going on."""
+    nodes: int = 1
+    """Machines that it runs on."""
+    node_hours: float = 0.0
+    """Hours of all its attempts until now, times its machines."""
+    cost: float | None = None
+    """USD until now, by `compute.price_per_hour`; None without a price."""
+    eta: float | None = None
+    """Seconds since the epoch when its last step is expected, by the speed of its last report; None unless it runs."""
     step: int | None = None
     """Last optimizer step that it reported."""
     steps: int | None = None

@@ -16,6 +16,7 @@ WIDTH = 80
 LABEL = 14
 SHOWN_APART = {"recipe", "name"}  # changed values that have a line of their own
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
+HIDDEN = "(not shown)"
 
 
 def plan_summary(plan: Plan) -> str:
@@ -54,6 +55,12 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{compute.threads_per_process} threads each"
         ),
     )
+    if compute.price_per_hour is not None:
+        hourly = compute.nodes * compute.price_per_hour
+        yield (
+            "price",
+            f"{compute.nodes} x ${compute.price_per_hour:,.2f} = ${hourly:,.2f} an hour (compute.price_per_hour)",
+        )
     yield (
         "batch",
         (
@@ -124,7 +131,12 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def is_secret(key: str) -> bool:
+    """Whether a dotted key names an environment variable whose value nobody should see."""
+    return key.startswith("environment.variables.") and SECRET.search(key) is not None
+
+
 def _value(key: str, value: object) -> str:
-    if key.startswith("environment.variables.") and SECRET.search(key):
-        return "(not shown)"
+    if is_secret(key):
+        return HIDDEN
     return value if isinstance(value, str) else json.dumps(value)

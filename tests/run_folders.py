@@ -8,9 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.runs import RunState
+
+PLAN: dict[str, Any] = {
+    "job": {"train": {"steps": 100, "global_batch_size": 8}},
+    "compute": {"nodes": 1, "processes_per_node": 2, "price_per_hour": None},
+    "run_hash": "0123abcd",
+    "spec": {"tags": {"a": "b"}},
+}
 
 
 def make_run(
@@ -21,26 +29,33 @@ def make_run(
     age: float = 0.0,
     nodes: int = 1,
     processes_per_node: int = 2,
+    plan: dict[str, Any] | None = None,
+    **more: Any,
 ) -> RunFolder:
-    """A run folder as submission leaves it, `age` seconds ago."""
+    """A run folder as submission leaves it, `age` seconds ago; `plan` and `more` change the plan and the state."""
     run = RunFolder(home / "runs" / name)
     run.outputs.mkdir(parents=True)
     run.logs.mkdir()
-    plan = {"job": {"train": {"steps": 100}}, "run_hash": "0123abcd", "spec": {"tags": {"a": "b"}}}
+    (run.path / "plan.json").write_text(json.dumps(PLAN | (plan or {})))
     request = {"tracking_uri": "sqlite:////x.db", "nodes": nodes, "processes_per_node": processes_per_node}
-    (run.path / "plan.json").write_text(json.dumps(plan))
     (run.path / "request.json").write_text(json.dumps(request))
     (run.path / "lock").touch()
-    run.write_state(LocalState(state=state, created=1000.0))
+    run.write_state(LocalState.model_validate({"state": state, "created": 1000.0, **more}))
     for path in (run.path / "request.json", run.path / "state.json"):
         os.utime(path, (time.time() - age, time.time() - age))
     return run
 
 
 @contextmanager
-def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, *, processes: int = 2) -> Iterator[RunFolder]:
+def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, **more: Any) -> Iterator[RunFolder]:
     """A run whose supervisor lives: this process holds its lock. It completes at the end of the context."""
-    run = make_run(home, name, state, processes_per_node=processes)
+    run = make_run(home, name, state, **more)
     with run.lock():
         yield run
-        run.write_state(LocalState(state=RunState.COMPLETED, created=1000.0))
+        run.write_state(run.read_state().model_copy(update={"state": RunState.COMPLETED}))
+
+
+def report(run: RunFolder, step: int, *, at: float = 1.0, **metrics: float) -> None:
+    """One line of the job's metrics."""
+    with run.metrics.open("a") as stream:
+        stream.write(json.dumps({"step": step, "time": at, "metrics": metrics}) + "\n")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import ServiceError, UsageError
-from train_jobs.config.load import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -42,6 +41,8 @@ def load_backend(name: str, home: Path) -> Backend:
         return cast(Backend, getattr(import_module(module), kind)(home))
     found = _installed().get(name)
     if found is None:
+        from train_jobs.config.load import did_you_mean
+
         known = backend_names()
         raise UsageError(
             f"no backend named {name!r}{did_you_mean(name, known)}",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunStatus
-from orchestrator.specs import ResolvedCompute
 from train_jobs.config.base import Config
+
+if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
+    from orchestrator.plan import Plan
+    from orchestrator.specs import ResolvedCompute
 
 
 class Request(Config):
@@ -128,8 +130,8 @@ class Backend(Protocol):
         """
         ...
 
-    def runs(self) -> list[RunStatus]:
-        """All runs, the newest first."""
+    def runs(self) -> Iterator[RunStatus]:
+        """All runs, the newest first, each looked at when it is asked for."""
         ...
 
     def names(self) -> list[str]:
@@ -192,11 +194,28 @@ class Backend(Protocol):
         """The run's folder, where it lies on this machine."""
         ...
 
-    def download(self, name: str, outputs: tuple[str, ...], to: Path) -> list[Path]:
+    def download(
+        self,
+        name: str,
+        outputs: tuple[str, ...],
+        to: Path,
+        *,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Path]:
         """Copies outputs of a run (`model`, `checkpoints`, `logs`, ...) to below `to`; returns what it made there.
+
+        Args:
+            name: the run's name.
+            outputs: which; none: all that there are.
+            to: folder; made if missing.
+            force: replace what is there.
+            progress: told bytes done and bytes in all.
 
         Raises:
             NotFoundError: the run has no such output.
+            ConflictError: there is something in the place of one.
+            StorageError: `to` cannot be written.
         """
         ...
 
@@ -205,7 +224,12 @@ class Backend(Protocol):
 
         Raises:
             ConflictError: the run goes on.
+            StorageError: it cannot be deleted.
         """
+        ...
+
+    def leftovers(self) -> list[Path]:
+        """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""
         ...
 
     def provision(self, compute: ResolvedCompute) -> str:

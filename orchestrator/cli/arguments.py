@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import completers
+
+if TYPE_CHECKING:
+    from orchestrator.client import Orchestrator, Run
 
 STYLES = ("text", "json", "yaml")
+STATES = ("queued", "starting", "running", "completed", "failed", "cancelled", "preempted")
+
+
+def add_verb(
+    verbs: Any, name: str, run: Callable[[argparse.Namespace], int], *, summary: str, description: str, example: str
+) -> argparse.ArgumentParser:
+    """A verb: what it does in a word, in a sentence, and one command line of it without `orchestrator`."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"example:\n  orchestrator {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -13,11 +35,45 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=STYLES, default="text", help="form of the result on stdout")
 
 
-def add_run(parser: argparse.ArgumentParser, *, many: bool = False) -> None:
-    """RUN."""
-    parser.add_argument(
-        "name", metavar="RUN", nargs="+" if many else None, help="handle, name, its beginning, or @last"
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """-b NAME."""
+    argument = parser.add_argument("-b", "--backend", metavar="NAME", help="where the runs are (default: local)")
+    completers.attach(argument, completers.backends)
+
+
+def add_run(parser: argparse.ArgumentParser, *, many: bool | int = False, optional: bool = False) -> None:
+    """RUN, or with `many` one or more of them, or so many; and -b for those that are not handles."""
+    count = many if type(many) is int else "*" if optional else "+" if many else None
+    argument = parser.add_argument("name", metavar="RUN", nargs=count, help="handle, name, its beginning, or @last")
+    completers.attach(argument, completers.runs)
+    add_backend(parser)
+
+
+def add_states(parser: argparse.ArgumentParser, *flags: str) -> None:
+    """--state STATE, repeated."""
+    argument = parser.add_argument(
+        *flags, dest="states", action="append", default=[], choices=STATES, metavar="STATE", help=""
     )
+    argument.help = f"only runs in this state; may be repeated: {', '.join(STATES)}"
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"not a whole number above 0: {text}")
+    return int(text)
+
+
+def orchestrator_of(arguments: argparse.Namespace) -> Orchestrator:
+    """The client that looks where -b says."""
+    from orchestrator.client import Orchestrator
+
+    return Orchestrator(arguments.backend)
+
+
+def attached(arguments: argparse.Namespace) -> Run:
+    """The run that the command line names."""
+    return orchestrator_of(arguments).attach(arguments.name)
 
 
 def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None) -> dict[str, Any]:

@@ -3,60 +3,82 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run
+    from orchestrator.cli.arguments import add_backend, add_output, add_run, add_states, add_verb, positive
 
-    listing = verbs.add_parser("list", help="all runs", description="All runs, the newest first.")
+    listing = add_verb(
+        verbs,
+        "list",
+        run_list,
+        summary="all runs",
+        description="All runs, the newest first.",
+        example="list --state running --limit 10",
+    )
+    add_states(listing, "--state", "--status")
+    listing.add_argument("--limit", type=positive, metavar="N", help="at most so many")
+    add_backend(listing)
     add_output(listing)
-    listing.set_defaults(run=run_list)
-    status = verbs.add_parser("status", help="how a run stands", description="How a run stands.")
+    status = add_verb(
+        verbs,
+        "status",
+        run_status,
+        summary="how a run stands",
+        description="How a run stands, and why it ended.",
+        example="status @last --watch",
+    )
     add_run(status)
+    status.add_argument("-w", "--watch", action="store_true", help="until the run has ended; Ctrl-C leaves it alone")
     add_output(status)
-    status.set_defaults(run=run_status)
-    report = verbs.add_parser("report", help="a page with the curves", description="One self-contained HTML page.")
+    report = add_verb(
+        verbs,
+        "report",
+        run_report,
+        summary="a page with the curves",
+        description="One self-contained HTML page.",
+        example="report @last --to report.html",
+    )
     add_run(report)
     report.add_argument("--to", type=Path, metavar="FILE", help="where to write it (default: in the run's folder)")
     add_output(report)
-    report.set_defaults(run=run_report)
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """Prints all runs."""
-    from orchestrator.cli.render import duration, hint, print_document, table, when
-    from orchestrator.client import Orchestrator
+    """Prints runs."""
+    from orchestrator.cli.arguments import orchestrator_of
+    from orchestrator.cli.render import hint, print_document, run_table
+    from orchestrator.runs import RunState
 
-    runs = Orchestrator().runs()
+    states = [RunState(state) for state in arguments.states]
+    runs = orchestrator_of(arguments).runs(states=states, limit=arguments.limit)
     if arguments.output != "text":
         print_document([status.as_dict() for status in runs], arguments.output)
-        return 0
-    if not runs:
+    elif runs:
+        print(run_table(runs))
+    elif states:
+        hint(f"no run is {' or '.join(states)}\n  all  orchestrator list")
+    else:
         hint("no runs yet\n  fix  orchestrator submit pretrain")
-        return 0
-    rows = [
-        (
-            status.name,
-            status.state.value,
-            f"{status.step or 0}/{status.steps}",
-            duration((status.ended or status.created) - (status.started or status.created)) if status.ended else "",
-            when(status.created),
-        )
-        for status in runs
-    ]
-    print(table(rows, ("RUN", "STATE", "STEP", "TIME", "SUBMITTED")))
     return 0
 
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints how a run stands."""
+    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.render import next_commands, print_document, status_text
-    from orchestrator.client import Orchestrator
+    from orchestrator.cli.watch import watch
 
-    status = Orchestrator().attach(arguments.name).status()
+    run = attached(arguments)
+    if arguments.watch:
+        with leaving_alone(run):
+            return watch(run, sys.stdout, arguments.output)
+    status = run.status()
     if arguments.output != "text":
         print_document(status.as_dict(), arguments.output)
         return 0
@@ -67,10 +89,10 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Writes the page, prints its path."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.render import print_document
-    from orchestrator.client import Orchestrator
 
-    path = Orchestrator().attach(arguments.name).report(arguments.to)
+    path = attached(arguments).report(arguments.to)
     if arguments.output != "text":
         print_document({"report": str(path)}, arguments.output)
     else:

@@ -12,39 +12,62 @@ CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run
+    from orchestrator.cli.arguments import add_output, add_run, add_verb
 
-    attach = verbs.add_parser(
-        "attach", help="follow a run", description="Follow a run as submit does; Ctrl-C leaves the job alone."
+    attach = add_verb(
+        verbs,
+        "attach",
+        run_attach,
+        summary="follow a run",
+        description="Follow a run as submit does; Ctrl-C leaves the job alone.",
+        example="attach @last",
     )
     add_run(attach)
     add_output(attach)
-    attach.set_defaults(run=run_attach)
-    wait = verbs.add_parser("wait", help="until a run has ended", description="Wait; the exit code is the job's.")
+    wait = add_verb(
+        verbs,
+        "wait",
+        run_wait,
+        summary="until a run has ended",
+        description="Wait until a run has ended; the exit code is the job's.",
+        example="wait @last --timeout 2h",
+    )
     add_run(wait)
     wait.add_argument("--timeout", type=seconds, metavar="T", help="30, 90s, 10m, 2h, 1d")
     add_output(wait)
-    wait.set_defaults(run=run_wait)
-    cancel = verbs.add_parser(
-        "cancel", help="end runs", description="End runs. Each saves a checkpoint first and can be resumed."
+    cancel = add_verb(
+        verbs,
+        "cancel",
+        run_cancel,
+        summary="end runs",
+        description="End runs. Each saves a checkpoint first and can be resumed.",
+        example="cancel @last",
     )
     add_run(cancel, many=True)
     cancel.add_argument("--no-wait", action="store_true", help="ask, and do not wait until they have ended")
     add_output(cancel)
-    cancel.set_defaults(run=run_cancel)
-    preempt = verbs.add_parser(
+    preempt = add_verb(
+        verbs,
         "preempt",
-        help="simulate a preemption",
+        run_preempt,
+        summary="simulate a preemption",
         description="Take the machine away, as a cloud does with a low-priority node: the job saves and stops, and is"
         " started again if it was submitted with --max-restarts.",
+        example="preempt @last",
     )
     add_run(preempt)
-    preempt.set_defaults(run=run_preempt)
-    resume = verbs.add_parser("resume", help="go on with a run", description="Go on from the newest checkpoint.")
+    add_output(preempt)
+    resume = add_verb(
+        verbs,
+        "resume",
+        run_resume,
+        summary="go on with a run",
+        description="Go on from the newest checkpoint.",
+        example="resume @last --detach",
+    )
     add_run(resume)
     resume.add_argument("-d", "--detach", action="store_true", help="return once the run is started")
     add_output(resume)
-    resume.set_defaults(run=run_resume)
 
 
 def seconds(text: str) -> float:
@@ -57,19 +80,19 @@ def seconds(text: str) -> float:
 
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Orchestrator
 
-    return finish(Orchestrator().attach(arguments.name), arguments.output, follow=True)
+    return finish(attached(arguments), arguments.output, follow=True)
 
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Orchestrator
 
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     with leaving_alone(run):
         run.wait(arguments.timeout)
     return finish(run, arguments.output, follow=False)
@@ -77,10 +100,10 @@ def run_wait(arguments: argparse.Namespace) -> int:
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Ends runs, prints how they stand."""
+    from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.client import Orchestrator
 
-    orchestrator = Orchestrator()
+    orchestrator = orchestrator_of(arguments)
     runs = [orchestrator.attach(name) for name in arguments.name]
     for run in runs:
         run.cancel()
@@ -97,21 +120,25 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
 def run_preempt(arguments: argparse.Namespace) -> int:
     """Asks the job to stop as a preemption does."""
-    from orchestrator.client import Orchestrator
+    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.render import print_document
 
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     run.preempt()
-    print(run.handle)
+    if arguments.output != "text":
+        print_document({"handle": str(run.handle)}, arguments.output)
+    else:
+        print(run.handle)
     return 0
 
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Orchestrator
 
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     run.resume()
     hint(f"resumed  {run.handle}")
     next_commands(run.status())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from orchestrator import __version__
-from orchestrator.cli import inspect, lifecycle, logs, submit
+from orchestrator.cli import compare, files, inspect, lifecycle, logs, setup, submit
 
 EPILOG = """\
 RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
@@ -33,6 +33,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """A command line that makes no sense."""
+        if "_ARGCOMPLETE" in os.environ:
+            sys.exit(2)  # it is only not finished yet; argcomplete goes on from here
+
         from orchestrator.errors import UsageError
 
         raise UsageError(message, fix=f"{self.prog} --help")
@@ -50,13 +53,17 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, logs, lifecycle):
+    for module in (submit, inspect, logs, lifecycle, files, compare, setup):
         module.add_verbs(verbs)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand here
+        import argcomplete
+
+        argcomplete.autocomplete(build_parser(), always_complete_options=False)  # answers, and ends the process
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     try:

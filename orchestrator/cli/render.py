@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80
+HASH_WIDTH = 9  # of a hyphen and eight digits
+ATTEMPT_WIDTH = COLUMNS - 14  # beside the longest label of a status
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
@@ -42,17 +44,45 @@ def hint(text: str) -> None:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Columns as wide as their widest cell; the first is cut where the lines would not fit."""
+    """Columns as wide as their widest cell; the first is shortened where the lines would not fit."""
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     spare = COLUMNS - sum(widths[1:]) - 2 * (len(header) - 1)
     widths[0] = min(widths[0], max(spare, 20))
     for row in cells:
-        if len(row[0]) > widths[0]:
-            row[0] = row[0][: widths[0] - 3] + "..."
+        row[0] = shortened(row[0], widths[0])
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
     )
+
+
+def run_table(runs: Sequence[RunStatus]) -> str:
+    """Runs, a line each; what they cost where one of them has a price."""
+    header = ["RUN", "STATE", "STEP", "TIME", "SUBMITTED"]
+    rows = [
+        [status.name, status.state.value, _progress(status), _lasted(status), ago(status.created)] for status in runs
+    ]
+    if any(status.cost is not None for status in runs):
+        header.insert(4, "COST")
+        for row, status in zip(rows, runs, strict=True):
+            row.insert(4, "" if status.cost is None else money(status.cost))
+    return table(rows, header)
+
+
+def _progress(status: RunStatus) -> str:
+    return "" if status.steps is None else f"{count(status.step or 0)}/{count(status.steps)}"
+
+
+def _lasted(status: RunStatus) -> str:
+    return "" if status.started is None else duration((status.ended or time.time()) - status.started)
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut in the middle: how a name begins and the hash that it ends with both tell runs apart."""
+    if len(text) <= width:
+        return text
+    end = min(HASH_WIDTH, (width - 3) // 2)
+    return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
 
 
 def status_text(status: RunStatus) -> str:
@@ -66,14 +96,32 @@ def status_text(status: RunStatus) -> str:
     rows.append(("submitted", when(status.created)))
     if status.started:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))
-    if status.attempt > 1:
-        rows.append(("attempt", str(status.attempt)))
+    rows += _attempts(status)
     if status.step is not None:
         rows.append(("step", f"{status.step} of {status.steps}"))
+    if status.eta is not None:
+        rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
+    if status.cost is not None:
+        rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
     rows += _figures(status.metrics)
     rows += [(label, place) for label, place in (("folder", status.folder), ("model", status.model)) if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
+
+
+def _attempts(status: RunStatus) -> list[tuple[str, str]]:
+    """How each start of a run that was started more than once ended."""
+    if status.attempt == 1:
+        return []
+    rows = [("attempt", str(status.attempt))]
+    for number, attempt in enumerate(status.attempts, 1):
+        lasted = duration((attempt.ended or time.time()) - attempt.started)
+        reached = f", step {attempt.step}" if attempt.step is not None else ""
+        line = f"{number}: {attempt.state.value}, {lasted}{reached}"
+        if attempt.reason and attempt.ended:
+            line += f": {attempt.reason.splitlines()[0]}"
+        rows.append(("", line if len(line) <= ATTEMPT_WIDTH else line[: ATTEMPT_WIDTH - 3] + "..."))
+    return rows
 
 
 def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -123,6 +171,35 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in one unit: `3 min ago`, `12 d ago`."""
+    passed = max(time.time() - seconds, 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if passed >= size:
+            return f"{int(passed // size)} {unit} ago"
+    return f"{int(passed)} s ago"
+
+
+def money(usd: float) -> str:
+    """`$0.42`, `$1,234`; what is less than a cent says so."""
+    if 0 < usd < 0.005:
+        return "<$0.01"
+    return f"${usd:,.2f}" if usd < 1000 else f"${usd:,.0f}"
+
+
+def count(number: int) -> str:
+    """`7038`, `100k`, `1.5M`: of at most five figures."""
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if number >= 100_000 and number >= size:
+            return f"{number / size:.4g}{unit}"
+    return str(number)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class LogPrinter:

@@ -18,36 +18,56 @@ ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    submit = verbs.add_parser(
+    from orchestrator.cli.arguments import add_verb
+
+    submit = add_verb(
+        verbs,
         "submit",
-        help="start a job and follow it",
+        run_submit,
+        summary="start a job and follow it",
         description="Start a job and follow it. Ctrl-C stops following, never the job.",
-        epilog="example:\n  orchestrator submit pretrain --data notes/ --set train.steps=2000",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example="submit pretrain --data notes/ --set train.steps=2000",
     )
     _add_spec(submit)
     submit.add_argument("--dry-run", "--dryrun", action="store_true", help="print plan and request, start nothing")
     submit.add_argument("-d", "--detach", action="store_true", help="return once the run is started")
     submit.add_argument("--new", action="store_true", help="another run, even if there is one of the same hash")
-    submit.set_defaults(run=run_submit)
-    plan = verbs.add_parser("plan", help="show what submit would do", description="Show what submit would do.")
+    plan = add_verb(
+        verbs,
+        "plan",
+        run_plan,
+        summary="show what submit would do",
+        description="Show what submit would do: the plan, and the very request that would be sent.",
+        example="plan pretrain -f job.yaml",
+    )
     _add_spec(plan)
     plan.add_argument("--new", action="store_true", help="plan another run of the same hash")
-    plan.set_defaults(run=run_plan)
-    validate = verbs.add_parser("validate", help="check a spec", description="Check a spec; name all that is wrong.")
+    validate = add_verb(
+        verbs,
+        "validate",
+        run_validate,
+        summary="check a spec",
+        description="Check a spec; name all that is wrong at once, with file and line.",
+        example="validate pretrain -f job.yaml",
+    )
     _add_spec(validate)
-    validate.set_defaults(run=run_validate)
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
+    from orchestrator.cli import completers
     from orchestrator.cli.arguments import add_output
 
     parser.add_argument("kind", choices=KINDS, help="which job")
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
+    sets = parser.add_argument(
+        "--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value"
+    )
+    completers.attach(sets, completers.assignments)
     parser.add_argument("-n", "--name", help="first part of the run's name")
-    parser.add_argument("-b", "--backend", help="where to run: local (default)")
-    parser.add_argument("--recipe", help="preset of the job: tiny (default), small, base, large")
+    backend = parser.add_argument("-b", "--backend", help="where to run: local (default)")
+    completers.attach(backend, completers.backends)
+    recipe = parser.add_argument("--recipe", help="preset of the job: tiny (default), small, base, large")
+    completers.attach(recipe, completers.recipes)
     parser.add_argument(
         "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
     )

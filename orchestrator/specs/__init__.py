@@ -1,12 +1,38 @@
-"""What a user writes: a job, where it runs, with what, of what code, and where its metrics go."""
+"""What a user writes: a job, where it runs, with what, and where its metrics go.
 
-from orchestrator.specs.code import CodeSpec
-from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
-from orchestrator.specs.environment import EnvironmentSpec
-from orchestrator.specs.job import PretrainSpec
-from orchestrator.specs.notify import NotifySpec
-from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
-from orchestrator.specs.tracking import TrackingSpec
+Names are loaded when they are first used: a backend that reads one section of a request need not load all of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.specs.code import CodeSpec
+    from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
+    from orchestrator.specs.environment import EnvironmentSpec
+    from orchestrator.specs.job import PretrainSpec
+    from orchestrator.specs.notify import NotifySpec
+    from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
+    from orchestrator.specs.tracking import TrackingSpec
+
+_HOMES = {
+    "Change": "resolve",
+    "CodeSpec": "code",
+    "ComputeSpec": "compute",
+    "EnvironmentSpec": "environment",
+    "Flag": "resolve",
+    "NotifySpec": "notify",
+    "PretrainSpec": "job",
+    "Resolved": "resolve",
+    "ResolvedCompute": "compute",
+    "TrackingSpec": "tracking",
+    "find_project": "resolve",
+    "resolve_spec": "resolve",
+    "usable_cores": "compute",
+    "visible_gpus": "compute",
+}
 
 __all__ = [
     "Change",
@@ -24,3 +50,9 @@ __all__ = [
     "usable_cores",
     "visible_gpus",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -38,6 +38,8 @@ class ResolvedCompute(Config):
     """CPU threads of each process."""
     master_port: int
     """TCP port of the rendezvous; 0 is any free one."""
+    price_per_hour: float | None = None
+    """USD for one machine and hour; None: unknown."""
 
     @property
     def world_size(self) -> int:
@@ -60,6 +62,8 @@ class ComputeSpec(Config):
     """CPU threads of each process; auto: the cores of a machine shared out evenly."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """TCP port of the rendezvous; 0: any free one."""
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """USD that one machine costs in an hour, for the figures of `list`, `status` and `cost`. None: unknown."""
 
     def resolve(self, *, gpus: int, cores: int) -> ResolvedCompute:
         """Replaces every `auto`, for machines of `gpus` visible GPUs and `cores` usable cores each.
@@ -92,6 +96,7 @@ class ComputeSpec(Config):
             device=device,
             threads_per_process=threads,
             master_port=self.master_port,
+            price_per_hour=self.price_per_hour,
         )
 
 

@@ -120,7 +120,7 @@ def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.P
 
 def log_lines(backend: Backend, name: str, query: LogQuery) -> list[str]:
     """Texts of a run's log."""
-    return [line.text for block in backend.logs(name, query) for line in block.lines()]
+    return [line.text for line in backend.logs(name, query)]
 
 
 def mlflow_status(status: RunStatus) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.errors import ConflictError
-from orchestrator.runs import RunState
+from orchestrator.runs import Attempt, RunState
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 
@@ -36,23 +36,6 @@ QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of
 SUPERVISOR_LOST = "supervisor lost: "
 MACHINE_RESTARTED = "the machine restarted"
 PROCESS_DIED = "its process ended without a word (killed, or out of memory)"
-
-
-class Attempt(Config):
-    """One start of a run, for as long as it lasted."""
-
-    started: float
-    """Seconds since the epoch."""
-    ended: float | None = None
-    """None while it goes on."""
-    state: RunState = RunState.RUNNING
-    """How it ended."""
-    exit_code: int | None = None
-    """The job's exit code."""
-    reason: str | None = None
-    """Why it ended so."""
-    step: int | None = None
-    """Last optimizer step that it reported."""
 
 
 class LocalState(Config):

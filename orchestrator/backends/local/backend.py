@@ -6,27 +6,31 @@ import os
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.errors import ServiceError
-from orchestrator.plan import Plan
+from orchestrator.home import RUNS, TOKEN_STORES
 from orchestrator.runs import Handle
-from orchestrator.specs import ResolvedCompute
 from orchestrator.tracking import default_uri
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+    from orchestrator.specs import ResolvedCompute
 
 
 class LocalBackend(FolderBackend):
     """Runs below HOME/runs, each under a supervisor of its own."""
 
     name = "local"
-    place = "runs"
+    place = RUNS
 
     def request(self, plan: Plan, run_name: str) -> LocalRequest:
         """What will run, as one object: pure."""
         compute = plan.compute
-        stores, run = self._home / "token-stores", self._folder(run_name)
+        stores, run = self._home / TOKEN_STORES, self._folder(run_name)
         return LocalRequest(
             name=run_name,
             command=[

@@ -12,17 +12,12 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS, RunFolder
+from orchestrator.backends.folder.files import QUEUED_SECONDS
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState
-from tests.run_folders import make_run
-
-
-def report(run: RunFolder, step: int, **metrics: float) -> None:
-    with run.metrics.open("a") as stream:
-        stream.write(json.dumps({"step": step, "time": 1.0, "metrics": metrics}) + "\n")
+from tests.run_folders import make_run, report
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -42,7 +37,7 @@ def test_the_last_report_of_a_large_file_is_read_from_its_end(tmp_path: Path) ->
     run = make_run(tmp_path, "large")
     for step in range(5000):
         report(run, step, train_loss=float(step))
-    assert last_report(run.metrics) == {"step": 4999, "metrics": {"train_loss": 4999.0}}
+    assert last_report(run.metrics) == {"step": 4999, "time": 1.0, "metrics": {"train_loss": 4999.0}}
     assert last_report(tmp_path / "none") == {}
 
 
@@ -121,3 +116,82 @@ def test_exit_codes_come_in_the_order_in_which_ranks_ended(tmp_path: Path) -> No
         os.utime(tmp_path / f"rank-{rank}", (ended, ended))
     (tmp_path / "rank-3").touch()  # the disk was full
     assert list(read_exits(tmp_path).items()) == [(1, 137), (0, 1), (2, 0)]
+
+
+def test_the_end_is_expected_by_the_speed_of_the_last_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one", RunState.RUNNING)
+    with (run.path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        backend = LocalBackend(tmp_path)
+        assert backend.describe("one").eta is None
+        report(run, 60, at=500.0, sequences_per_second=16.0)
+        report(run, 60, at=501.0, validation_loss=2.0)
+        assert backend.describe("one").eta == 501.0 + 40 * 8 / 16
+        report(run, 100, at=600.0, sequences_per_second=16.0)
+        assert backend.describe("one").eta is None
+    assert backend.describe("one").state == RunState.FAILED
+    assert backend.describe("one").eta is None
+
+
+def test_a_metric_whose_newest_value_is_no_number_is_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one")
+    report(run, 10, train_loss=3.0)
+    report(run, 20, train_loss=float("nan"))
+    assert LocalBackend(tmp_path).describe("one").metrics == {}
+
+
+def test_a_damaged_line_does_not_hide_the_others(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one")
+    report(run, 10, train_loss=3.0)
+    with run.metrics.open("ab") as stream:
+        stream.write(b"\0\0\0\n")  # a machine that lost its power
+    report(run, 20, other=1.0)
+    assert last_report(run.metrics) == {"step": 20, "time": 1.0, "metrics": {"train_loss": 3.0, "other": 1.0}}
+
+
+def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path) -> None:
+    make_run(tmp_path, "one")
+    make_run(tmp_path, "two", age=10)
+    backend = LocalBackend(tmp_path)
+    looking = backend.runs()
+    assert next(looking).name == "one"
+    backend.delete("two")
+    assert list(looking) == []
+    with pytest.raises(NotFoundError):
+        backend.describe("two")
+
+
+def test_runs_of_some_states_and_only_as_many_as_asked_for(tmp_path: Path) -> None:
+    for age, (name, state) in enumerate(
+        [("a", RunState.FAILED), ("b", RunState.COMPLETED), ("c", RunState.FAILED), ("d", RunState.CANCELLED)]
+    ):
+        make_run(tmp_path, name, state, age=age)
+    (tmp_path / "runs" / ".draft.1").mkdir()
+    (tmp_path / "runs" / "no-request").mkdir()
+    (tmp_path / "runs" / "a-file").touch()
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+
+    def names(**rule: object) -> list[str]:
+        return [status.name for status in orchestrator.runs(**rule)]
+
+    assert names() == ["a", "b", "c", "d"]
+    assert names(limit=2) == ["a", "b"]
+    assert names(states=[RunState.FAILED]) == ["a", "c"]
+    assert names(states=[RunState.FAILED, RunState.CANCELLED], limit=2) == ["a", "c"]
+
+
+def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "live", RunState.RUNNING)
+    backend = LocalBackend(tmp_path)
+    with (run.path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConflictError, match="run live is running"):
+            backend.delete("live")
+    ended = make_run(tmp_path, "ending")
+    with (ended.path / "lock").open() as held:  # its supervisor has written its last word and is about to go
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConflictError):
+            backend.delete("ending")
+    (make_run(tmp_path, "bad").path / "state.json").write_text("{")
+    backend.delete("bad")
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["ending", "live"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator.plan as plan_module
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, SpecError
 from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan
 from orchestrator.snapshot import Snapshot, take_snapshot
@@ -56,6 +56,7 @@ def test_the_name_is_the_slug_and_eight_digits() -> None:
         "tracking.uri=sqlite:///other.db",
         "backend=elsewhere",
         "compute.master_port=29500",
+        "compute.price_per_hour=3.5",
         "compute.device=cpu",
         "train.seed=42",
     ],
@@ -216,3 +217,13 @@ def test_a_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:
     shown = plan("environment.variables.HF_TOKEN=hf_abc123", "environment.variables.NCCL_DEBUG=INFO").summary()
     assert "hf_abc123" not in shown
     assert "environment.variables.NCCL_DEBUG = INFO" in shown
+
+
+def test_a_price_is_in_the_plan_where_there_is_one() -> None:
+    priced = plan("compute.price_per_hour=3.5", "compute.nodes=2")
+    assert priced.as_dict()["compute"]["price_per_hour"] == 3.5
+    assert "price 2 x $3.50 = $7.00 an hour (compute.price_per_hour)" in " ".join(priced.summary().split())
+    assert "  price" not in plan().summary()
+    with pytest.raises(SpecError, match="1 problem") as caught:
+        plan("compute.price_per_hour=-1")
+    assert "compute.price_per_hour" in caught.value.problems[0]

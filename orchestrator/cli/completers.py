@@ -1,0 +1,70 @@
+"""What the shell offers when TAB is pressed: argcomplete asks these. Each loads only what its answer needs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+LOCAL = "local://"
+Completer = Callable[..., list[str]]
+
+
+def attach(argument: argparse.Action, completer: Completer) -> None:
+    """Gives an argument of the command line what argcomplete looks for on it."""
+    argument.completer = completer  # type: ignore[attr-defined]
+
+
+def runs(prefix: str, **_: Any) -> list[str]:
+    """@last and the names of all runs of the home folder, the newest first; handles once one begins to write one."""
+    from orchestrator.home import RUNS, home_folder, run_names
+
+    home = home_folder(os.environ)
+    names = run_names(*home.glob("*/"))
+    if prefix and (LOCAL.startswith(prefix) or prefix.startswith(LOCAL)):
+        return [*names, *(LOCAL + name for name in run_names(home / RUNS))]
+    return ["@last", *names]
+
+
+def backends(**_: Any) -> list[str]:
+    """Names of the backends."""
+    from orchestrator.backends import backend_names
+
+    return backend_names()
+
+
+def recipes(**_: Any) -> list[str]:
+    """Names of the shipped recipes."""
+    import train_jobs
+
+    return sorted(path.stem for path in (Path(train_jobs.__file__).parent / "presets").glob("*.yaml"))
+
+
+def assignments(prefix: str, **_: Any) -> list[str]:
+    """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
+    from orchestrator.specs.job import PretrainSpec
+
+    key, equals, _rest = prefix.partition("=")
+    choices = _keys(PretrainSpec)
+    if not equals:
+        return [f"{name}=" for name in choices]
+    return [f"{key}={value}" for value in choices.get(key, [])]
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:
+    """Dotted name of each value of a config -> what it can be, empty where that is more than a few words."""
+    from pydantic import BaseModel
+
+    found: dict[str, list[str]] = {}
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= _keys(field.annotation, f"{prefix}{name}.")
+        else:
+            words = [str(value) for value in get_args(field.annotation) if isinstance(value, str)]
+            found[prefix + name] = ["true", "false"] if field.annotation is bool else words
+    return found

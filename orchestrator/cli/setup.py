@@ -1,0 +1,118 @@
+"""init, doctor, completion: before there is a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.doctor import Finding
+
+TEMPLATES = ("pretrain",)
+SHELLS = ("bash", "zsh", "fish")
+PROGRAM = "orchestrator"
+INSTALL = {
+    "bash": "echo 'source <(orchestrator completion bash)' >> ~/.bashrc",
+    "zsh": "echo 'autoload -U compinit; compinit; source <(orchestrator completion zsh)' >> ~/.zshrc",
+    "fish": "orchestrator completion fish > ~/.config/fish/completions/orchestrator.fish",
+}
+
+
+def add_verbs(verbs: Any) -> None:
+    """Adds the verbs to the parser."""
+    from orchestrator.cli.arguments import add_output, add_verb
+
+    init = add_verb(
+        verbs,
+        "init",
+        run_init,
+        summary="begin a project",
+        description="Write a job, the project's defaults and the list of what stays out of the code, each explained.",
+        example="init my-bert",
+    )
+    init.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="where (default: here)")
+    init.add_argument("--template", choices=TEMPLATES, default=TEMPLATES[0], help="which job (default: pretrain)")
+    init.add_argument("--force", action="store_true", help="replace files that are there")
+    add_output(init)
+    doctor = add_verb(
+        verbs,
+        "doctor",
+        run_doctor,
+        summary="look for what is in the way of runs",
+        description="Look at Python, packages, devices, disks, locks, ports and the tracking store, and say what to do"
+        " about each thing that is in the way. Exit code 1 if something fails.",
+        example="doctor",
+    )
+    doctor.add_argument("-b", "--backend", metavar="NAME", default="local", help="where runs would go (default: local)")
+    add_output(doctor)
+    completion = add_verb(
+        verbs,
+        "completion",
+        run_completion,
+        summary="completion for a shell",
+        description="Print what makes a shell complete verbs, flags, runs, recipes and keys.",
+        example="completion bash",
+    )
+    completion.add_argument("shell", choices=SHELLS, help="which shell")
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    """Writes the files, prints their paths."""
+    from orchestrator.cli.render import hint, print_document
+    from orchestrator.scaffold import write_project
+
+    paths = write_project(arguments.folder, arguments.template, force=arguments.force)
+    if arguments.output != "text":
+        print_document({"files": [str(path) for path in paths]}, arguments.output)
+    else:
+        print("\n".join(map(str, paths)))
+    job = arguments.folder / "job.yaml"
+    hint(f"\nnext\n  plan    orchestrator plan pretrain -f {job}\n  submit  orchestrator submit pretrain -f {job}")
+    return 0
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Prints what each check found."""
+    from orchestrator.cli.render import print_document
+    from orchestrator.doctor import examine
+    from orchestrator.home import home_folder
+
+    found = []
+    for finding in examine(
+        home=home_folder(os.environ), folder=Path.cwd(), environ=os.environ, backend_name=arguments.backend
+    ):
+        found.append(finding)
+        if arguments.output == "text":
+            print("\n".join(_finding_lines(finding)), flush=True)
+    if arguments.output != "text":
+        print_document([finding.model_dump(mode="json") for finding in found], arguments.output)
+    return 1 if any(finding.level == "fail" for finding in found) else 0
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    """Level, name, text and fix; a command to paste stays on one line."""
+    import textwrap
+
+    from orchestrator.cli.render import COLUMNS
+
+    lead = f"{finding.level:<4}  {finding.name:<15}  "
+    wrapper = textwrap.TextWrapper(COLUMNS, lead, " " * len(lead), break_on_hyphens=False, break_long_words=False)
+    yield from wrapper.wrap(finding.text)
+    if finding.fix:
+        yield f"      {'fix':<15}  {finding.fix}"
+
+
+def run_completion(arguments: argparse.Namespace) -> int:
+    """Prints the shell's code, and how to keep it."""
+    from argcomplete.shell_integration import shellcode
+
+    from orchestrator.cli.render import hint
+
+    print(shellcode([PROGRAM], shell=arguments.shell))
+    if sys.stdout.isatty():
+        hint(f"to keep it:\n  {INSTALL[arguments.shell]}")
+    return 0

@@ -1,0 +1,164 @@
+"""What two runs have not in common: what was asked for, where, with what, on which text, which code, and what came out.
+
+A value that only one of them has is missing on the other's side, not null.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.estimates.cost import attempt_seconds
+from orchestrator.runs import RunState, RunStatus
+from orchestrator.summary import HIDDEN, is_secret
+from train_jobs.config.base import Config
+from train_jobs.config.files import file_sha256
+from train_jobs.config.load import dotted, leaves
+
+NOT_COMPARED = {"model"}  # of a result: a path below the run's own folder
+
+Pairs = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """All that is known of one run.
+
+    Attributes:
+        status: how it stands.
+        plan: what it was made from, as `Plan.as_dict` gave it.
+        result: its final figures; empty until it has completed.
+        code: the folder of its code; None where that is not on this machine.
+    """
+
+    status: RunStatus
+    plan: Mapping[str, Any]
+    result: Mapping[str, Any]
+    code: Path | None
+
+
+class CodeDifference(Config):
+    """How the code differs; paths are those of the snapshot."""
+
+    digest: dict[str, str]
+    """Side -> SHA-256 of the snapshot."""
+    added: list[str]
+    """Files that only b has."""
+    removed: list[str]
+    """Files that only a has."""
+    changed: list[str]
+    """Files of another content."""
+    patch: str | None
+    """Unified diff of the changed text files, where it was asked for."""
+
+
+class Difference(Config):
+    """Each pair is key -> {"a": value, "b": value}."""
+
+    a: str
+    """Name of one run."""
+    b: str
+    """Name of the other."""
+    spec: Pairs
+    """Keys of the specs by dotted path; values of variables named like secrets are hidden."""
+    compute: Pairs
+    """Nodes, processes, device, threads, as they were resolved."""
+    environment: Pairs
+    """Versions of Python and packages."""
+    data: Pairs
+    """The text by name, size and content."""
+    code: CodeDifference | None
+    """None where the code is the same."""
+    results: Pairs
+    """State, steps, time and metrics of both, the same ones too; with "difference", b - a, where that is a number."""
+
+
+def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
+    """Compares two runs; with `patch`, the changed code line by line."""
+    specs = [_flat({key: value for key, value in side.plan["spec"].items() if key != "compute"}) for side in (a, b)]
+    return Difference(
+        a=a.status.name,
+        b=b.status.name,
+        spec={key: {side: _shown(key, value) for side, value in pair.items()} for key, pair in _pairs(*specs).items()},
+        compute=_pairs(_flat(a.plan["compute"]), _flat(b.plan["compute"])),
+        environment=_pairs(a.plan["environment"], b.plan["environment"]),
+        data=_pairs(a.plan["data"], b.plan["data"]),
+        code=_code(a, b, patch=patch),
+        results=_results(_outcome(a), _outcome(b)),
+    )
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {dotted(path): value for path, value in leaves(tree) if value != {}}
+
+
+def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
+    """What differs, in the order of a, then what only b has."""
+    keys = [*a, *(key for key in b if key not in a)]
+    both = {key: {side: tree[key] for side, tree in (("a", a), ("b", b)) if key in tree} for key in keys}
+    return {key: pair for key, pair in both.items() if len(pair) < 2 or pair["a"] != pair["b"]}
+
+
+def _shown(key: str, value: Any) -> Any:
+    return HIDDEN if is_secret(key) else value
+
+
+def _code(a: Side, b: Side, *, patch: bool) -> CodeDifference | None:
+    digest = {"a": a.plan["snapshot"]["digest"], "b": b.plan["snapshot"]["digest"]}
+    if digest["a"] == digest["b"]:
+        return None
+    if a.code is None or b.code is None:
+        return CodeDifference(digest=digest, added=[], removed=[], changed=[], patch=None)
+    old, new = _hashes(a.code), _hashes(b.code)
+    changed = sorted(path for path in old.keys() & new.keys() if old[path] != new[path])
+    return CodeDifference(
+        digest=digest,
+        added=sorted(new.keys() - old.keys()),
+        removed=sorted(old.keys() - new.keys()),
+        changed=changed,
+        patch="".join(_patch(a.code, b.code, path) for path in changed) if patch else None,
+    )
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+
+
+def _patch(a: Path, b: Path, name: str) -> str:
+    try:
+        old, new = ((folder / name).read_text(encoding="utf-8").splitlines() for folder in (a, b))
+    except UnicodeDecodeError:
+        return f"--- a/{name}\n+++ b/{name}\nnot text\n"
+    return "".join(f"{line}\n" for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""))
+
+
+def _outcome(side: Side) -> dict[str, Any]:
+    """What became of a run: the final figures of a completed one, the newest metrics of any other."""
+    status = side.status
+    figures = {key: value for key, value in side.result.items() if key not in NOT_COMPARED}
+    lasted = [attempt for attempt in status.attempts if attempt.ended is not None]
+    known = {
+        "state": status.state.value,
+        "exit_code": status.exit_code,
+        "step": status.step,
+        "attempts": len(status.attempts) or None,
+        "seconds": round(attempt_seconds(lasted, 0.0), 1) if lasted else None,
+        "cost": status.cost,
+    }
+    metrics = status.metrics if status.state != RunState.COMPLETED else {**status.metrics, **figures}
+    return {key: value for key, value in {**metrics, **known}.items() if value is not None}
+
+
+def _results(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
+    """Words first, then figures by name."""
+    found: Pairs = {}
+    for key in sorted({*a, *b}, key=lambda name: (not isinstance(a.get(name, b.get(name)), str), name)):
+        pair = {side: tree[key] for side, tree in (("a", a), ("b", b)) if key in tree}
+        if len(pair) == 2 and all(isinstance(value, int | float) for value in pair.values()):
+            pair["difference"] = pair["b"] - pair["a"]
+        found[key] = pair
+    return found

@@ -1,0 +1,44 @@
+"""Looks at everything that a run needs before there is a run: each check is a function that returns its findings.
+
+Nothing heavy is imported here: what torch or MLflow have to say they say in a process of their own, with a time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orchestrator.doctor import machine, packages, project, storage, tracking
+from orchestrator.doctor.finding import Finding
+
+__all__ = ["Finding", "examine"]
+
+
+def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str) -> Iterator[Finding]:
+    """What each check finds, in the order in which one would mend things.
+
+    Args:
+        home: the user's orchestrator folder.
+        folder: where the project is.
+        environ: environment variables.
+        backend_name: where runs would go.
+    """
+    yield packages.python()
+    yield from packages.requirements()
+    build = packages.torch_build()
+    yield build
+    yield machine.gpus(environ)
+    if build.level != "fail":
+        yield packages.torch_devices(environ)
+    yield machine.cores()
+    yield machine.memory()
+    yield machine.shared_memory(Path("/dev/shm"))
+    yield machine.open_files()
+    yield from storage.home_folder(home)
+    yield from storage.disks(home)
+    yield machine.loopback()
+    yield machine.clock(home)
+    yield project.git(environ)
+    yield from project.defaults(folder, environ)
+    yield project.backend(backend_name, home)
+    yield tracking.store(folder, home, environ)

@@ -1,0 +1,153 @@
+"""diff and cost from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run_folders import PLAN, make_run, report
+from tests.unit.cli.conftest import Command
+
+LONG = "/home/someone/projects/with/a/rather/long/path/to/the/text/of/notes.txt"
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    whole = {
+        **PLAN,
+        "spec": {"train": {"steps": 100}, "tags": {}},
+        "environment": {"torch": "2.13.0"},
+        "data": {"name": "a.txt", "sha256": "aa"},
+        "snapshot": {"digest": "c0de"},
+        "world_size": 2,
+        "changes": {},
+    }
+    return {**whole, **changes}
+
+
+def priced(price: float) -> dict[str, Any]:
+    compute = {**PLAN["compute"], "price_per_hour": price}
+    changes = {"compute.price_per_hour": {"value": price, "from": "job.yaml:7"}}
+    return plan(compute=compute, changes=changes)
+
+
+def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command) -> None:
+    report(make_run(home, "one", plan=plan()), 100, validation_unigram_entropy=5.8175123456)
+    other = plan(
+        spec={"train": {"steps": 200}, "tags": {"team": "nlp"}, "data": {"text": [LONG, LONG]}},
+        data={"name": LONG, "sha256": "bb"},
+        snapshot={"digest": "beef"},
+    )
+    report(make_run(home, "two", plan=other), 50, validation_unigram_entropy=5.8)
+    for name in ("one", "two"):
+        folder = home / "runs" / name / "code"
+        folder.mkdir()
+        (folder / "loop.py").write_text(f"{name}\n")
+    (home / "runs/two/code/new.py").touch()
+    done = orchestrator("diff", "one", "two")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == ["a  one", "b  two"]
+    assert "  train.steps  100 -> 200" in lines
+    assert "  tags.team    (none) -> nlp" in lines
+    assert "  sha256  aa -> bb" in lines
+    assert lines[lines.index("  name") + 1] == "    a  a.txt"
+    assert lines[lines.index("  name") + 2].startswith("    b  /home/someone/")
+    assert lines[lines.index("code") + 1 :][:2] == ["  added    new.py", "  changed  loop.py"]
+    entropy = next(line for line in lines if line.startswith("validation_unigram_entropy"))
+    assert entropy.split()[1:] == ["5.81751", "5.8", "-0.0175123"]
+    assert not [line for line in lines if line.startswith("+")]
+    assert "-one\n+two" in orchestrator("diff", "one", "two", "--code").out
+
+
+def test_a_difference_of_many_files_is_cut_and_one_of_none_says_so(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", plan=plan())
+    make_run(home, "two", plan=plan(snapshot={"digest": "beef"}))
+    make_run(home, "three", plan=plan())
+    for number in range(25):
+        folder = home / "runs/two/code"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:02d}.py").touch()
+    out = orchestrator("diff", "one", "two").out
+    assert out.count("  added ") == 20
+    assert "  and 5 more files" in out
+    assert "same spec, compute, environment, data and code" in orchestrator("diff", "one", "three").out
+    assert "same spec" not in out
+
+
+def test_code_that_differs_elsewhere_is_told_by_its_digest(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(home, "one", plan=plan())
+    make_run(home, "two", plan=plan(snapshot={"digest": "beef"}))
+    monkeypatch.setattr("orchestrator.backends.local.backend.LocalBackend.folder", lambda self, name: None)
+    assert "  digest  c0de -> beef" in orchestrator("diff", "one", "two").out
+
+
+def test_a_difference_needs_two_runs(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", plan=plan())
+    assert orchestrator("diff", "one").code == 2
+    assert orchestrator("diff", "one", "one", "one").code == 2
+    assert orchestrator("diff", "one", "@last", "-o", "json").json["a"] == "one"
+    assert orchestrator("diff", "one", "missing").code == 5
+
+
+def test_what_a_run_cost(home: Path, orchestrator: Command) -> None:
+    attempts = [{"started": 0.0, "ended": 1800.0, "step": 50}, {"started": 2000.0, "ended": 3800.0}]
+    run = make_run(home, "one", plan=priced(36.0), attempts=attempts)
+    report(run, 20, at=900.0)
+    assert orchestrator("cost", "one").out.splitlines() == [
+        "one",
+        "  node hours     1: 2 attempts on 1 node",
+        "  process hours  2",
+        "  price          $36.00 a node and hour (job.yaml:7)",
+        "  cost           $36.00",
+        "  repeated       30 steps, 0.25 node hours, $9.00",
+    ]
+    document = orchestrator("cost", "one", "-o", "json").json
+    assert document["runs"][0]["repeated_cost"] == 9.0
+    assert document["total"]["cost"] == 36.0
+
+
+def test_without_a_price_the_hours_stand(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
+    lines = orchestrator("cost", "one").out.splitlines()
+    assert "  node hours     2: 1 attempt on 1 node" in lines
+    assert "  cost           no price (--set compute.price_per_hour=USD, at submission)" in lines
+    assert not [line for line in lines if "repeated" in line]
+    assert orchestrator("cost", "one", "-o", "json").json["total"] == {
+        "node_hours": 2.0,
+        "process_hours": 4.0,
+        "repeated_node_hours": 0.0,
+        "cost": None,
+        "runs_without_price": 1,
+    }
+
+
+def test_the_costs_of_all_runs_add_up(home: Path, orchestrator: Command) -> None:
+    hour = [{"started": 0.0, "ended": 3600.0}]
+    make_run(home, "free", plan=plan(), attempts=hour)
+    make_run(home, "dear", plan=priced(36.0), attempts=hour, age=1)
+    make_run(home, "cheap", plan=priced(0.5), attempts=hour, age=2)
+    (make_run(home, "bad", age=3).path / "plan.json").write_text("{")
+    done = orchestrator("cost", "--all")
+    assert done.code == 0
+    assert [line.split() for line in done.out.splitlines()] == [
+        ["RUN", "NODE", "HOURS", "PROCESS", "HOURS", "COST", "REPEATED"],
+        ["free", "1", "2", "0"],
+        ["dear", "1", "2", "$36.00", "0"],
+        ["cheap", "1", "2", "$0.50", "0"],
+        ["total", "3", "6", "$36.50", "0"],
+        ["1", "of", "3", "runs:", "no", "price", "(--set", "compute.price_per_hour=USD,", "at", "submission)"],
+    ]
+    assert "run bad is damaged: not counted" in done.err
+    assert orchestrator("cost", "bad").code == 1
+
+
+def test_cost_wants_runs_or_all_of_them(home: Path, orchestrator: Command) -> None:
+    assert orchestrator("cost", "--all").out == ""
+    make_run(home, "one", plan=plan())
+    for words in (("cost",), ("cost", "one", "--all")):
+        assert orchestrator(*words).code == 2

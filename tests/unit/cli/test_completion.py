@@ -1,0 +1,117 @@
+"""Completion, as the shells ask for it: bash itself, and what argcomplete's protocol answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console
+from tests.run_folders import make_run
+from tests.unit.cli.conftest import Command
+
+# what bash does when TAB is pressed: the function that the script registered, with the line as it stands
+PRESS_TAB = """
+source <(orchestrator completion bash)
+complete -p orchestrator
+COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9
+_python_argcomplete orchestrator
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Console:
+    """A home with two runs, and `orchestrator` on the PATH."""
+    console = Console(home=tmp_path / "home", cwd=tmp_path)
+    for age, name in enumerate(["pretrain-tiny-00000001", "other-00000002"]):
+        make_run(console.home, name, age=age)
+    program = tmp_path / "bin" / "orchestrator"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator.cli.main "$@"\n')
+    program.chmod(0o755)
+    return console
+
+
+def offered(console: Console, line: str) -> list[str]:
+    path = f"{console.cwd / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", PRESS_TAB, "bash", line],
+        capture_output=True,
+        text=True,
+        cwd=console.cwd,
+        env=console.environ(PATH=path),
+        check=False,
+    )
+    assert done.stderr == ""
+    registered, *words = done.stdout.splitlines()
+    assert registered.startswith("complete ")
+    return [word.strip() for word in words if word]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("orchestrator sub", ["submit"]),
+        ("orchestrator status ", ["@last", "pretrain-tiny-00000001", "other-00000002"]),
+        ("orchestrator status pre", ["pretrain-tiny-00000001"]),
+        ("orchestrator diff @last o", ["other-00000002"]),
+        ("orchestrator status loc", ["local://pretrain-tiny-00000001", "local://other-00000002"]),
+        ("orchestrator status local://o", ["//other-00000002"]),  # bash itself holds what is before the colon
+        ("orchestrator list --state fa", ["failed"]),
+        ("orchestrator list -b ", ["debug", "local"]),
+        ("orchestrator download @last che", ["checkpoints"]),
+        ("orchestrator submit pretrain --recipe ", ["base", "large", "small", "tiny"]),
+        ("orchestrator submit pretrain --set train.st", ["train.steps="]),
+        ("orchestrator submit pretrain --set optimizer.name=", ["adamw", "lamb"]),
+        ("orchestrator submit pretrain --set data.lower", ["data.lowercase="]),
+        ("orchestrator submit pretrain --set data.lowercase=t", ["true"]),
+        ("orchestrator submit pretrain --dry", ["--dry-run", "--dryrun"]),
+    ],
+)
+def test_bash_completes(shell: Console, line: str, words: list[str]) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash here")
+    assert offered(shell, line) == words
+
+
+def test_completing_a_run_loads_nothing_heavy(shell: Console) -> None:
+    line = "orchestrator status "
+    words = [sys.executable, "-X", "importtime", "-m", "orchestrator.cli.main"]
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" 8>&1', "bash", *words],
+        capture_output=True,
+        text=True,
+        env=shell.environ(_ARGCOMPLETE="1", COMP_LINE=line, COMP_POINT=str(len(line))),
+        check=True,
+    )
+    assert "pretrain-tiny-00000001" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "argcomplete" in loaded
+    assert not {"pydantic", "yaml", "torch", "mlflow", "orchestrator.client"} & loaded
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_reads(name: str, orchestrator: Command, tmp_path: Path) -> None:
+    done = orchestrator("completion", name)
+    assert done.code == 0
+    assert "orchestrator" in done.out
+    assert done.err == ""  # it is read by `source <(...)` at every start of a shell
+    if shutil.which(name) is None:
+        pytest.skip(f"there is no {name} here to read it")
+    script = tmp_path / "script"
+    script.write_text(done.out)
+    subprocess.run([name, "-n", str(script)], check=True)
+
+
+def test_on_a_terminal_it_says_how_to_keep_it(orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.cli.setup.sys.stdout.isatty", lambda: True)
+    assert "source <(orchestrator completion bash)" in orchestrator("completion", "bash").err
+
+
+def test_a_shell_that_is_not_known_is_a_usage_error(orchestrator: Command) -> None:
+    assert orchestrator("completion", "tcsh").code == 2

@@ -1,0 +1,147 @@
+"""list and status, as one sees them."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import render
+from orchestrator.cli.arguments import STATES
+from orchestrator.runs import Attempt, RunState, RunStatus
+from tests.run_folders import PLAN, make_run, report
+from tests.unit.cli.conftest import Command
+
+PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}
+
+
+def status(name: str = "run-1", **changes: object) -> RunStatus:
+    fields = {"name": name, "handle": f"local://{name}", "state": "running", "created": 0.0, "run_hash": "01234567"}
+    return RunStatus.model_validate({**fields, **changes})
+
+
+def test_runs_are_listed_the_newest_first_with_what_one_asks_of_them(home: Path, orchestrator: Command) -> None:
+    now = time.time()
+    make_run(home, "older", RunState.FAILED, age=10, created=now - 7300, started=now - 7300, ended=now - 7175)
+    report(make_run(home, "newer", created=now - 90, started=now - 80, ended=now - 75), 100, loss=1.0)
+    lines = orchestrator("list").out.splitlines()
+    assert lines[0].split() == ["RUN", "STATE", "STEP", "TIME", "SUBMITTED"]
+    assert lines[1].split() == ["newer", "completed", "100/100", "5", "s", "1", "min", "ago"]
+    assert lines[2].split() == ["older", "failed", "0/100", "2", "min", "05", "s", "2", "h", "ago"]
+
+
+def test_a_price_gives_a_column_of_costs(home: Path, orchestrator: Command) -> None:
+    attempt = {"started": 0.0, "ended": 125.0}
+    make_run(home, "priced", plan=PRICED, attempts=[attempt], started=0.0, ended=125.0)
+    make_run(home, "unpriced", age=5, attempts=[attempt], started=0.0, ended=125.0)
+    header, priced, unpriced = orchestrator("list").out.splitlines()
+    assert header.split() == ["RUN", "STATE", "STEP", "TIME", "COST", "SUBMITTED"]
+    assert "$1.25" in priced
+    assert "$" not in unpriced
+    found = orchestrator("list", "-o", "json").json
+    assert [run["cost"] for run in found] == [1.25, None]
+
+
+def test_states_and_limit_choose(home: Path, orchestrator: Command) -> None:
+    for age, state in enumerate(["completed", "failed", "cancelled", "failed"]):
+        make_run(home, f"{state}-{age}", RunState(state), age=age)
+
+    def names(*words: str) -> list[str]:
+        return [run["name"] for run in orchestrator("list", "-o", "json", *words).json]
+
+    assert names("--state", "failed") == ["failed-1", "failed-3"]
+    assert names("--status", "failed", "--state", "completed", "--limit", "2") == ["completed-0", "failed-1"]
+    none = orchestrator("list", "--state", "running")
+    assert (none.code, none.out) == (0, "")
+    assert "no run is running" in none.err
+
+
+@pytest.mark.parametrize("words", [("--state", "faled"), ("--limit", "0"), ("--limit", "-1"), ("--limit", "x")])
+def test_filters_that_make_no_sense_are_usage_errors(words: tuple[str, str], orchestrator: Command) -> None:
+    refused = orchestrator("list", *words)
+    assert refused.code == 2
+    assert refused.err.startswith("error[usage]: ")
+    assert words[1] in refused.err
+
+
+def test_no_runs_is_no_error(orchestrator: Command) -> None:
+    done = orchestrator("list")
+    assert (done.code, done.out) == (0, "")
+    assert "orchestrator submit pretrain" in done.err
+    assert orchestrator("list", "-o", "json").json == []
+
+
+def test_the_command_line_knows_every_state() -> None:
+    assert tuple(RunState) == STATES
+
+
+def test_a_table_of_long_names_and_large_numbers_fits_and_keeps_what_tells_runs_apart() -> None:
+    names = [f"pretrain-{'x' * 40}-{number:08x}" for number in range(2)]
+    started = time.time() - 35_990_000
+    wide = {"state": "completed", "step": 1_000_000, "steps": 1_000_000, "started": started, "cost": 999.99}
+    lines = render.run_table([status(name, created=started, **wide) for name in names]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith("pretrain-xx")
+    assert "...-00000000  completed" in lines[1]
+    assert "...-00000001  completed" in lines[2]
+    assert "1M/1M" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (7200, "2 h ago"), (86400 * 12, "12 d ago")],
+)
+def test_how_long_ago(seconds: float, text: str) -> None:
+    assert render.ago(time.time() - seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [(0, "$0.00"), (0.004, "<$0.01"), (0.005, "$0.01"), (1.239, "$1.24"), (999.99, "$999.99"), (1234.56, "$1,235")],
+)
+def test_money(usd: float, text: str) -> None:
+    assert render.money(usd) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (99_999, "99999"), (100_000, "100k"), (123_456, "123.5k"), (1_000_000, "1M")]
+)
+def test_counts(number: int, text: str) -> None:
+    assert render.count(number) == text
+
+
+def test_a_status_tells_of_every_attempt_of_a_run_that_was_started_again() -> None:
+    reason = "rank 0 was killed by signal SIGKILL; see /home/someone/.orchestrator/runs/run-1/logs/rank-0.log"
+    attempts = [
+        Attempt(started=0, ended=125, state=RunState.PREEMPTED, step=40, reason="stopped by SIGTERM"),
+        Attempt(started=130, ended=140, state=RunState.FAILED, reason=reason),
+        Attempt(started=time.time() - 5),
+    ]
+    text = render.status_text(status(attempt=3, attempts=attempts))
+    assert "  attempt    3\n" in text
+    assert "             1: preempted, 2 min 05 s, step 40: stopped by SIGTERM\n" in text
+    assert "             2: failed, 10 s: rank 0 was killed by signal SIGKILL" in text
+    assert "             3: running, 5 s" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "attempt" not in render.status_text(status(attempts=attempts[:1]))
+
+
+def test_a_status_tells_cost_and_expected_end(home: Path, orchestrator: Command) -> None:
+    run = make_run(home, "one", RunState.RUNNING, plan=PRICED, attempts=[{"started": time.time() - 100}])
+    report(run, 50, at=time.time(), sequences_per_second=0.1)
+    with (run.path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        text = orchestrator("status", "one").out
+    assert "  eta        1 h 06 min, at " in text  # 50 steps of 8 sequences are left: 4000 s
+    assert "  cost       $1.0" in text
+    assert "  step       50 of 100" in text
+
+
+def test_every_verb_that_takes_a_run_looks_where_it_is_told(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one")
+    assert orchestrator("status", "one", "-b", "local", "-o", "json").json["name"] == "one"
+    refused = orchestrator("status", "one", "-b", "nowhere")
+    assert refused.code == 2
+    assert "no backend named 'nowhere'" in refused.err

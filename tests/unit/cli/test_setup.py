@@ -1,0 +1,111 @@
+"""init, doctor and the help of every verb."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import setup
+from orchestrator.cli.main import build_parser
+from orchestrator.doctor.finding import Finding, fail, ok, warn
+from orchestrator.scaffold import template_files
+from orchestrator.specs import find_project, resolve_spec
+from tests.unit.cli.conftest import Command
+
+OWN_HELP = {"logs"}
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    (action,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize("verb", sorted(verbs().keys() - OWN_HELP))
+def test_help_of_a_verb_has_a_description_an_example_and_a_word_for_each_flag(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = verbs()[verb]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    text = capsys.readouterr().out
+    assert f"example:\n  orchestrator {verb}" in text
+    assert len(str(parser.description)) > 10
+    assert all(action.help for action in parser._actions)
+
+
+@pytest.mark.parametrize("verb", sorted(verbs().keys() - OWN_HELP))
+def test_the_example_of_a_verb_is_one_that_it_takes(verb: str) -> None:
+    example = str(verbs()[verb].epilog).removeprefix("example:\n  orchestrator ").split()
+    assert build_parser().parse_args(example).verb == verb
+
+
+def test_a_new_project_is_valid_as_it_is(orchestrator: Command) -> None:
+    done = orchestrator("init", "my-bert")
+    assert (done.code, done.out) == (0, "my-bert/job.yaml\nmy-bert/orchestrator.yaml\nmy-bert/.amlignore\n")
+    assert "orchestrator submit pretrain -f my-bert/job.yaml" in done.err
+    valid = orchestrator("validate", "pretrain", "-f", "my-bert/job.yaml")
+    assert valid.code == 0, valid.err
+    assert valid.out.startswith("valid: my-bert-")
+    assert valid.err == ""
+    project = find_project(Path("my-bert"))
+    assert project == Path("my-bert").absolute() / "orchestrator.yaml"
+    resolved = resolve_spec("pretrain", project=project, file=Path("my-bert/job.yaml"), environ={"PATH": ""})
+    assert list(resolved.changes) == ["name"]  # everything else is as it would be without
+    assert resolved.warnings == ()
+
+
+def test_init_here_and_as_json(orchestrator: Command) -> None:
+    assert orchestrator("init", "-o", "json").json == {"files": ["job.yaml", "orchestrator.yaml", ".amlignore"]}
+    assert {path.name: path.read_text() for path in Path().iterdir()} == template_files("pretrain")
+
+
+def test_init_overwrites_nothing_and_names_all_that_is_in_the_way(orchestrator: Command) -> None:
+    Path("job.yaml").write_text("mine\n")
+    Path(".amlignore").write_text("mine\n")
+    refused = orchestrator("init")
+    assert refused.code == 1
+    assert "there  job.yaml, .amlignore" in refused.err
+    assert sorted(path.name for path in Path().iterdir()) == [".amlignore", "job.yaml"]
+    assert Path("job.yaml").read_text() == "mine\n"
+    assert orchestrator("init", "--force").code == 0
+    assert Path("job.yaml").read_text() == template_files("pretrain")["job.yaml"]
+
+
+def test_init_below_a_file_is_an_error_of_storage(orchestrator: Command) -> None:
+    Path("file").touch()
+    refused = orchestrator("init", "file/below")
+    assert refused.code == 1
+    assert refused.err.startswith("error[storage]: cannot write to file/below")
+
+
+def test_templates_are_those_that_are_shipped() -> None:
+    from orchestrator.scaffold import TEMPLATES
+
+    assert sorted(path.name for path in TEMPLATES.iterdir()) == sorted(setup.TEMPLATES)
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [([ok("a", "fine")], 0), ([ok("a", "fine"), warn("b", "hm", "do")], 0), ([fail("c", "no", "do"), ok("a", "x")], 1)],
+)
+def test_doctor_ends_with_1_if_something_fails(
+    orchestrator: Command, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], code: int
+) -> None:
+    monkeypatch.setattr("orchestrator.doctor.examine", lambda **_: iter(findings))
+    done = orchestrator("doctor", "-o", "json")
+    assert done.code == code
+    assert done.json == [finding.model_dump() for finding in findings]
+
+
+def test_a_finding_reads_in_80_columns_and_its_fix_can_be_pasted(
+    orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "pip install " + " ".join(["'package>=1.2.3'"] * 9)
+    monkeypatch.setattr("orchestrator.doctor.examine", lambda **_: iter([fail("packages", "word " * 40, command)]))
+    lines = orchestrator("doctor").out.splitlines()
+    assert lines[0].startswith("fail  packages         word word")
+    assert max(map(len, lines[:-1])) <= 80
+    assert len(lines) > 3
+    assert lines[-1].endswith(f"fix              {command}")

@@ -1,0 +1,128 @@
+"""status --watch, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.cli import watch as watching
+from orchestrator.runs import RunState
+from tests.conftest import Console
+from tests.run_folders import PLAN, make_run, report
+from tests.unit.cli.conftest import Command
+
+PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}
+
+
+class Live:
+    """A run that goes on as long as its lock is held."""
+
+    def __init__(self, home: Path) -> None:
+        self.run: RunFolder = make_run(
+            home, "one", RunState.RUNNING, plan=PRICED, attempts=[{"started": 1.0}], started=1.0
+        )
+        self._held = (self.run.path / "lock").open()
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+
+    def end(self) -> None:
+        """The supervisor's last word."""
+        self.run.write_state(self.run.read_state().model_copy(update={"state": RunState.COMPLETED, "ended": 60.0}))
+        self._held.close()
+
+
+def test_elsewhere_than_on_a_terminal_each_change_is_a_block(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three looks while nothing but time goes on, a step, then the end."""
+    live, looks = Live(home), iter(range(10))
+
+    def pause(seconds: float) -> None:
+        look = next(looks)
+        if look == 2:
+            report(live.run, 50, loss=1.0)
+        if look == 4:
+            live.end()
+
+    monkeypatch.setattr(watching.time, "sleep", pause)
+    done = orchestrator("status", "one", "--watch")
+    assert done.code == 0
+    blocks = done.out.split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == ["one"] * 3
+    assert ["step" in block for block in blocks] == [False, True, True]
+    assert ["state      running" in block for block in blocks] == [True, True, False]
+    assert "orchestrator report one" in done.err
+
+
+def test_as_json_it_is_the_last_status_alone(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(home)
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: live.end())
+    assert orchestrator("status", "one", "-w", "-o", "json").json["state"] == "completed"
+
+
+def test_a_run_that_has_ended_is_shown_once_whatever_became_of_it(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", RunState.FAILED, reason="it broke", exit_code=3)
+    done = orchestrator("status", "one", "-w")
+    assert done.code == 0
+    assert done.out.count("it broke") == 1
+
+
+def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    console = Console(home=tmp_path / "home", cwd=tmp_path)
+    live = Live(console.home)
+    command = [sys.executable, "-m", "orchestrator.cli.main", "status", "one", "-w"]
+    terminal = pexpect.spawn(
+        command[0], command[1:], cwd=str(tmp_path), env=console.environ(), dimensions=(24, 60), encoding="utf-8"
+    )
+    terminal.expect("state      running")
+    terminal.expect(r"\x1b\[(\d+)A\r\x1b\[J")  # back over as many lines as were drawn, and clear
+    drawn = terminal.match.group(1)
+    report(live.run, 70, loss=1.0)
+    terminal.expect("step       70 of 100")
+    live.end()
+    terminal.expect("state      completed")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+    assert int(drawn) == 7  # name, handle, state, submitted, time, cost, folder
+
+
+def test_a_block_never_outgrows_the_terminal() -> None:
+    class Stream:
+        text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    stream = Stream()
+    screen = watching.Screen(stream)  # type: ignore[arg-type]
+    columns, rows = watching.shutil.get_terminal_size()
+    screen.show("\n".join(["x" * (columns + 5)] * (rows + 5)))
+    assert stream.text == "\r\x1b[J" + "\n".join(["x" * columns] * (rows - 1)) + "\n"
+    stream.text = ""
+    screen.show("y")
+    assert stream.text == f"\x1b[{rows - 1}A\r\x1b[Jy\n"
+
+
+def test_ctrl_c_ends_the_watching_and_leaves_the_run_alone(tmp_path: Path) -> None:
+    console = Console(home=tmp_path / "home", cwd=tmp_path)
+    live = Live(console.home)
+    watched = console.start("status", "one", "-w")
+    assert watched.stdout is not None
+    assert watched.stdout.readline() == "one\n"  # it is watching
+    watched.send_signal(signal.SIGINT)
+    _, err = watched.communicate(timeout=20)
+    assert watched.returncode == 130
+    assert "error[interrupted]: not following any more; the job goes on" in err
+    assert not live.run.cancel_file.exists()
+    live.end()

@@ -1,0 +1,150 @@
+"""Downloads: what there is to copy, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.outputs import outputs_of
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.runs import RunState
+from tests.conftest import tmpfs
+from tests.run_folders import make_run, report
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run with a model, two checkpoints of which one is half written, code and metrics."""
+    run = make_run(tmp_path / "home", "one")
+    report(run, 10, loss=1.0)
+    run.model.mkdir()
+    (run.model / "model.safetensors").write_bytes(b"weights")
+    (run.model / "tokenizer").mkdir()
+    (run.model / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
+    for name, files in (("step-1", ("weights", "COMMIT.json")), ("step-2", ("weights",))):
+        (run.outputs / "checkpoints" / name / "shards").mkdir(parents=True)
+        for file in (*files, "shards/0"):
+            (run.outputs / "checkpoints" / name / file).write_text(name)
+    (run.outputs / "checkpoints" / ".step-3.7.tmp").mkdir()
+    (run.code / "train_jobs").mkdir(parents=True)
+    (run.code / "train_jobs" / "loop.py").write_text("pass\n")
+    (run.outputs / "error-0.json").write_text("{}")
+    return run
+
+
+@pytest.fixture
+def run(folder: RunFolder) -> Run:
+    return Orchestrator(home=folder.path.parent.parent, environ={}).attach("one")
+
+
+def tree(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_outputs_are_what_was_submitted_and_what_the_job_wrote(folder: RunFolder) -> None:
+    names = ["checkpoints", "code", "logs", "metrics", "model", "plan"]
+    assert list(outputs_of(folder)) == names  # spec.yaml is not in this folder, nothing tells of it
+    (folder.outputs / "result.json").write_text("{}")
+    (folder.path / "spec.yaml").write_text("")
+    assert list(outputs_of(folder)) == [*names, "result", "spec"]
+
+
+def test_copies_lie_below_the_folder_under_their_own_names(run: Run, tmp_path: Path) -> None:
+    paths = run.download("metrics", "model", to=tmp_path / "to" / "there")
+    assert paths == [tmp_path / "to/there/metrics.jsonl", tmp_path / "to/there/model"]
+    assert tree(tmp_path / "to") == {
+        "there/metrics.jsonl",
+        "there/model/model.safetensors",
+        "there/model/tokenizer/vocab.txt",
+    }
+    assert (tmp_path / "to/there/model/model.safetensors").read_bytes() == b"weights"
+
+
+def test_only_committed_checkpoints_are_copied(run: Run, tmp_path: Path) -> None:
+    (path,) = run.download("checkpoints", to=tmp_path / "to")
+    assert tree(path) == {"step-1/weights", "step-1/COMMIT.json", "step-1/shards/0"}
+
+
+def test_without_a_folder_and_names_all_goes_to_one_of_the_runs_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [path.as_posix() for path in run.download()] == [
+        f"one/{name}" for name in ("checkpoints", "code", "logs", "metrics.jsonl", "model", "plan.json")
+    ]
+    assert (tmp_path / "one/logs").is_dir()  # empty, but there
+    assert not [path for path in (tmp_path / "one").iterdir() if path.name.startswith(".")]
+
+
+def test_an_unknown_output_names_those_that_there_are(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r'has no output modl \(did you mean "model"\?\)') as caught:
+        run.download("metrics", "modl", to=tmp_path / "to")
+    assert caught.value.facts == {"state": "completed", "has": "checkpoints, code, logs, metrics, model, plan"}
+    assert not (tmp_path / "to").exists()
+
+
+def test_what_is_there_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    (to / "model").mkdir(parents=True)
+    run.download("model", to=to)  # an empty folder is in nobody's way
+    (to / "model" / "mine").write_text("mine")
+    with pytest.raises(ConflictError, match=f"there is something at {to / 'model'}") as caught:
+        run.download("metrics", "model", to=to)
+    assert "--force" in str(caught.value.fix)
+    assert {path.name for path in to.iterdir()} == {"model"}
+    assert (to / "model" / "mine").read_text() == "mine"
+    run.download("metrics", "model", to=to, force=True)
+    assert tree(to) == {"metrics.jsonl", "model/model.safetensors", "model/tokenizer/vocab.txt"}
+    assert {path.name for path in to.iterdir()} == {"metrics.jsonl", "model"}
+
+
+def test_several_in_the_way_are_named_together(run: Run, tmp_path: Path) -> None:
+    run.download("metrics", "plan", to=tmp_path / "to")
+    with pytest.raises(ConflictError) as caught:
+        run.download("metrics", "plan", to=tmp_path / "to")
+    assert caught.value.facts == {"and": str(tmp_path / "to" / "plan.json")}
+
+
+def test_a_full_disk_leaves_nothing(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+    (folder.model / "large").write_bytes(os.urandom(200_000))
+    with tmpfs(tmp_path / "disk", "100k") as disk:
+        with pytest.raises(StorageError, match=r"cannot download to .*: No space left on device"):
+            run.download("metrics", "model", to=disk / "to")
+        assert tree(disk) == set()
+        assert list((disk / "to").iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        run.download("metrics", to=tmp_path / "file")
+
+
+def test_a_run_that_changes_meanwhile_is_not_half_copied(
+    run: Run, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live job deletes its oldest checkpoint while it is being copied."""
+
+    def delete(done: int, total: int) -> None:
+        (folder.outputs / "checkpoints/step-1/weights").unlink(missing_ok=True)
+        (folder.outputs / "checkpoints/step-1/shards/0").unlink(missing_ok=True)
+
+    with pytest.raises(ConflictError, match="run one changed while it was copied"):
+        run.download("checkpoints", to=tmp_path / "to", progress=delete)
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_progress_counts_bytes_up_to_all_of_them(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    run.download("model", to=tmp_path / "to", progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(7, 13), (13, 13)]
+
+
+def test_a_live_runs_outputs_can_be_copied(tmp_path: Path) -> None:
+    report(make_run(tmp_path, "live", RunState.RUNNING), 5, loss=1.0)
+    (path,) = Orchestrator(home=tmp_path, environ={}).attach("live").download("metrics", to=tmp_path / "to")
+    assert '"step": 5' in path.read_text()

@@ -1,0 +1,187 @@
+"""What may go, what stays, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder import backend as folder_backend
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.client import Orchestrator
+from orchestrator.errors import StorageError
+from orchestrator.retention import expired, tree_bytes, unused_stores
+from orchestrator.runs import RunState, RunStatus
+from tests.run_folders import make_run
+
+NOW = 10_000.0
+
+
+def status(name: str, state: RunState, *, ended: float | None = None, created: float = 0.0) -> RunStatus:
+    return RunStatus(name=name, handle=f"local://{name}", state=state, created=created, ended=ended, run_hash="")
+
+
+RUNS = [  # the newest first
+    status("running", RunState.RUNNING, created=9_900),
+    status("new", RunState.COMPLETED, ended=9_000),
+    status("bad", RunState.FAILED, ended=8_000),
+    status("older", RunState.COMPLETED, ended=5_000),
+    status("queued", RunState.QUEUED),
+    status("unended", RunState.FAILED, created=1_000),
+    status("oldest", RunState.CANCELLED, ended=500),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "gone"),
+    [
+        ({}, ["oldest", "unended", "older", "bad", "new"]),
+        ({"keep_last": 1}, ["oldest", "unended", "older", "bad"]),
+        ({"keep_last": 9}, []),
+        ({"older_than": 5_000.0}, ["oldest", "unended"]),  # the one that ended just then stays
+        ({"older_than": 4_999.0}, ["oldest", "unended", "older"]),
+        ({"states": [RunState.FAILED]}, ["unended", "bad"]),
+        ({"states": [RunState.FAILED, RunState.CANCELLED], "keep_last": 1}, ["oldest", "unended"]),
+        ({"keep_last": 4, "older_than": 100.0}, ["oldest"]),
+        ({"states": [RunState.RUNNING]}, []),
+    ],
+)
+def test_every_rule_must_let_a_run_go(rule: dict[str, object], gone: list[str]) -> None:
+    everything = {"keep_last": None, "older_than": None, "states": (), "now": NOW, **rule}
+    assert [found.name for found in expired(RUNS, **everything)] == gone
+
+
+def with_text(sha256: str) -> dict[str, object]:
+    return {"data": {"sha256": sha256}}
+
+
+def make_store(home: Path, key: str, sha256: str) -> Path:
+    store = home / "token-stores" / key
+    store.mkdir(parents=True)
+    (store / "manifest.json").write_text(json.dumps({"data": {"sha256": sha256}}))
+    (store / "shard-0.arrow").write_bytes(b"x" * 1000)
+    return store
+
+
+def test_stores_of_texts_that_no_run_is_of(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", plan=with_text("text-1"))
+    make_run(tmp_path, "two", plan=with_text("text-2"))
+    (tmp_path / "other-runs" / "three").mkdir(parents=True)  # of another backend
+    (tmp_path / "other-runs" / "three" / "plan.json").write_text(json.dumps(with_text("text-3")))
+    for key, sha256 in (
+        ("a", "text-1"),
+        ("b", "text-2"),
+        ("c", "text-3"),
+        ("d", "text-4"),
+        (".e.5.building", "text-5"),
+    ):
+        make_store(tmp_path, key, sha256)
+    (tmp_path / "token-stores" / "half").mkdir()
+    (tmp_path / "token-stores" / "half" / "manifest.json").write_text("{")
+
+    def unused(*without: str) -> list[str]:
+        return [path.name for path in unused_stores(tmp_path, [tmp_path / name for name in without])]
+
+    assert unused() == ["d"]
+    assert unused("runs/two") == ["b", "d"]
+    assert unused("runs/two", "other-runs/three") == ["b", "c", "d"]
+    make_run(tmp_path, "unreadable", plan=with_text("text-9")).path.joinpath("plan.json").write_text("{")
+    assert unused() == []
+    assert unused("runs/unreadable") == ["d"]
+
+
+def test_pruning_says_what_prune_then_deletes(tmp_path: Path) -> None:
+    for age, name in enumerate(["new", "middle", "old"]):
+        make_run(tmp_path, name, age=age, plan=with_text(name), ended=100.0 - age)
+    (tmp_path / "runs" / "old" / "outputs" / "big").write_bytes(b"x" * 50_000)
+    for name in ("new", "middle", "old"):
+        make_store(tmp_path, f"store-{name}", name)
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    kept_stores = orchestrator.pruning(keep_last=1)
+    assert kept_stores.token_stores == []
+    assert kept_stores.unused_store_bytes == sum(
+        tree_bytes(tmp_path / "token-stores" / f"store-{name}") for name in ("middle", "old")
+    )
+    pruning = orchestrator.pruning(keep_last=1, stores=True)
+    assert [item.name for item in pruning.items] == [
+        "old",
+        "middle",
+        "token-stores/store-middle",
+        "token-stores/store-old",
+    ]
+    assert (pruning.runs[0].state, pruning.runs[0].ended) == (RunState.COMPLETED, 98.0)
+    assert (pruning.runs[0].bytes or 0) > 50_000 > (pruning.runs[1].bytes or 0)
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+    before = tree_bytes(tmp_path)
+    done = orchestrator.prune(pruning)
+    assert done.freed_bytes == pruning.total_bytes == before - tree_bytes(tmp_path)
+    assert done.deleted == pruning.items
+    assert done.kept == {}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"new"}
+    assert {path.name for path in (tmp_path / "token-stores").iterdir()} == {"store-new"}
+
+
+def test_a_run_that_was_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
+    for age, name in enumerate(["one", "two"]):
+        make_run(tmp_path, name, RunState.FAILED, age=age, plan=with_text(name))
+        make_store(tmp_path, f"store-{name}", name)
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    pruning = orchestrator.pruning(states=[RunState.FAILED], stores=True)
+    with (tmp_path / "runs/two/lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = orchestrator.prune(pruning)
+    assert list(done.kept) == ["two"]
+    assert [item.name for item in done.deleted] == ["one", "token-stores/store-one"]
+    assert (tmp_path / "token-stores/store-two/shard-0.arrow").exists()
+
+
+def test_remains_of_interrupted_commands_go_once_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path, "one")
+    for name in (".one.123", ".deleted.two.456"):
+        (tmp_path / "runs" / name / "outputs").mkdir(parents=True)
+        (tmp_path / "runs" / name / "outputs" / "weights").write_bytes(b"x" * 100)
+    backend, orchestrator = LocalBackend(tmp_path), Orchestrator(home=tmp_path, environ={})
+    assert backend.leftovers() == []
+    assert orchestrator.pruning(keep_last=1).items == []
+    monkeypatch.setattr(folder_backend, "LEFT_SECONDS", -1.0)  # times of change cannot be set
+    assert [path.name for path in backend.leftovers()] == [".deleted.two.456", ".one.123"]
+    pruning = orchestrator.pruning(keep_last=1)
+    assert [(item.name, item.bytes) for item in pruning.leftovers] == [
+        ("runs/.deleted.two.456", 100),
+        ("runs/.one.123", 100),
+    ]
+    assert orchestrator.prune(pruning).freed_bytes == 200
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"one"}
+    assert LocalBackend(tmp_path / "nowhere").leftovers() == []
+
+
+def test_an_hour_must_have_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs" / ".one.123").mkdir(parents=True)
+    now = time.time()
+    for passed, found in ((3500, 0), (3700, 1)):
+        monkeypatch.setattr(time, "time", lambda passed=passed: now + passed)
+        assert len(LocalBackend(tmp_path).leftovers()) == found
+
+
+def test_what_cannot_be_deleted_is_said(tmp_path: Path) -> None:
+    make_run(tmp_path, "one")
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    (tmp_path / "runs").mkdir()
+    mounted = subprocess.run(
+        ["mount", "--bind", "-o", "ro", str(tmp_path / "elsewhere"), str(tmp_path / "runs")],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("cannot mount here")
+    try:
+        orchestrator = Orchestrator(home=tmp_path, environ={})
+        with pytest.raises(StorageError, match="cannot delete run one: Read-only file system"):
+            orchestrator.prune(orchestrator.pruning(states=[RunState.COMPLETED]))
+    finally:
+        subprocess.run(["umount", str(tmp_path / "runs")], check=True)
+    assert (tmp_path / "elsewhere" / "one" / "state.json").exists()
