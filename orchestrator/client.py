@@ -20,6 +20,7 @@ from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 from orchestrator.home import home_folder
+from orchestrator.lineage import CheckedLineage
 from orchestrator.plan import Plan, make_plan
 from orchestrator.runs import Handle, RunState, RunStatus
 from orchestrator.specs import Flag, find_project, resolve_spec
@@ -102,6 +103,15 @@ class Run:
             )
         return status
 
+    def lineage(self) -> CheckedLineage:
+        """Where it comes from, each link held against what lies on this machine.
+
+        Raises:
+            NotFoundError: it has not begun to train.
+            ConflictError: its lineage does not verify.
+        """
+        return self._backend.lineage(self.name)
+
     def report(self, to: Path | None = None) -> Path:
         """Writes one self-contained HTML page about the run.
 
@@ -183,6 +193,7 @@ class Orchestrator:
             flags={**given, **(flags or {})},
             environ=self._environ,
             project=find_project(Path.cwd()),
+            model_of=self._model_of,
         )
         return make_plan(resolved, home=self._home)
 
@@ -237,6 +248,29 @@ class Orchestrator:
             return Run(backend, handle)
         backend = self._default()
         return Run(backend, Handle(backend.name, _find(run, backend.names())))
+
+    def _model_of(self, run: str) -> Path:
+        """The exported folder of a run that training shall start from.
+
+        Raises:
+            NotFoundError: there is no such run, or its model is not on this machine.
+            ConflictError: it did not complete.
+        """
+        try:
+            status = self.attach(run).status()
+        except NotFoundError as problem:
+            problem.facts = {**problem.facts, "where": "--from, initial_model: a run, or a folder with a model"}
+            raise
+        if status.state != RunState.COMPLETED:
+            raise ConflictError(
+                f"run {status.name} is {status.state} and has no model to start from",
+                fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+            )
+        if status.model is None:
+            raise NotFoundError(
+                f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}"
+            )
+        return Path(status.model)
 
     def _default(self) -> Backend:
         return load_backend(self._backend or self._environ.get("ORCHESTRATOR_BACKEND") or "local", self._home)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.lineage import CheckedLineage
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunStatus
 from orchestrator.specs import ResolvedCompute
@@ -98,6 +99,15 @@ class Backend(Protocol):
 
     def result(self, name: str) -> dict[str, Any]:
         """The job's final figures; empty until it has completed."""
+        ...
+
+    def lineage(self, name: str) -> CheckedLineage:
+        """Where the run comes from, each link held against what lies on this machine.
+
+        Raises:
+            NotFoundError: there is no such run, or it has not begun to train.
+            ConflictError: its lineage does not verify.
+        """
         ...
 
     def cancel(self, name: str) -> None:

@@ -17,6 +17,7 @@ def add_verbs(verbs: Any) -> None:
     listing.set_defaults(run=run_list)
     status = verbs.add_parser("status", help="how a run stands", description="How a run stands.")
     add_run(status)
+    status.add_argument("--lineage", action="store_true", help="where it comes from, and what of that still verifies")
     add_output(status)
     status.set_defaults(run=run_status)
     logs = verbs.add_parser("logs", help="the log of a run", description="The log of one rank of a run.")
@@ -64,12 +65,28 @@ def run_status(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.render import next_commands, print_document, status_text
     from orchestrator.client import Orchestrator
 
+    if arguments.lineage:
+        return print_lineage(arguments)
     status = Orchestrator().attach(arguments.name).status()
     if arguments.output != "text":
         print_document(status.as_dict(), arguments.output)
         return 0
     print(status_text(status), flush=True)
     next_commands(status)
+    return 0
+
+
+def print_lineage(arguments: argparse.Namespace) -> int:
+    """Prints where a run comes from."""
+    from orchestrator.cli.render import print_document
+    from orchestrator.client import Orchestrator
+    from orchestrator.lineage import lineage_text
+
+    checked = Orchestrator().attach(arguments.name).lineage()
+    if arguments.output != "text":
+        print_document(checked.as_dict(), arguments.output)
+    else:
+        print(lineage_text(checked))
     return 0
 
 

@@ -50,6 +50,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
     )
+    parser.add_argument(
+        "--from", dest="initial", metavar="RUN|FOLDER", help="start from a run's model, or from a Hugging Face BERT"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="start a failed or preempted run again by itself (default: 0)"
@@ -71,6 +74,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
         "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),
+        "initial_model": (arguments.initial, "--from"),
         "compute.processes_per_node": (arguments.processes, "--processes"),
         "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
         "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),

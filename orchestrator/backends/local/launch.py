@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from orchestrator.backends.folder.backend import FolderRequest
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.files import TAGS_VARIABLE, RunFolder
 from orchestrator.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
@@ -103,6 +103,7 @@ def start_agent(
 def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, str]:
     ours = {
         RUN_VARIABLE: str(run.path),
+        TAGS_VARIABLE: str(run.tags),
         "RUN_LOGS": str(run.logs),
         "RUN_EXITS": str(exits),
         "PYTHONPATH": str(run.code),  # the snapshot, and nothing else of the caller's
