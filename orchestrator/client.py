@@ -27,6 +27,7 @@ from orchestrator.runs import Handle, RunState, RunStatus
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
     from orchestrator.compare import Difference, Side
     from orchestrator.estimates.cost import RunCost
+    from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
@@ -145,6 +146,15 @@ class Run:
                 fix=f"orchestrator resume {self.name}",
             )
         return status
+
+    def lineage(self) -> CheckedLineage:
+        """Where it comes from, each link held against what lies on this machine.
+
+        Raises:
+            NotFoundError: it has not begun to train.
+            ConflictError: its lineage does not verify.
+        """
+        return self._backend.lineage(self.name)
 
     def report(self, to: Path | None = None) -> Path:
         """Writes one self-contained HTML page about the run.
@@ -286,6 +296,7 @@ class Orchestrator:
             flags={**given, **(flags or {})},
             environ=self._environ,
             project=find_project(Path.cwd()),
+            model_of=self._model_of,
         )
         return make_plan(resolved, home=self._home)
 
@@ -406,6 +417,29 @@ class Orchestrator:
         if not newest:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name
+
+    def _model_of(self, run: str) -> Path:
+        """The exported folder of a run that training shall start from.
+
+        Raises:
+            NotFoundError: there is no such run, or its model is not on this machine.
+            ConflictError: it did not complete.
+        """
+        try:
+            status = self.attach(run).status()
+        except NotFoundError as problem:
+            problem.facts = {**problem.facts, "where": "--from, initial_model: a run, or a folder with a model"}
+            raise
+        if status.state != RunState.COMPLETED:
+            raise ConflictError(
+                f"run {status.name} is {status.state} and has no model to start from",
+                fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+            )
+        if status.model is None:
+            raise NotFoundError(
+                f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}"
+            )
+        return Path(status.model)
 
     def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
         """Names of runs of this plan's hash, the newest first."""

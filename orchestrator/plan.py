@@ -21,6 +21,8 @@ from orchestrator.summary import plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
+from train_jobs.config.initial import initial_lineage
+from train_jobs.config.lineage import Link
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
 
 HASH_DIGITS = 8
@@ -48,6 +50,8 @@ class Plan(Config):
     """The code."""
     data: DataFingerprint
     """The text, by content."""
+    parent: Link | None
+    """The model that training starts from, as the last link of its lineage; None: weights are drawn."""
     environment: dict[str, str]
     """Version of Python and of each package that shapes a result."""
     estimates: Estimates
@@ -80,14 +84,16 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
         SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
+        ConflictError: the lineage of the initial model does not verify.
     """
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    parent = initial_lineage(job.initial_model, home / FINGERPRINT_CACHE).head if job.initial_model else None
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
     if "code.entry" in resolved.changes:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
     environment = spec.environment.describe()
-    run_hash = _hash(_identity(resolved, job, data, snapshot, environment))
+    run_hash = _hash(_identity(resolved, job, data, parent, snapshot, environment))
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
@@ -98,6 +104,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         changes=resolved.changes,
         snapshot=snapshot,
         data=data,
+        parent=parent,
         environment=environment,
         estimates=estimate(job, vocab_size=_vocab_size(job), device=compute.device),
         warnings=resolved.warnings,
@@ -116,14 +123,16 @@ def _identity(
     resolved: Resolved,
     job: PretrainConfig,
     data: DataFingerprint,
+    parent: Link | None,
     snapshot: Snapshot,
     environment: dict[str, str],
 ) -> dict[str, Any]:
-    """All that shapes the result. Names, tags, tracking, backend, port and price do not; paths do by content alone."""
-    config = job.model_dump(mode="json")
+    """All that shapes the result. Names, tags, card, tracking, backend, port and price do not; paths do by content."""
+    config = job.model_dump(mode="json", exclude={"card"})
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
+    config["initial_model"] = parent.weights if parent else None
     return {
         "job": config,
         "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),

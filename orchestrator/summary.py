@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
 
 WIDTH = 80
 LABEL = 14
-SHOWN_APART = {"recipe", "name"}  # changed values that have a line of their own
+SHOWN_APART = {"recipe", "name", "initial_model"}  # changed values that have a line of their own
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
 
@@ -41,6 +41,9 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     job, estimates, compute = plan.job, plan.estimates, plan.compute
     data = plan.data
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
+    if plan.parent:
+        origin = f"  ({plan.changes['initial_model'].origin})" if "initial_model" in plan.changes else ""
+        yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
     yield (
         "model",
         (

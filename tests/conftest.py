@@ -161,6 +161,19 @@ def write_spec(path: Path, **sections: Any) -> Path:
     return path
 
 
+def write_bert(folder: Path, *, pieces: int = 40, weights: bytes = b"weights", **config: Any) -> Path:
+    """What a folder of a Hugging Face BERT says of itself; its file of weights holds none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = {key: value for key, value in MICRO["model"].items() if not key.endswith("dropout_prob")}
+    document = {"architectures": ["BertForPreTraining"], "model_type": "bert", "vocab_size": pieces, **shape, **config}
+    (folder / "config.json").write_text(json.dumps(document))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(pieces - 5))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
 @contextmanager
 def tmpfs(folder: Path, size: str) -> Iterator[Path]:
     """A file system in memory, of that size; skips the test where this user may not mount one."""

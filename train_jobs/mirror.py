@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_jobs.config import UserError
 from train_jobs.config.files import write_text
+from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.engine.metrics import read_reports
 
 BATCH = 1000  # MLflow takes no more metrics in one request
@@ -32,6 +34,7 @@ SERVICE = 7  # exit code: the tracking server failed, not the job
 FILE_VARIABLE = "ORCHESTRATOR_TRACKING"
 WORD = "mirrored.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
+LINEAGE_TAG = "orchestrator.lineage"
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,20 @@ class Mirror:
 
     def end(self, status: str) -> None:
         """Ends the run as FINISHED, FAILED or KILLED, and leaves word of how much it holds."""
+        self._tag_lineage()
         self._client.set_terminated(self._run_id, status)
         word = {"run_id": self._run_id, "status": status, "bytes": self._offset}
         write_text(self._file.with_name(WORD), json.dumps(word))
+
+    def _tag_lineage(self) -> None:
+        """Tags the run with the hash of its lineage, which lies beside the metrics, if it is there and verifies."""
+        try:
+            lineage = read_lineage(self._file.with_name(LINEAGE_FILE))
+        except UserError as problem:
+            print(problem, file=sys.stderr)
+            return
+        if lineage is not None:
+            self._client.set_tag(self._run_id, LINEAGE_TAG, lineage.head.hash)
 
     def _steps_of(self, key: str) -> set[int]:
         if key not in self._mirrored:

@@ -10,6 +10,7 @@ checkpoint in the output folder:
 
     out/metrics.jsonl    what is reported           out/checkpoints/   what it resumes from
     out/model/           Hugging Face folder        out/result.json    final figures
+    out/lineage.json     where the model comes from; out/model has it too, and a model card made from it
 
 Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 2 wrong input, 1 anything else.
 """
@@ -28,8 +29,12 @@ from typing import Any
 
 import torch
 
+from train_jobs import lineage
 from train_jobs.config import ConflictError, InternalError, PretrainConfig, SpecError, UserError
-from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.files import write_text
+from train_jobs.config.initial import merge_with_initial_model
+from train_jobs.config.lineage import LINEAGE_FILE, Lineage
+from train_jobs.config.load import build, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
@@ -41,6 +46,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import resolve
+from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.huggingface import export
@@ -49,7 +55,7 @@ from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
-FREE_TO_CHANGE = {"validation", "checkpoint", "resume"}  # sections that a resumed run may change
+FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card"}  # sections that a resumed run may change
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
@@ -73,6 +79,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     stop.listen()
     storage.require_writable(output)
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    check_initial_model(config, goes_on=has_checkpoint(output))
+    tags = lineage.read_tags(os.environ)
     store = find_store(config, cache)
     world = distributed.start(device)
     precision = resolve(config.train.precision, world.device)
@@ -96,7 +104,10 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         stop=stop,
     )
     resume(loop, config)
+    absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
     say(world, describe(config, store, world, precision))
+    attempt = lineage.this_attempt(world, precision, loop.state.step)
+    begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
     mirror = MirrorThread(output / "metrics.jsonl")
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:
@@ -105,8 +116,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     try:
         loop.run()
         loop.metrics.close()
-        if world.is_main:
-            result = finish(config, task, loop, store, output, seconds=time.monotonic() - started)
+        if begun:
+            result = finish(config, task, loop, store, output, begun, seconds=time.monotonic() - started)
     finally:
         loop.metrics.close()
         if world.is_main:
@@ -124,14 +135,18 @@ def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> Non
     Raises:
         SpecError: the batch does not divide at the start of a run, or there is not a sequence for each process.
     """
-    begun = any((output / "checkpoints").glob("step-*/COMMIT.json"))
-    if not begun:
+    if not has_checkpoint(output):
         config.train.accumulation_steps(world_size)
     elif config.train.global_batch_size < world_size:
         raise SpecError(
             f"train.global_batch_size {config.train.global_batch_size} is less than {world_size} processes",
             fix=f"start at most {config.train.global_batch_size} processes",
         )
+
+
+def has_checkpoint(output: Path) -> bool:
+    """Whether the output folder holds what looks like a checkpoint; whether it verifies is for `resume` to say."""
+    return any((output / "checkpoints").glob("step-*/COMMIT.json"))
 
 
 def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
@@ -295,14 +310,23 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
+    sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
     return sections
 
 
 def finish(
-    config: PretrainConfig, task: BertPretraining, loop: Loop, store: TokenStore, output: Path, *, seconds: float
+    config: PretrainConfig,
+    task: BertPretraining,
+    loop: Loop,
+    store: TokenStore,
+    output: Path,
+    begun: Lineage,
+    *,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Exports the model and writes result.json."""
+    """Exports the model with its lineage and its card, and writes result.json."""
     model_folder = output / "model"
+    sequences = loop.state.step * config.train.global_batch_size
     with storage.storage_errors(output, "the export"):
         export(
             task.model,
@@ -311,11 +335,15 @@ def finish(
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             vocabulary=store.vocabulary,
             lowercase=config.data.lowercase,
+            describe=lambda folder: lineage.describe(
+                begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
+            ),
         )
+        write_text(output / LINEAGE_FILE, (model_folder / LINEAGE_FILE).read_text(encoding="utf-8"))
         entropy = store.manifest.validation_unigram_entropy
         result = {
             "steps": loop.state.step,
-            "sequences": loop.state.step * config.train.global_batch_size,
+            "sequences": sequences,
             "seconds": round(seconds, 1),
             **{f"validation_{name}": value for name, value in loop.last_validation.items()},
             "model": str(model_folder),
@@ -350,11 +378,21 @@ def say(world: World, text: str) -> None:
         print(text, flush=True)
 
 
-def read_config(source: str, sets: list[str]) -> PretrainConfig:
-    """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top."""
+def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> PretrainConfig:
+    """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top.
+
+    Args:
+        goes_on: the run has a checkpoint: whatever became of its initial model since is no problem.
+
+    Raises:
+        SpecError: every wrong key and value, or whatever contradicts the initial model.
+    """
     named = not Path(source).exists() and source in preset_names()
-    layer = read_preset(source) if named else read_file(Path(source))
-    return build(PretrainConfig, merge([layer, read_assignments(sets, "--set")]))
+    layer, assigned = read_preset(source) if named else read_file(Path(source)), read_assignments(sets, "--set")
+    found = merge_with_initial_model(*([layer], [assigned]) if named else ([], [layer, assigned]))
+    if found.problems and not goes_on:
+        raise SpecError("training cannot start from the initial model", problems=list(found.problems))
+    return build(PretrainConfig, found.merged)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -375,7 +413,7 @@ def main(argv: list[str] | None = None) -> int:
     cache = arguments.cache or arguments.output / "token-stores"
     try:
         (arguments.output / f"error-{os.environ.get('RANK', '0')}.json").unlink(missing_ok=True)
-        config = read_config(arguments.config, arguments.sets)
+        config = read_config(arguments.config, arguments.sets, goes_on=has_checkpoint(arguments.output))
         pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
     except Preempted:
         print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)

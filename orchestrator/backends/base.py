@@ -12,6 +12,7 @@ from orchestrator.runs import Handle, RunStatus
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
+    from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
     from orchestrator.specs import ResolvedCompute
 
@@ -164,6 +165,15 @@ class Backend(Protocol):
 
     def result(self, name: str) -> dict[str, Any]:
         """The job's final figures; empty until it has completed."""
+        ...
+
+    def lineage(self, name: str) -> CheckedLineage:
+        """Where the run comes from, each link held against what lies on this machine.
+
+        Raises:
+            NotFoundError: there is no such run, or it has not begun to train.
+            ConflictError: its lineage does not verify.
+        """
         ...
 
     def cancel(self, name: str) -> None:

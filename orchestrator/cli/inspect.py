@@ -33,6 +33,7 @@ def add_verbs(verbs: Any) -> None:
         example="status @last --watch",
     )
     add_run(status)
+    status.add_argument("--lineage", action="store_true", help="where it comes from, and what of that still verifies")
     status.add_argument("-w", "--watch", action="store_true", help="until the run has ended; Ctrl-C leaves it alone")
     add_output(status)
     report = add_verb(
@@ -74,6 +75,8 @@ def run_status(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.render import next_commands, print_document, status_text
     from orchestrator.cli.watch import watch
 
+    if arguments.lineage:
+        return print_lineage(arguments)
     run = attached(arguments)
     if arguments.watch:
         with leaving_alone(run):
@@ -84,6 +87,20 @@ def run_status(arguments: argparse.Namespace) -> int:
         return 0
     print(status_text(status), flush=True)
     next_commands(status)
+    return 0
+
+
+def print_lineage(arguments: argparse.Namespace) -> int:
+    """Prints where a run comes from."""
+    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.render import print_document
+    from orchestrator.lineage import lineage_text
+
+    checked = attached(arguments).lineage()
+    if arguments.output != "text":
+        print_document(checked.as_dict(), arguments.output)
+    else:
+        print(lineage_text(checked))
     return 0
 
 

@@ -72,6 +72,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
+    parser.add_argument(
+        "--from", dest="initial", metavar="RUN|FOLDER", help="start from a run's model, or from a Hugging Face BERT"
+    )
     parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="start a failed or preempted run again by itself (default: 0)"
@@ -94,6 +97,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "recipe": (arguments.recipe, "--recipe"),
         "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),
         "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
+        "initial_model": (arguments.initial, "--from"),
         "compute.processes_per_node": (arguments.processes, "--processes"),
         "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
         "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),

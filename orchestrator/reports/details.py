@@ -42,6 +42,8 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "Batch", _batch(plan)
     yield "Compute", [_compute(plan["compute"])]
     yield "Data", [data["name"], _content(data["files"], data["total_bytes"], "sha256", data["sha256"])]
+    if parent := plan.get("parent"):
+        yield "Starts from", [parent["name"], element("div", "lineage ", element("code", parent["hash"]))]
     yield "Code", [_content(snapshot["files"], snapshot["total_bytes"], "snapshot", snapshot["digest"])]
     yield "Environment", [", ".join(f"{package} {version}" for package, version in plan["environment"].items())]
     yield "Run hash", [element("code", plan["run_hash"])]

@@ -1,4 +1,4 @@
-"""Paths in a spec: relative to where they were written, and there."""
+"""Paths in a spec: relative to where they were written, and there. A model may be named by the run that made it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from train_jobs.config.initial import KEY as INITIAL_MODEL
 from train_jobs.config.load import Layer, Merged
 
 
 def anchor(layer: Layer, folder: Path) -> Layer:
-    """The same layer with relative paths of `data` and `code` made absolute, from `folder`; `~` is the user's home."""
+    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home."""
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
+    if INITIAL_MODEL in layer.tree and not names_run(layer.tree[INITIAL_MODEL], folder):
+        initial = _absolute(layer.tree[INITIAL_MODEL], folder)
+        layer = replace(layer, tree={**layer.tree, INITIAL_MODEL: initial})
     data = layer.tree.get("data")
     if not isinstance(data, dict):
         return layer
@@ -25,12 +29,24 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 
+def names_run(value: Any, folder: Path) -> bool:
+    """Whether what was written for the initial model is a run: a handle, @last, or a name that no folder has."""
+    if not isinstance(value, str):
+        return False
+    if "://" in value or value.startswith("@"):
+        return True
+    looks_like_path = "/" in value or value.startswith((".", "~"))
+    return bool(value) and not looks_like_path and not (folder / value).exists()
+
+
 def missing_paths(merged: Merged) -> list[str]:
-    """A problem for each path of `data` and `code` that is not there, with the place that it was written at."""
+    """A problem for each path that is not there, with the place that it was written at."""
     problems = []
-    data, code = merged.tree.get("data"), merged.tree.get("code")
+    data, code, initial = (merged.tree.get(key) for key in ("data", "code", INITIAL_MODEL))
     if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
         problems.append(f"{merged.origin(('code', 'folder'))}: code.folder: no such folder: {code['folder']}")
+    if isinstance(initial, str) and not Path(initial).is_dir():
+        problems.append(f"{merged.origin((INITIAL_MODEL,))}: {INITIAL_MODEL}: no such folder: {initial}")
     if not isinstance(data, dict):
         return problems  # not a section at all: validation says so
     text, vocabulary = data.get("text"), data.get("vocabulary")

@@ -9,7 +9,7 @@ Which presets lie at the bottom is itself decided by the layers above them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,13 @@ from orchestrator.errors import SpecError
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import PretrainSpec
-from orchestrator.specs.paths import anchor, missing_paths
+from orchestrator.specs.paths import anchor, missing_paths, names_run
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
 from train_jobs.config import load
 from train_jobs.config.base import Config
+from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import merge_with_initial_model
 
 PROJECT_FILE = "orchestrator.yaml"
 KINDS: dict[str, type[PretrainSpec]] = {"pretrain": PretrainSpec}
@@ -85,17 +87,19 @@ def resolve_spec(
     flags: Mapping[str, Flag] | None = None,
     environ: Mapping[str, str] | None = None,
     project: Path | None = None,
+    model_of: Callable[[str], Path] | None = None,
 ) -> Resolved:
     """Lays every source of values over the presets and validates the result.
 
     Args:
         kind: which job: "pretrain".
-        file: the spec file. Relative paths of `data` start at the folder of the file they are written in, those
-            written anywhere else at the current folder.
+        file: the spec file. Relative paths start at the folder of the file they are written in, those written
+            anywhere else at the current folder.
         sets: `path.to.key=value`, each value read as YAML.
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
         environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
         project: the project config, see `find_project`.
+        model_of: finds the exported folder of a run that is named as the initial model.
 
     Raises:
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
@@ -107,8 +111,10 @@ def resolve_spec(
     written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
     presets = _preset_layers(model, load.merge(written), problems)
     complete = not problems
-    merged = load.merge([*presets, *written])
-    problems.extend(missing_paths(merged))
+    written += _found_run(load.merge(written), model_of)
+    with_model = merge_with_initial_model(presets, written)
+    merged = with_model.merged
+    problems.extend([*missing_paths(merged), *with_model.problems])
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ)
@@ -116,6 +122,7 @@ def resolve_spec(
             spec.train.accumulation_steps(compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, load.build(model, load.merge(presets)), merged)
+    changes = {path: change for path, change in changes.items() if change.origin != with_model.source}
     return Resolved(
         spec=spec,
         compute=compute,
@@ -166,6 +173,14 @@ def _preset_layers(model: type[PretrainSpec], written: load.Merged, problems: Pr
         with problems.collecting(where=written.origin(path)):
             layers.append(load.read_preset(name, folder, what))
     return layers
+
+
+def _found_run(written: load.Merged, model_of: Callable[[str], Path] | None) -> list[load.Layer]:
+    """A layer with the folder of the initial model where the user named a run, as if it had been written there."""
+    named = written.tree.get(INITIAL_MODEL)
+    if model_of is None or not names_run(named, Path.cwd()):
+        return []
+    return [load.Layer(str(written.origin((INITIAL_MODEL,))), {INITIAL_MODEL: str(model_of(str(named)))})]
 
 
 def _resolve_compute(spec: PretrainSpec, merged: load.Merged, environ: Mapping[str, str]) -> ResolvedCompute:

@@ -11,6 +11,7 @@ from train_jobs.config.errors import (
     UserError,
 )
 from train_jobs.config.pretrain import (
+    CardConfig,
     CheckpointConfig,
     DataConfig,
     ModelConfig,
@@ -23,6 +24,7 @@ from train_jobs.config.pretrain import (
 )
 
 __all__ = [
+    "CardConfig",
     "CheckpointConfig",
     "ConflictError",
     "DataConfig",

@@ -183,6 +183,22 @@ class CheckpointConfig(Config):
     """Checkpoints kept; older ones are deleted once a newer one is committed."""
 
 
+Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}|multilingual)$")]
+
+
+class CardConfig(Config):
+    """What only the user knows of the exported model; goes into its model card and changes nothing else."""
+
+    license: Annotated[str, Field(min_length=1)] | None = None
+    """Licence of the model, as the Hugging Face Hub calls it (apache-2.0, cc-by-sa-4.0, other). None: not stated."""
+    data_license: Annotated[str, Field(min_length=1)] | None = None
+    """Licence of the text. None: not stated; that of the embedded corpus is known."""
+    language: list[Language] = Field(default=[])
+    """Languages of the text, by their ISO 639 codes."""
+    description: str | None = None
+    """What the model is for: plain text."""
+
+
 class PretrainConfig(Config):
     """Everything that `python -m train_jobs.pretrain --config FILE` reads from FILE."""
 
@@ -196,6 +212,10 @@ class PretrainConfig(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
+    initial_model: Path | None = None
+    """Folder of a Hugging Face BERT whose weights training starts from, at step 0 with empty moments; shape and
+    vocabulary are then its own. None: weights are drawn."""
+    card: CardConfig = CardConfig()
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> PretrainConfig:

@@ -18,6 +18,8 @@ from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256, write_text
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
+EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
+EMBEDDED_LANGUAGE = "en"
 _SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 
 
@@ -84,6 +86,15 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
     name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
     if not text:
         return _combine(name, files, [_hash_file(path) for path in files])  # small, and quicker read than looked up
+    return _combine(name, files, content_hashes(files, cache))
+
+
+def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
+    """SHA-256 of each file; one that `cache` (as of `fingerprint`) remembers by inode, size and mtime is not read.
+
+    Raises:
+        DataError: a file is not readable.
+    """
     known = _read_cache(cache)
     hashes = []
     for path in files:
@@ -93,7 +104,7 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
         known[key] = known[key] or _hash_file(path)
         hashes.append(known[key])
     _write_cache(cache, known)
-    return _combine(name, files, hashes)
+    return hashes
 
 
 def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint:

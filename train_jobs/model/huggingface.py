@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from train_jobs.model.heads import BertForPreTraining
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+OLD_WEIGHTS = "pytorch_model.bin"  # read where there is no other, and never as code
 VOCABULARY = "vocab.txt"
 
 _HIDDEN_ACT = "gelu"
@@ -43,6 +45,7 @@ def export(
     vocab_size: int,
     vocabulary: Path,
     lowercase: bool,
+    describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Writes a folder that `BertForPreTraining.from_pretrained` and `AutoTokenizer.from_pretrained` load offline.
 
@@ -56,6 +59,7 @@ def export(
         vocab_size: rows of the embedding table, padding rows included.
         vocabulary: the vocab.txt that the model was trained with.
         lowercase: whether text was lower-cased and stripped of accents.
+        describe: called with the folder before it appears, to write what goes with the model.
 
     Raises:
         StorageError: the disk is full or read-only; nothing half-written stays.
@@ -69,6 +73,7 @@ def export(
         save_file(_host_tensors(model), partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(vocabulary, partial / VOCABULARY)
         _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
+        describe(partial)
         for path in partial.iterdir():
             sync(path)
         if folder.exists():
@@ -86,7 +91,7 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
 
     Args:
         model: of the folder's shape.
-        folder: holds config.json and model.safetensors.
+        folder: holds config.json and model.safetensors, or else pytorch_model.bin.
 
     Returns:
         Names of the model's tensors that the folder does not hold; these stay as they were.
@@ -135,12 +140,25 @@ def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
+    if not path.is_file() and (folder / OLD_WEIGHTS).is_file():
+        return _read_old_tensors(folder / OLD_WEIGHTS)
     try:
         return load_file(path)
     except FileNotFoundError:
         raise _no_file(path) from None
     except SafetensorError as problem:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+
+
+def _read_old_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of a pickled state; anything else in it is refused, and never run."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        state = None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise TrainingError(f"cannot read {path}", facts={"why": "it is torn, or holds more than tensors by name"})
+    return state
 
 
 def _our_name(name: str) -> str:

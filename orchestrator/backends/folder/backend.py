@@ -24,7 +24,9 @@ from orchestrator.runs import Attempt, Handle, RunState, RunStatus
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
+    from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
+    from train_jobs.config import PretrainConfig
 
 TAIL_BYTES = 64 * 1024
 LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes
@@ -138,6 +140,12 @@ class FolderBackend(Backend):
         """The job's final figures."""
         run = self._existing(name)
         return run.read_json("outputs/result.json") if (run.outputs / "result.json").exists() else {}
+
+    def lineage(self, name: str) -> CheckedLineage:
+        """Its own document; ancestors are looked for among the runs here and where this run took them from."""
+        from orchestrator.backends.folder.lineage import checked_lineage
+
+        return checked_lineage(self._existing(name), Handle(self.name, name), self._home)
 
     def cancel(self, name: str) -> None:
         """Asks the supervisor to end the job; the job saves a checkpoint first."""
@@ -265,12 +273,23 @@ class FolderBackend(Backend):
         spec = plan.spec.model_dump(mode="json")
         write_text(run.path / "spec.yaml", yaml.safe_dump(spec, sort_keys=False))
         write_text(run.path / "plan.json", json.dumps(plan.as_dict(), indent=1))
-        write_text(run.path / "config.json", plan.job.model_dump_json(indent=1))
-        write_text(run.path / "tags.json", json.dumps(_tags(plan, Handle(self.name, request.name))))
+        write_text(run.path / "config.json", self._job(run, request.name, plan).model_dump_json(indent=1))
+        write_text(run.tags, json.dumps(_tags(plan, Handle(self.name, request.name))))
         run.reserve()
         (run.path / "lock").touch()
         run.write_state(LocalState(state=RunState.QUEUED, created=time.time()))
         write_text(run.path / "request.json", request.model_dump_json(indent=1))
+
+    def _job(self, run: RunFolder, name: str, plan: Plan) -> PretrainConfig:
+        """What the job reads, with a copy of the vocabulary: the run can be resumed whatever becomes of the file."""
+        data = plan.job.data
+        if data.vocabulary is None:
+            return plan.job
+        from train_jobs.config.initial import VOCABULARY
+
+        shutil.copyfile(data.vocabulary, run.path / VOCABULARY)
+        copied = data.model_copy(update={"vocabulary": self._folder(name).path / VOCABULARY})
+        return plan.job.model_copy(update={"data": copied})
 
     def _folder(self, name: str) -> RunFolder:
         return RunFolder(self._runs / name)
@@ -334,8 +353,11 @@ def _eta(train: dict[str, Any], last: dict[str, Any]) -> float | None:
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
     commit = plan.snapshot.git.label if plan.snapshot.git else None
+    parent = plan.parent
     return {
         **plan.spec.tags,
+        **({"orchestrator.parent": parent.facts.get("run") or parent.name} if parent else {}),
+        **({"orchestrator.parent_lineage": parent.hash} if parent else {}),
         "orchestrator.run": handle.name,
         "orchestrator.handle": str(handle),
         "orchestrator.run_hash": plan.run_hash,

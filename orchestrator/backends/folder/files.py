@@ -9,7 +9,7 @@ RUN/
   cancel           made by whoever asks the run to end
   logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; beside each its .times (see times.py)
   exits/           what each rank of an attempt ended with
-  outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json
+  outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json, lineage.json
   reserve          bytes set aside so that a full disk can still be reported
 """
 
@@ -29,8 +29,10 @@ from orchestrator.errors import ConflictError
 from orchestrator.runs import Attempt, RunState
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
+from train_jobs.config.lineage import LINEAGE_FILE
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
+TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
 RESERVE_BYTES = 256 * 1024
 QUEUED_SECONDS = 30.0  # a supervisor starts in half a second, on the slowest of machines in a few
 SUPERVISOR_LOST = "supervisor lost: "
@@ -93,6 +95,11 @@ class RunFolder:
         return self.path / "config.json"
 
     @property
+    def tags(self) -> Path:
+        """What identifies it, for MLflow and for its lineage."""
+        return self.path / "tags.json"
+
+    @property
     def outputs(self) -> Path:
         """What the job writes."""
         return self.path / "outputs"
@@ -101,6 +108,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """The job's reports."""
         return self.outputs / "metrics.jsonl"
+
+    @property
+    def lineage(self) -> Path:
+        """Where it comes from."""
+        return self.outputs / LINEAGE_FILE
 
     @property
     def model(self) -> Path:

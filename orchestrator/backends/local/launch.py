@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from orchestrator.backends.folder.files import RUN_VARIABLE, RunFolder
+from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE, RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.errors import ConflictError
 
@@ -110,6 +110,7 @@ def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, st
 def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, str]:
     ours = {
         RUN_VARIABLE: str(run.path),
+        TAGS_VARIABLE: str(run.tags),
         "RUN_LOGS": str(run.logs),
         "RUN_EXITS": str(exits),
         "PYTHONPATH": str(run.code),  # the snapshot, and nothing else of the caller's

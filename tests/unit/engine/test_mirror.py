@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from train_jobs.config.lineage import ExternalFacts, Lineage, Link
 from train_jobs.engine.metrics import MetricsLog
 from train_jobs.mirror import Destination, Mirror, MirrorThread, main
 
@@ -175,6 +176,27 @@ def test_catching_up_alone_leaves_the_run_open(store: Store, path: Path) -> None
     write(path, 2)
     assert main([str(path)]) == 0
     assert store.client.get_run(store.run_id).info.status == "RUNNING"
+
+
+@pytest.mark.usefixtures("environ")
+def test_the_run_is_tagged_with_the_hash_of_its_lineage(
+    store: Store, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tag() -> str | None:
+        assert main([str(path), "--status", "KILLED"]) == 0
+        return store.client.get_run(store.run_id).data.tags.get("orchestrator.lineage")
+
+    write(path, 2)
+    assert tag() is None
+    facts = ExternalFacts(weights="aa", file="", architectures=[], vocabulary="", revision=None)
+    for name in ("begun", "completed"):
+        lineage = Lineage(links=(Link.make("external", name, facts),))
+        path.with_name("lineage.json").write_text(lineage.text())
+        assert tag() == lineage.head.hash
+    assert capsys.readouterr().err == ""
+    path.with_name("lineage.json").write_text("{")
+    assert tag() == lineage.head.hash
+    assert "lineage.json is torn" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("environ")

@@ -227,7 +227,10 @@ def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "sections",
-    [{}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}],
+    [
+        *({}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}),
+        {"card": {"license": "mit"}},
+    ],
 )
 def test_a_used_folder_is_gone_on_from(
     store: TokenStore, used: Path, sections: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -247,6 +250,7 @@ def test_a_used_folder_is_gone_on_from(
         ({"train": {"seed": 1}}, "train.seed: 42 -> 1"),
         ({"objective": {"next_sentence": False}}, "objective.next_sentence: True -> False"),
         ({"data": {"short_sequence_probability": 0.0}}, "data.short_sequence_probability: 0.5 -> 0.0"),
+        ({"initial_model": "/some/bert"}, "start.from_initial_model: False -> True"),
     ],
 )
 def test_a_run_that_would_have_gone_elsewhere_is_refused(
@@ -270,6 +274,11 @@ def test_where_the_text_lies_does_not_matter_to_the_weights() -> None:
     here, there = (config_with(data={"text": [place]}) for place in ("/here/a.txt", "/there/a.txt"))
     assert trajectory(here, "store") == trajectory(there, "store")
     assert trajectory(here, "store") != trajectory(here, "another")  # what it holds does
+
+
+def test_which_initial_model_it_was_is_for_the_lineage_to_say() -> None:
+    here, there, none = (config_with(initial_model=place) for place in ("/here/bert", "/there/bert", None))
+    assert trajectory(here, "store") == trajectory(there, "store") != trajectory(none, "store")
 
 
 def test_a_config_is_read_from_a_recipe_or_a_file(tmp_path: Path) -> None:

@@ -266,3 +266,62 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path, vocabulary: 
     assert f"cannot read {folder / name}" in str(refused(made(0), folder))
     (folder / name).unlink()
     assert f"no such file: {folder / name}" in str(refused(made(0), folder))
+
+
+def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, vocabulary: Path) -> None:
+    folder, seen = tmp_path / "out" / "export", []
+
+    def describe(partial: Path) -> None:
+        seen.append((folder.exists(), {path.name for path in partial.iterdir()}))
+        (partial / "README.md").write_text("words")
+
+    settings = {"config": SHAPE, "vocab_size": ROWS, "vocabulary": vocabulary, "lowercase": True}
+    export(made(0), folder, **settings, describe=describe)
+    ((appeared, names),) = seen
+    assert not appeared
+    assert {"model.safetensors", "config.json", "vocab.txt", "tokenizer.json"} <= names
+    assert (folder / "README.md").read_text() == "words"
+
+
+def old_format(folder: Path) -> Path:
+    """The same folder with its weights as a pickle."""
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder / "pytorch_model.bin"
+
+
+def test_old_weights_load_where_there_are_no_new_ones(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    old_format(folder)
+    model = made(1)
+    assert load_weights(model, folder) == []
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in made(0).state_dict().items())
+    save_file(made(2).state_dict(), folder / "model.safetensors")
+    load_weights(model, folder)
+    assert torch.equal(model.cls.predictions.bias, made(2).cls.predictions.bias)
+
+
+class Intruder:
+    """What a pickle runs when it is read carelessly."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("content", [b"{ broken", b"", {"a": 3}, [torch.ones(1)], "intruder"])
+def test_old_weights_that_are_something_else_are_refused_and_not_run(
+    tmp_path: Path, vocabulary: Path, content: object
+) -> None:
+    folder = write(made(0), tmp_path / "export", vocabulary)
+    path = old_format(folder)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(Intruder(tmp_path / "pwned") if content == "intruder" else content, path)
+    problem = refused(made(1), folder)
+    assert str(problem).startswith(f"error[training]: cannot read {path}")
+    assert "more than tensors by name" in problem.facts["why"]
+    assert not (tmp_path / "pwned").exists()

@@ -12,12 +12,15 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS
+from orchestrator.backends.folder.files import QUEUED_SECONDS, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState
+from tests.conftest import write_bert
 from tests.run_folders import make_run, report
+from train_jobs.config import PretrainConfig
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -84,6 +87,63 @@ def test_runs_are_found_by_name_beginning_handle_and_last(tmp_path: Path) -> Non
         orchestrator.attach("bela-1")
     with pytest.raises(UsageError, match="no backend named 'locl'"):
         orchestrator.attach("locl://beta-1")
+
+
+def made_model(run: RunFolder, name: str = "bert") -> Path:
+    """The exported folder of a run."""
+    return write_bert(run.model, weights=name.encode())
+
+
+def plan_from(home: Path, named: str) -> Plan:
+    """A plan of a run that starts from another."""
+    overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "initial_model": named}
+    return Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan(overrides=overrides)
+
+
+@pytest.mark.parametrize("named", ["@last", "alpha", "alpha-1", "local://alpha-1"])
+def test_a_run_to_start_from_is_its_exported_model(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = made_model(make_run(tmp_path, "alpha-1"))
+    assert plan_from(tmp_path, named).job.initial_model == model
+
+
+def test_a_run_that_did_not_complete_has_no_model_to_start_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
+    make_run(tmp_path, "new-1", RunState.QUEUED)
+    make_run(tmp_path, "pruned-1")
+    with pytest.raises(ConflictError, match="run stopped-1 is cancelled") as caught:
+        plan_from(tmp_path, "stopped-1")
+    assert caught.value.fix == "orchestrator resume stopped-1"
+    with pytest.raises(ConflictError, match="run new-1 is queued") as caught:
+        plan_from(tmp_path, "new-1")
+    assert caught.value.fix == "orchestrator wait new-1"
+    with pytest.raises(NotFoundError, match="the model of run pruned-1 is not there"):
+        plan_from(tmp_path, "pruned-1")
+    with pytest.raises(NotFoundError, match=r'no run pruned-2 \(did you mean "pruned-1"\?\)') as caught:
+        plan_from(tmp_path, "pruned-2")
+    assert "a folder with a model" in caught.value.facts["where"]
+
+
+def test_what_is_written_at_submission_says_where_the_run_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_model(make_run(tmp_path, "alpha-1"))
+    plan = plan_from(tmp_path, "alpha-1")
+    backend = LocalBackend(tmp_path)
+    run = backend._make(backend.request(plan, "beta-1"), plan)
+    tags = json.loads(run.tags.read_text())
+    assert plan.parent is not None
+    assert (tags["orchestrator.parent"], tags["orchestrator.parent_lineage"]) == ("model", plan.parent.hash)
+    assert tags["orchestrator.handle"] == "local://beta-1"
+    job = PretrainConfig.model_validate(run.read_json("config.json"))
+    assert plan.job.data.vocabulary is not None
+    assert job.data.vocabulary == run.path / "vocab.txt"
+    assert job.data.vocabulary.read_bytes() == plan.job.data.vocabulary.read_bytes()
+    assert job.initial_model == plan.job.initial_model
 
 
 def test_logs_of_a_rank_that_there_is_not(tmp_path: Path) -> None:

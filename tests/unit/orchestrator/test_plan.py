@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import orchestrator.plan as plan_module
-from orchestrator.errors import DataError, SpecError
+from orchestrator.errors import ConflictError, DataError, SpecError
 from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
+from tests.conftest import write_bert
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -52,6 +53,7 @@ def test_the_name_is_the_slug_and_eight_digits() -> None:
     [
         "name=other",
         "tags.team=nlp",
+        "card.license=mit",
         "tracking.experiment=other",
         "tracking.uri=sqlite:///other.db",
         "backend=elsewhere",
@@ -142,6 +144,37 @@ def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> No
     assert "recipe      small  (--set)" in text
     assert "train.steps = 1  (--set)" in text
     assert "objective.next_sentence = false  (--set)" in text
+
+
+def test_the_hash_sees_the_weights_that_training_starts_from_and_not_where_they_lie(folder: Path) -> None:
+    write_bert(folder / "bert")
+    write_bert(folder / "moved" / "bert")
+    given, shape = "initial_model=bert", ["model.hidden_size=32", "data.sequence_length=32"]
+    first = plan(given, *shape)
+    assert first.run_hash == plan("initial_model=moved/bert", *shape).run_hash
+    (folder / "bert" / "model.safetensors").write_bytes(b"other weights")
+    assert plan(given, *shape).run_hash != first.run_hash
+    assert first.parent is not None
+    assert (first.parent.kind, first.parent.name) == ("external", "bert")
+    assert first.estimates.parameters == plan("initial_model=moved/bert", *shape).estimates.parameters
+
+
+def test_the_summary_says_what_training_starts_from(folder: Path) -> None:
+    write_bert(folder / "bert")
+    made = plan("initial_model=bert", "data.sequence_length=32", "data.vocab_size=64")
+    assert made.parent is not None
+    assert f"  from        bert, weights {str(made.parent.weights)[:8]}  (--set)" in made.summary().splitlines()
+    assert "initial_model =" not in made.summary()
+    assert "model.hidden_size" not in made.changes  # the folder's choice, not the user's
+    assert made.warnings == ("data.vocab_size has no effect: data.vocabulary has its own size",)
+    assert made.as_dict()["parent"]["name"] == "bert"
+
+
+def test_a_model_that_is_not_what_its_lineage_says_is_refused_before_anything_is_started(folder: Path) -> None:
+    write_bert(folder / "bert")
+    (folder / "bert" / "lineage.json").write_text("{")
+    with pytest.raises(ConflictError, match=r"lineage\.json is torn"):
+        plan("initial_model=bert", "data.sequence_length=32")
 
 
 def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:

@@ -14,6 +14,7 @@ from orchestrator.specs import (
     find_project,
     resolve_spec,
 )
+from tests.conftest import write_bert
 from train_jobs.config import PretrainConfig
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -213,6 +214,64 @@ def test_relative_paths_start_at_their_file_or_at_the_current_folder(
     assert data.vocabulary == folder / "project/specs/vocab.txt"
     data = resolve_spec("pretrain", flags={"data.text": Flag(["c.txt"], "--data")}, environ=NO_GPU).spec.data
     assert data.text == [folder / "project/work/c.txt"]
+
+
+def test_a_model_to_start_from_is_a_path_from_where_it_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("specs/bert", "work/bert"):
+        write_bert(folder / name)
+    (folder / "specs/job.yaml").write_text("initial_model: bert\ndata: {sequence_length: 32}\n")
+    monkeypatch.chdir(folder / "work")
+    given = {"file": Path("../specs/job.yaml"), "environ": NO_GPU}
+    spec = resolve_spec("pretrain", **given).spec
+    assert spec.initial_model == folder / "specs/bert"
+    assert spec.data.vocabulary == folder / "specs/bert/vocab.txt"
+    assert spec.model.hidden_size == 32
+    flags = {"initial_model": Flag("./bert", "--from")}
+    assert resolve_spec("pretrain", flags=flags, **given).spec.initial_model == folder / "work/bert"
+
+
+@pytest.mark.parametrize("named", ["alpha", "local://alpha", "'@last'"])
+def test_a_model_to_start_from_may_be_a_run(folder: Path, named: str) -> None:
+    write_bert(folder / "runs/alpha/outputs/model")
+    asked = []
+
+    def model_of(run: str) -> Path:
+        asked.append(run)
+        return folder / "runs/alpha/outputs/model"
+
+    (folder / "job.yaml").write_text(f"data: {{sequence_length: 32}}\ninitial_model: {named}\n")
+    resolved = resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU, model_of=model_of)
+    assert resolved.spec.initial_model == folder / "runs/alpha/outputs/model"
+    assert asked == [named.strip("'")]
+    change = resolved.changes["initial_model"].model_dump(by_alias=True)
+    assert change == {"value": str(resolved.spec.initial_model), "from": "job.yaml:2"}
+
+
+def test_a_folder_wins_over_a_run_of_its_name_and_a_later_layer_over_both(folder: Path) -> None:
+    write_bert(folder / "alpha")
+    (folder / "job.yaml").write_text("initial_model: beta\ndata: {sequence_length: 32}\n")
+
+    def model_of(run: str) -> Path:
+        raise AssertionError(run)
+
+    flags = {"initial_model": Flag("alpha", "--from")}
+    resolved = resolve_spec("pretrain", file=Path("job.yaml"), flags=flags, environ=NO_GPU, model_of=model_of)
+    assert resolved.spec.initial_model == folder / "alpha"
+
+
+def test_no_model_to_start_from_is_a_mistake_among_others(folder: Path) -> None:
+    (folder / "job.yaml").write_text("train: {stpes: 5}\ninitial_model: gone/bert\n")
+    problems = problems_of(file=Path("job.yaml"))
+    assert f"job.yaml:2: initial_model: no such folder: {folder}/gone/bert" in problems
+    assert any("stpes" in problem for problem in problems)
+    write_bert(folder / "bert")
+    sets = ["initial_model=bert", "model.hidden_size=64", "data.sequence_length=32", "train.stpes=5"]
+    assert [problem.partition(":")[2].strip() for problem in problems_of(sets=sets)] == [
+        "model.hidden_size: 64, but the initial model has 32",
+        'train.stpes: unknown key (did you mean "steps"?)',
+    ]
 
 
 def test_a_batch_that_does_not_divide_names_the_nearest_that_do() -> None:

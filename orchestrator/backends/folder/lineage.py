@@ -1,0 +1,96 @@
+"""Holds the lineage of a run against what lies on this machine: token stores, its own model, those of its ancestors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.errors import NotFoundError
+from orchestrator.lineage import Check, CheckedLineage, Verdict
+from orchestrator.plan import FINGERPRINT_CACHE
+from orchestrator.runs import Handle
+from train_jobs.config.initial import initial_weights
+from train_jobs.config.lineage import Lineage, Link, read_lineage, store_digest
+from train_jobs.config.sources import content_hashes
+
+DIGITS = 8
+
+
+def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineage:
+    """Reads the lineage of a run and looks for each link.
+
+    Args:
+        run: the run.
+        handle: its handle; runs that lie beside it have handles of the same backend.
+        home: the home folder, for the cache of content hashes.
+
+    Raises:
+        NotFoundError: the run has not begun to train.
+        ConflictError: a link does not verify.
+    """
+    lineage = read_lineage(run.lineage)
+    if lineage is None:
+        raise NotFoundError(f"run {run.name} has no lineage yet", fix=f"orchestrator status {run.name}")
+    stores, cache = Path(run.read_json("request.json")["token_stores"]), home / FINGERPRINT_CACHE
+    models = _models(run, handle, lineage)
+    checks = {
+        link.hash: _check_store(link, stores, cache)
+        if link.kind == "data"
+        else _check_model(link, models.get(link.hash), cache)
+        for link in lineage.links
+    }
+    return CheckedLineage(lineage=lineage, checks=checks)
+
+
+def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]:
+    """Hash of a link -> folder of its model: where a run here took it from, else where the run that made it put it."""
+    found = {lineage.head.hash: run.model}
+    for link in reversed(lineage.links):  # children before parents
+        maker = _run_of(link, run, handle) if link is not lineage.head else run
+        if maker is None:
+            continue
+        found.setdefault(link.hash, maker.model)
+        initial = maker.read_json("config.json").get("initial_model")
+        for parent in lineage.parents(link):
+            if initial is not None and parent.kind != "data":
+                found.setdefault(parent.hash, Path(initial))
+    return found
+
+
+def _run_of(link: Link, run: RunFolder, handle: Handle) -> RunFolder | None:
+    """The run of this backend that a link tells of, if it is here."""
+    told = link.facts.get("run")
+    if told != str(Handle(handle.backend, link.name)):
+        return None
+    found = RunFolder(run.path.parent / link.name)
+    return found if found.config.is_file() else None
+
+
+def _check_model(link: Link, folder: Path | None, cache: Path) -> Check:
+    if link.weights is None:
+        return Check(verdict=Verdict.OPEN)
+    weights = initial_weights(folder, cache) if folder is not None else None
+    if weights is None:
+        return Check(verdict=Verdict.ABSENT)
+    if weights != link.weights:
+        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"the weights in {folder} are {weights[:DIGITS]}")
+    return Check(verdict=Verdict.VERIFIED, where=str(folder))
+
+
+def _check_store(link: Link, stores: Path, cache: Path) -> Check:
+    """Every file of the store is read, or its hash remembered."""
+    folder = stores / link.facts["store"]
+    try:
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        files = [folder / shard["file"] for shard in manifest["shards"]]
+        vocabulary, *hashes = content_hashes([folder / "vocab.txt", *files], cache)
+    except FileNotFoundError:
+        return Check(verdict=Verdict.ABSENT)
+    except (OSError, ValueError, KeyError):
+        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"{folder} is damaged")
+    content = store_digest({"file": path.name, "sha256": found} for path, found in zip(files, hashes, strict=True))
+    if (content, vocabulary) != (link.facts["content"], link.facts["vocabulary"]):
+        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"{folder} holds something else")
+    return Check(verdict=Verdict.VERIFIED, where=str(folder))

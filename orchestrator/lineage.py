@@ -1,0 +1,106 @@
+"""A lineage held against what lies on this machine, and the chain for humans."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from train_jobs.config.base import Config
+from train_jobs.config.lineage import Lineage, Link
+
+WIDTH = 80
+LABEL = 11
+DIGITS = 8  # of a hash, where all of it has no room
+
+
+class Verdict(StrEnum):
+    """What lies here of a link."""
+
+    VERIFIED = "verified"
+    CHANGED = "changed"
+    ABSENT = "absent"
+    OPEN = "open"
+
+
+MEANING = {Verdict.ABSENT: "not on this machine", Verdict.OPEN: "the run has not completed"}
+
+
+class Check(Config):
+    """How a link fared."""
+
+    verdict: Verdict
+    """What was found."""
+    where: str | None = None
+    """Folder of the token store or of the model, where there is one."""
+    why: str | None = None
+    """What is not as the link says."""
+
+
+class CheckedLineage(Config):
+    """A lineage whose links verify by themselves, and what lies here of each."""
+
+    lineage: Lineage
+    """The document."""
+    checks: dict[str, Check]
+    """Hash of a link -> how it fared."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document as it was written, with the checks beside it."""
+        checks = {name: check.model_dump(mode="json") for name, check in self.checks.items()}
+        return {**self.lineage.model_dump(mode="json"), "checks": checks}
+
+
+def lineage_text(checked: CheckedLineage) -> str:
+    """The chain from its beginning down to the run, in lines of at most 80 columns."""
+    blocks = []
+    for link in checked.lineage.links:
+        lines = textwrap.wrap(f"{link.kind} {link.name}", WIDTH, break_on_hyphens=False)
+        for label, text in _rows(link, checked.checks[link.hash]):
+            lines += textwrap.wrap(
+                text,
+                WIDTH,
+                initial_indent=f"  {label:<{LABEL - 2}}",
+                subsequent_indent=" " * LABEL,
+                break_on_hyphens=False,
+            )
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _rows(link: Link, check: Check) -> Iterator[tuple[str, str]]:
+    """What a link says; facts that it does not know of, or that are not known yet, are left out."""
+    yield "hash", link.hash[:DIGITS]
+    if link.inputs:
+        yield "from", ", ".join(parent[:DIGITS] for parent in link.inputs)
+    yield from {"data": _data, "pretrain": _pretrain}.get(link.kind, _nothing)(link.facts)
+    if link.weights:
+        yield "weights", link.weights[:DIGITS]
+    yield "here", MEANING.get(check.verdict, check.verdict) + (f": {check.why}" if check.why else "")
+
+
+def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    files = sum(source["files"] for source in facts["sources"])
+    counted = f"{files:,} file{'s' if files != 1 else ''}"
+    yield "text", f"{counted}, sha256 {facts['text'][:DIGITS]}, licence {facts['license'] or 'not stated'}"
+    documents, tokens = sum(facts["documents"].values()), sum(facts["tokens"].values())
+    case = "lower case" if facts["lowercase"] else "cased"
+    yield "tokens", f"{tokens:,} in {documents:,} documents, {facts['vocab_size']:,} pieces, {case}"
+    yield "store", facts["store"]
+
+
+def _pretrain(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    last, steps = facts["attempts"][-1], facts["steps"]
+    done = f"{steps:,} steps, {facts['sequences']:,} sequences" if steps is not None else f"begun {last['started']}"
+    yield "trained", f"{done}, {last['precision']}, {last['processes']} x {last['device']}"
+    loss = (facts["metrics"] or {}).get("mlm_loss")
+    if loss is not None:
+        yield "result", f"validation MLM loss {loss:.4f}"
+    commit = f", commit {facts['commit'][:DIGITS]}" if facts["commit"] else ""
+    if facts["snapshot"]:
+        yield "code", f"snapshot {facts['snapshot'][:DIGITS]}{commit}{' and changes' if facts['dirty'] else ''}"
+
+
+def _nothing(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from ()

@@ -1,0 +1,49 @@
+"""A token store, and lineages of runs that nobody trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lineage_runs import METRICS, TAGS, attempt, config_of
+
+from tests.conftest import write_corpus
+from train_jobs import lineage
+from train_jobs.config.lineage import Lineage, read_lineage
+from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.store import TokenStore
+
+
+@pytest.fixture(scope="session")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text."""
+    return write_corpus(tmp_path_factory.mktemp("private") / "notes.txt")
+
+
+@pytest.fixture(scope="session")
+def store(notes: Path) -> TokenStore:
+    """Its store."""
+    return prepare_store(config_of(notes).data, notes.parent / "stores" / "key", progress=lambda _: None)
+
+
+@pytest.fixture
+def complete(notes: Path, store: TokenStore, tmp_path: Path) -> Callable[..., Lineage]:
+    """Makes the lineage of a run that has completed, as it lies in the model's folder."""
+
+    def make(
+        tags: dict[str, str] = TAGS, metrics: dict[str, float] = METRICS, weights: bytes = b"trained", **sections: Any
+    ) -> Lineage:
+        config, output = config_of(notes, **sections), tmp_path / "out"
+        (output / "model").mkdir(parents=True, exist_ok=True)
+        (output / "model" / "model.safetensors").write_bytes(weights)
+        model = torch.nn.Linear(3, 2)
+        begun = lineage.begin(config, store, attempt(), model, [], output, store.folder.parent, tags)
+        lineage.describe(begun, output / "model", steps=5, sequences=40, metrics=metrics)
+        found = read_lineage(output / "model" / "lineage.json")
+        assert found is not None
+        return found
+
+    return make

@@ -1,0 +1,269 @@
+"""A lineage held against what lies here: stores, models of runs, models from elsewhere; and how it looks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.lineage import CheckedLineage, Verdict, lineage_text
+from orchestrator.runs import RunState
+from train_jobs.config.files import file_sha256
+from train_jobs.config.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
+
+START = Attempt(
+    started="2026-11-21T10:00:00+00:00",
+    step=0,
+    processes=2,
+    nodes=1,
+    threads=1,
+    device="cpu",
+    hardware="A CPU",
+    precision="bf16",
+)
+
+
+def make_store(home: Path, key: str, licence: str | None = None) -> Link:
+    """A token store of two shards, and its link."""
+    folder = home / "token-stores" / key
+    folder.mkdir(parents=True)
+    for name in ("shard-00000.arrow", "shard-00001.arrow", "vocab.txt"):
+        (folder / name).write_text(f"{key} {name}")
+    shards = [
+        {"file": name, "sha256": file_sha256(folder / name)} for name in ("shard-00000.arrow", "shard-00001.arrow")
+    ]
+    (folder / "manifest.json").write_text(json.dumps({"key": key, "shards": shards}))
+    facts = DataFacts(
+        sources=[{"name": "notes.txt", "files": 1200, "total_bytes": 5, "sha256": "0" * 64}],
+        text="1" * 64,
+        license=licence,
+        store=key,
+        content=store_digest(shards),
+        vocabulary=file_sha256(folder / "vocab.txt"),
+        vocab_size=4096,
+        lowercase=True,
+        validation_fraction=0.05,
+        unigram_entropy=5.0,
+        documents={"train": 1000, "validation": 50},
+        tokens={"train": 20000, "validation": 1000},
+    )
+    return Link.make("data", "notes.txt", facts)
+
+
+def make_run(home: Path, name: str, before: Lineage, parents: list[Link], **facts: Any) -> tuple[RunFolder, Lineage]:
+    """A completed run with a model and a lineage."""
+    run = RunFolder(home / "runs" / name)
+    run.model.mkdir(parents=True)
+    (run.model / "model.safetensors").write_text(f"weights of {name}")
+    known: dict[str, Any] = {
+        "run": f"local://{name}",
+        "snapshot": "5" * 64,
+        "commit": "6" * 40,
+        "dirty": True,
+        "attempts": [START],
+        "steps": 1200,
+        "sequences": 9600,
+        "metrics": {"mlm_loss": 5.25},
+        "weights": file_sha256(run.model / "model.safetensors"),
+        **{key: {} for key in ("config", "commands", "packages")},
+        **facts,
+    }
+    lineage = before.followed_by(
+        *parents,
+        Link.make("pretrain", name, PretrainFacts(run_hash="", parameters=8, absent=[], **known), parents=parents),
+    )
+    run.lineage.write_text(lineage.text())
+    (run.path / "lock").touch()
+    run.write_state(LocalState(state=RunState.COMPLETED, created=1.0))
+    (run.path / "config.json").write_text(json.dumps({"initial_model": None}))
+    (run.path / "request.json").write_text(json.dumps({"token_stores": str(home / "token-stores")}))
+    return run, lineage
+
+
+def make_child(home: Path, parent: Lineage, folder: Path) -> tuple[RunFolder, Lineage]:
+    """A run that started from the model in a folder, on text of its own."""
+    run, lineage = make_run(home, "beta-2", parent, [make_store(home, "b" * 16), parent.head])
+    (run.path / "config.json").write_text(json.dumps({"initial_model": str(folder)}))
+    return run, lineage
+
+
+@pytest.fixture
+def alpha(tmp_path: Path) -> tuple[RunFolder, Lineage]:
+    """A run from drawn weights."""
+    return make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)])
+
+
+def checked(home: Path, name: str) -> tuple[CheckedLineage, list[Verdict]]:
+    found = LocalBackend(home).lineage(name)
+    return found, [found.checks[link.hash].verdict for link in found.lineage.links]
+
+
+def test_everything_is_as_it_was(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    run, lineage = make_child(tmp_path, alpha[1], alpha[0].model)
+    found, verdicts = checked(tmp_path, "beta-2")
+    assert found.lineage == lineage
+    assert [link.name for link in lineage.links] == ["notes.txt", "alpha-1", "notes.txt", "beta-2"]
+    assert verdicts == ["verified"] * 4
+    where = [found.checks[link.hash].where for link in lineage.links]
+    stores = tmp_path / "token-stores"
+    assert where == [str(path) for path in (stores / ("a" * 16), alpha[0].model, stores / ("b" * 16), run.model)]
+
+
+@pytest.mark.parametrize("name", ["shard-00001.arrow", "vocab.txt", "manifest.json"])
+def test_a_store_that_was_changed_is_told(tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str) -> None:
+    path = tmp_path / "token-stores" / ("a" * 16) / name
+    path.write_text(path.read_text().replace("a", "b"))
+    found, verdicts = checked(tmp_path, "alpha-1")
+    assert verdicts == ["changed", "verified"]
+    assert str(path.parent) in str(found.checks[alpha[1].links[0].hash].why)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.arrow", "manifest.json", "vocab.txt"])
+def test_a_store_that_is_gone_or_lacks_a_file_is_absent(
+    tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str
+) -> None:
+    (tmp_path / "token-stores" / ("a" * 16) / name).unlink()
+    assert checked(tmp_path, "alpha-1")[1] == ["absent", "verified"]
+
+
+def test_a_parents_weights_that_were_changed_are_told(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    make_child(tmp_path, alpha[1], alpha[0].model)
+    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 4  # and its hashes are remembered
+    (alpha[0].model / "model.safetensors").write_text("weights of another")
+    found, verdicts = checked(tmp_path, "beta-2")
+    assert verdicts == ["verified", "changed", "verified", "verified"]
+    check = found.checks[alpha[1].head.hash]
+    assert check.where == str(alpha[0].model)
+    assert file_sha256(alpha[0].model / "model.safetensors")[:8] in str(check.why)
+
+
+def test_a_parent_that_is_gone_is_absent_and_so_is_its_beginning(
+    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
+) -> None:
+    make_child(tmp_path, alpha[1], alpha[0].model)
+    shutil.rmtree(alpha[0].path)
+    assert checked(tmp_path, "beta-2")[1] == ["verified", "absent", "verified", "verified"]
+
+
+def test_a_model_from_elsewhere_is_found_where_the_run_took_it_from(tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "pytorch_model.bin").write_text("old weights")
+    weights = file_sha256(folder / "pytorch_model.bin")
+    facts = ExternalFacts(weights=weights, file="pytorch_model.bin", architectures=[], vocabulary="", revision=None)
+    make_child(tmp_path, Lineage(links=(Link.make("external", "bert", facts),)), folder)
+    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 3
+    (folder / "pytorch_model.bin").write_text("other weights")
+    assert checked(tmp_path, "beta-2")[1] == ["changed", "verified", "verified"]
+
+
+def test_a_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    weights = file_sha256(folder / "model.safetensors")
+    facts = ExternalFacts(weights=weights, file="model.safetensors", architectures=[], vocabulary="", revision=None)
+    child, lineage = make_child(tmp_path, Lineage(links=(Link.make("external", "bert", facts),)), folder)
+    grandchild, _ = make_run(tmp_path, "gamma-3", lineage, [lineage.links[1], lineage.head])
+    (grandchild.path / "config.json").write_text(json.dumps({"initial_model": str(child.model)}))
+    assert checked(tmp_path, "gamma-3")[1] == ["verified"] * 4
+
+
+def test_a_model_that_was_carried_here_counts_and_not_a_run_of_its_name(
+    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
+) -> None:
+    shutil.copytree(alpha[0].model, tmp_path / "carried")
+    (alpha[0].model / "model.safetensors").write_text("of another run of that name")
+    make_child(tmp_path, alpha[1], tmp_path / "carried")
+    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 4
+
+
+@pytest.mark.parametrize("handle", [None, "azure://somewhere/alpha-1", "local://other"])
+def test_a_run_of_another_place_is_not_looked_for_here(tmp_path: Path, handle: str | None) -> None:
+    run, lineage = make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], run=handle)
+    make_child(tmp_path, lineage, tmp_path / "gone")
+    assert run.model.is_dir()
+    verdicts = checked(tmp_path, "beta-2")[1]
+    assert verdicts[1] == "absent"
+
+
+def test_a_run_that_goes_on_is_open(tmp_path: Path) -> None:
+    store = make_store(tmp_path, "a" * 16)
+    unknown = {"steps": None, "sequences": None, "metrics": None, "weights": None}
+    make_run(tmp_path, "alpha-1", Lineage(links=()), [store], **unknown)
+    found, verdicts = checked(tmp_path, "alpha-1")
+    assert verdicts == ["verified", "open"]
+    text = lineage_text(found)
+    assert "trained  begun 2026-11-21T10:00:00+00:00, bf16, 2 x cpu" in text
+    assert "here     the run has not completed" in text
+    assert "result" not in text
+
+
+def test_no_lineage_yet_and_a_damaged_one(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    run = alpha[0]
+    run.lineage.write_text(run.lineage.read_text().replace("alpha-1", "alpha-2", 1))
+    with pytest.raises(ConflictError) as caught:
+        LocalBackend(tmp_path).lineage("alpha-1")
+    assert "link 2 of 2, pretrain alpha-2" in caught.value.facts["why"]
+    run.lineage.unlink()
+    with pytest.raises(NotFoundError, match="run alpha-1 has no lineage yet"):
+        LocalBackend(tmp_path).lineage("alpha-1")
+    with pytest.raises(NotFoundError, match="no run gamma"):
+        LocalBackend(tmp_path).lineage("gamma")
+
+
+def test_the_chain_reads_from_top_to_bottom_in_eighty_columns(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+    make_child(tmp_path, alpha[1], alpha[0].model)
+    (alpha[0].model / "model.safetensors").write_text("weights of another")
+    found = checked(tmp_path, "beta-2")[0]
+    text = lineage_text(found)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    blocks = [block.splitlines() for block in text.split("\n\n")]
+    assert [block[0] for block in blocks] == ["data notes.txt", "pretrain alpha-1", "data notes.txt", "pretrain beta-2"]
+    hashes = [link.hash[:8] for link in found.lineage.links]
+    assert [block[1] for block in blocks] == [f"  hash     {hash_}" for hash_ in hashes]
+    assert blocks[0][2:] == [
+        "  text     1,200 files, sha256 11111111, licence not stated",
+        "  tokens   21,000 in 1,050 documents, 4,096 pieces, lower case",
+        f"  store    {'a' * 16}",
+        "  here     verified",
+    ]
+    assert blocks[3][2:] == [
+        f"  from     {hashes[2]}, {hashes[1]}",
+        "  trained  1,200 steps, 9,600 sequences, bf16, 2 x cpu",
+        "  result   validation MLM loss 5.2500",
+        "  code     snapshot 55555555, commit 66666666 and changes",
+        f"  weights  {str(found.lineage.head.weights)[:8]}",
+        "  here     verified",
+    ]
+    assert " ".join(" ".join(blocks[1]).split()).find("here changed: the weights in") > 0
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    unknown = {"snapshot": None, "commit": None, "dirty": None, "metrics": {"mlm_loss": None}}
+    make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16, "mit")], **unknown)
+    text = lineage_text(checked(tmp_path, "alpha-1")[0])
+    assert "code" not in text
+    assert "result" not in text
+    assert "licence mit" in text
+    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "token-stores")
+    clean = {"commit": None, "dirty": None}
+    make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], **clean)
+    assert "  code     snapshot 55555555\n" in lineage_text(checked(tmp_path, "alpha-1")[0])
+
+
+def test_the_document_is_as_it_was_written_with_the_checks_beside(
+    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
+) -> None:
+    document = json.loads(json.dumps(checked(tmp_path, "alpha-1")[0].as_dict()))
+    checks = document.pop("checks")
+    assert document == json.loads(alpha[0].lineage.read_text())
+    assert checks[alpha[1].head.hash] == {"verdict": "verified", "where": str(alpha[0].model), "why": None}
+    assert checks.keys() == {link.hash for link in alpha[1].links}

@@ -1,0 +1,96 @@
+"""The commands that do a run again, made from its configuration alone: whatever file or flags it came from, they agree.
+
+Paths are told by their own names, since the commands travel with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import SHAPE
+from train_jobs.config.lineage import Attempt
+from train_jobs.config.load import KeyPath, build, dotted, leaves, merge, preset_names, read_preset
+from train_jobs.config.pretrain import PretrainConfig
+
+APART: set[KeyPath] = {("data", "text"), (INITIAL_MODEL,), ("resume",)}  # have a flag of their own, or shape nothing
+BY_INITIAL_MODEL: set[KeyPath] = {
+    *(("model", key) for key in SHAPE),
+    ("data", "vocabulary"),
+    ("data", "vocab_size"),
+    ("data", "lowercase"),
+}
+
+
+def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
+    """Words of the command of the orchestrator, and of plain torchrun.
+
+    Args:
+        config: a `PretrainConfig` as JSON has it, with names in place of paths.
+        attempt: processes, nodes, threads and device.
+    """
+    recipe, sets = nearest_recipe(config)
+    text, initial = config["data"]["text"], config[INITIAL_MODEL]
+    processes = str(attempt.processes // attempt.nodes)
+    device = "cpu" if attempt.device == "cpu" else "gpu"
+    on_cpu = device == "cpu"
+    compute = [f"compute.device={device}"]
+    compute += [f"compute.threads_per_process={attempt.threads}"] if on_cpu else []
+    compute += [f"compute.nodes={attempt.nodes}"] if attempt.nodes > 1 else []
+    paths = [_assignment(("data", "text"), text)] if text else []
+    paths += [_assignment((INITIAL_MODEL,), initial)] if initial else []
+    return {
+        "orchestrator": [
+            *("orchestrator", "submit", "pretrain", "--recipe", recipe),
+            *(word for name in text for word in ("--data", name)),
+            *(("--from", initial) if initial else ()),
+            *("--processes", processes),
+            *_flags("--set", [*compute, *sets]),
+        ],
+        "torchrun": [
+            *((f"OMP_NUM_THREADS={attempt.threads}",) if on_cpu else ()),
+            *("torchrun", *_nodes(attempt), "--nproc-per-node", processes),
+            *("-m", "train_jobs.pretrain", "--config", recipe),
+            *_flags("--set", [*paths, *sets]),
+            *("--device", device, "--output", "output"),
+        ],
+    }
+
+
+def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
+    """The shipped recipe that differs least, and an assignment for each value that differs.
+
+    Left out are the text and the initial model, what the latter decides, and what shapes no result.
+    """
+    found = {name: _differences(config, name) for name in preset_names()}
+    name = min(found, key=lambda name: (len(found[name]), name))
+    return name, found[name]
+
+
+def _differences(config: dict[str, Any], recipe: str) -> list[str]:
+    theirs = build(PretrainConfig, merge([read_preset(recipe)])).model_dump(mode="json")
+    left_out = APART | (BY_INITIAL_MODEL if config[INITIAL_MODEL] else set())
+    base = dict(leaves(theirs))
+    return [
+        _assignment(path, value)
+        for path, value in leaves(config)
+        if path not in left_out and path[0] != "card" and base.get(path) != value
+    ]
+
+
+def _assignment(path: KeyPath, value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True)
+    return f"{dotted(path)}={text.removesuffix('...' + chr(10)).strip()}"
+
+
+def _flags(flag: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _nodes(attempt: Attempt) -> list[str]:
+    if attempt.nodes == 1:
+        return []
+    return ["--nnodes", str(attempt.nodes), "--node-rank", "RANK", "--master-addr", "HOST", "--master-port", "29500"]

@@ -1,0 +1,256 @@
+"""Where a model comes from: links in a chain, each named by the hash of its content, with its parents by theirs.
+
+    {"version": 1, "links": [
+      {"kind": "data", "name": "notes", "inputs": [], "facts": {...}, "hash": "3f2a..."},
+      {"kind": "pretrain", "name": "pretrain-tiny-4e919d08", "inputs": ["3f2a..."], "facts": {...}, "hash": "77aa..."}
+    ]}
+
+Parents stand before their children and the model itself is the last link, the head. A hash covers the hashes of the
+parents and through them all ancestors, so the head's stands for the whole chain. The document travels with the model:
+it names files and folders, and holds no path of the machine that wrote it.
+
+A new kind of job adds a kind of link; facts are hashed as they were written, so old documents verify for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from train_jobs.config.base import Config
+from train_jobs.config.errors import ConflictError
+from train_jobs.config.load import dotted
+
+LINEAGE_FILE = "lineage.json"
+Kind = Literal["data", "pretrain", "finetune", "predict", "external"]
+
+
+class Source(Config):
+    """A file or folder of text, as the user named it."""
+
+    name: str
+    """Its own name, without the folders that it lies in."""
+    files: int
+    """Number of files."""
+    total_bytes: int
+    """Their size together."""
+    sha256: str
+    """Hash over (relative name, content hash) of every file, in order."""
+
+
+class DataFacts(Config):
+    """What a token store was made from and what it holds. Equal stores of equally named text have equal facts."""
+
+    sources: list[Source]
+    """The text."""
+    text: str
+    """Hash of all sources together, as the plan has it."""
+    license: str | None
+    """Licence of the text; None: not stated."""
+    store: str
+    """Key of the token store."""
+    content: str
+    """`store_digest` of its shards."""
+    vocabulary: str
+    """SHA-256 of vocab.txt."""
+    vocab_size: int
+    """Pieces of the vocabulary."""
+    lowercase: bool
+    """Whether the text was lower-cased and stripped of accents."""
+    validation_fraction: float
+    """Share of documents that validation was to get."""
+    unigram_entropy: float
+    """Entropy in nats of the validation tokens' frequencies."""
+    documents: dict[str, int]
+    """Documents of each split."""
+    tokens: dict[str, int]
+    """Tokens of each split."""
+
+
+class ExternalFacts(Config):
+    """A model that came without a lineage."""
+
+    weights: str
+    """SHA-256 of the file of weights."""
+    file: str
+    """Name of that file."""
+    architectures: list[str]
+    """As its config.json says."""
+    vocabulary: str
+    """SHA-256 of vocab.txt."""
+    revision: str | None
+    """Commit on the Hugging Face Hub, if it lies in the Hub's cache."""
+
+
+class Attempt(Config):
+    """One start of a run."""
+
+    started: str
+    """UTC, ISO 8601."""
+    step: int
+    """Optimizer steps done before it."""
+    processes: int
+    """Processes of the job."""
+    nodes: int
+    """Machines."""
+    threads: int
+    """CPU threads of each process."""
+    device: str
+    """cpu or cuda."""
+    hardware: str
+    """Name of the main process's processor or GPU."""
+    precision: str
+    """Arithmetic: bf16, fp16 or fp32."""
+
+
+class PretrainFacts(Config):
+    """A pretraining run; what is only known at its end is None until then."""
+
+    run: str | None
+    """Handle; None: started without the orchestrator."""
+    run_hash: str | None
+    """Hash of all that shapes the result, from the run's plan."""
+    snapshot: str | None
+    """Digest of the code, from the run's plan."""
+    commit: str | None
+    """Git commit that the code was taken from."""
+    dirty: bool | None
+    """Whether the code differed from that commit."""
+    config: dict[str, Any]
+    """What the job read, with names in place of paths."""
+    commands: dict[str, list[str]]
+    """Words of the commands that do the same again, with names in place of paths: orchestrator, torchrun."""
+    packages: dict[str, str]
+    """Version of Python and of each package that shapes a result."""
+    parameters: int
+    """Numbers in the model."""
+    absent: list[str]
+    """Tensors that the initial model did not hold: these were drawn."""
+    attempts: list[Attempt]
+    """Every start, the oldest first."""
+    ended: str | None = None
+    """UTC, ISO 8601."""
+    steps: int | None = None
+    """Optimizer steps done."""
+    sequences: int | None = None
+    """Sequences seen."""
+    metrics: dict[str, float | None] | None = None
+    """The last validation; None for a figure that is not finite."""
+    weights: str | None = None
+    """SHA-256 of the exported model.safetensors."""
+
+
+class Link(Config):
+    """One step of the way."""
+
+    kind: Kind
+    """What it is: text, a job, or a model from elsewhere."""
+    name: str
+    """Name of the corpus, the run or the model."""
+    inputs: tuple[str, ...]
+    """Hashes of its parents."""
+    facts: dict[str, Any]
+    """`DataFacts`, `PretrainFacts`, ... as JSON has them; readers take what they know of."""
+    hash: str
+    """SHA-256 over all of the above."""
+
+    @classmethod
+    def make(cls, kind: Kind, name: str, facts: Config, *, parents: Iterable[Link] = ()) -> Link:
+        """A link with its hash."""
+        inputs = tuple(parent.hash for parent in parents)
+        written = facts.model_dump(mode="json")
+        return cls(kind=kind, name=name, inputs=inputs, facts=written, hash=_digest(kind, name, inputs, written))
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the hash is that of the content."""
+        return self.hash == _digest(self.kind, self.name, self.inputs, self.facts)
+
+    @property
+    def weights(self) -> str | None:
+        """SHA-256 of the file of weights; None for text, and for a run that has not completed."""
+        found = self.facts.get("weights")
+        return found if isinstance(found, str) else None
+
+
+class Lineage(Config):
+    """The links of a model's ancestry, parents first."""
+
+    version: Literal[1] = 1
+    """Layout of the document."""
+    links: tuple[Link, ...]
+    """At least one."""
+
+    @property
+    def head(self) -> Link:
+        """The model, or the run, that this is the lineage of."""
+        return self.links[-1]
+
+    def parents(self, link: Link) -> list[Link]:
+        """The links that a link names as its inputs, in that order."""
+        known = {other.hash: other for other in self.links}
+        return [known[parent] for parent in link.inputs]
+
+    def followed_by(self, *links: Link) -> Lineage:
+        """This lineage with more links after it; one that is in it already stays where it is."""
+        known = {link.hash for link in self.links}
+        return Lineage(links=(*self.links, *(link for link in links if link.hash not in known)))
+
+    def text(self) -> str:
+        """The document."""
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+
+
+def read_lineage(path: Path) -> Lineage | None:
+    """A lineage whose every link verifies, or None where there is no such file.
+
+    Raises:
+        ConflictError: the file is torn, a link was changed, or names a parent that does not stand before it; the
+            message says which.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        lineage = Lineage.model_validate(document)
+    except FileNotFoundError:
+        return None
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise _damaged(path, "is no lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
+    except ValueError as problem:
+        raise _damaged(path, "is torn", str(problem)) from None
+    if not lineage.links:
+        raise _damaged(path, "is no lineage", "it has no link")
+    seen: set[str] = set()
+    for number, link in enumerate(lineage.links, start=1):
+        which = f"link {number} of {len(lineage.links)}, {link.kind} {link.name}"
+        if not link.verifies:
+            raise _damaged(path, "was changed after it was written", f"{which}: not what its hash says")
+        if missing := [parent for parent in link.inputs if parent not in seen]:
+            raise _damaged(path, "was changed after it was written", f"{which}: lacks its parent {missing[0]}")
+        seen.add(link.hash)
+    return lineage
+
+
+def store_digest(shards: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 over name and hash of every shard of a token store, as its manifest lists them."""
+    lines = "".join(f"{shard['file']}\0{shard['sha256']}\n" for shard in shards)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _digest(kind: str, name: str, inputs: Iterable[str], facts: Mapping[str, Any]) -> str:
+    document = {"kind": kind, "name": name, "inputs": list(inputs), "facts": facts}
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _damaged(path: Path, what: str, why: str) -> ConflictError:
+    return ConflictError(
+        f"{path.name} {what}",
+        facts={"where": path, "why": why},
+        fix=f"put the file back as it was, or without it the model begins a lineage of its own: rm {path}",
+    )
