@@ -8,15 +8,17 @@ One process, the installed code and not its snapshot, Ctrl-C ends the job; all e
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
-from orchestrator.backends.debug.session import DebugRequest, DebugSession
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import UsageError
-from orchestrator.plan import Plan
 from orchestrator.runs import Handle
-from orchestrator.specs import ResolvedCompute
-from orchestrator.tracking import default_uri
+
+if TYPE_CHECKING:  # who only lists runs waits for none of them
+    from orchestrator.backends.debug.session import DebugRequest
+    from orchestrator.plan import Plan
+    from orchestrator.specs import ResolvedCompute
 
 
 class DebugBackend(FolderBackend):
@@ -31,6 +33,9 @@ class DebugBackend(FolderBackend):
         Raises:
             UsageError: the job wants more than one process.
         """
+        from orchestrator.backends.debug.session import DebugRequest
+        from orchestrator.tracking import default_uri
+
         compute = plan.compute
         if compute.world_size != 1:
             raise UsageError(
@@ -40,7 +45,8 @@ class DebugBackend(FolderBackend):
         stores, run = self._home / "token-stores", self._folder(run_name)
         return DebugRequest(
             name=run_name,
-            module="train_jobs.pretrain",
+            module=plan.spec.code.entry,
+            code=str(plan.spec.code.folder) if plan.spec.code.folder else None,
             arguments=[
                 *("--config", str(run.config), "--output", str(run.outputs)),
                 *("--cache", str(stores), "--device", compute.device),
@@ -83,6 +89,8 @@ class DebugBackend(FolderBackend):
         return "this process: nothing to provision"
 
     def _run(self, run: RunFolder) -> Handle:
+        from orchestrator.backends.debug.session import DebugSession
+
         with run.lock():
             DebugSession(run).supervise()
         return Handle(self.name, run.name)

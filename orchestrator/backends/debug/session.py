@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from importlib import import_module
+from runpy import run_module
 from types import FrameType
 from typing import Any, TextIO
 
@@ -25,13 +26,15 @@ class DebugRequest(FolderRequest):
     """What runs in this process."""
 
     module: str
-    """Its `main` is called."""
+    """What `python -m` would run."""
+    code: str | None
+    """The user's own folder, where it lies: modules are looked for there first."""
     arguments: list[str]
     """With these."""
 
 
 class DebugSession(Supervision):
-    """Makes attempts by calling the job's `main`. Signals reach it in the main thread alone."""
+    """Makes attempts as `python -m` would. Signals reach it in the main thread alone."""
 
     request: DebugRequest
     request_kind = DebugRequest
@@ -60,19 +63,27 @@ class DebugSession(Supervision):
 
     def _call(self) -> int:
         """The job's exit code. Ctrl-C asks for the run's end, as `cancel` would."""
+        before, sys.argv = sys.argv, [self.request.module, *self.request.arguments]
         try:
-            main = import_module(self.request.module).main
-            return int(main(self.request.arguments))
+            run_module(self.request.module, run_name="__main__", alter_sys=True)
+            return 0
         except SystemExit as ending:
-            return ending.code if isinstance(ending.code, int) else 1
+            return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         except KeyboardInterrupt:
             self.run.cancel_file.touch()
             return INTERRUPT_CODE
+        except Exception:  # of the user's own module; the job's own turns its errors into exit codes
+            traceback.print_exc()
+            return 1
+        finally:
+            sys.argv = before
 
     @contextmanager
     def _environment(self) -> Iterator[None]:
-        """The variables of the job, for as long as it runs."""
-        before = dict(os.environ)
+        """The variables and the code of the job, for as long as it runs."""
+        before, path = dict(os.environ), list(sys.path)
+        if self.request.code:
+            sys.path.insert(0, self.request.code)
         os.environ.update(
             {
                 RUN_VARIABLE: str(self.run.path),
@@ -87,6 +98,7 @@ class DebugSession(Supervision):
         finally:
             os.environ.clear()
             os.environ.update(before)
+            sys.path[:] = path
 
     def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
         super()._note_preemption(signum, frame)

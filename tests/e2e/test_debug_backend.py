@@ -1,0 +1,56 @@
+"""The debug backend at a terminal: a breakpoint in a training step of one's own code opens the debugger."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pexpect
+
+from tests.conftest import Console, write_spec
+
+MY_STEP = """\
+import sys
+
+import train_jobs.pretrain
+from train_jobs.engine.loop import Loop
+
+step = Loop._step
+
+
+def stopping(self):
+    if self.state.step == 3:
+        breakpoint()
+    return step(self)
+
+
+Loop._step = stopping
+sys.exit(train_jobs.pretrain.main())
+"""
+
+
+def test_a_breakpoint_in_a_training_step(console: Console, corpus: Path) -> None:
+    code = console.cwd / "mine"
+    code.mkdir()
+    (code / "my_step.py").write_text(MY_STEP)
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, code={"folder": "mine", "entry": "my_step"})
+    command = pexpect.spawn(
+        sys.executable,
+        ["-m", "orchestrator.cli.main", "submit", "pretrain", "-f", "job.yaml", "-b", "debug"],
+        cwd=str(console.cwd),
+        env=console.environ(TERM="xterm"),
+        encoding="utf-8",
+        timeout=120,
+    )
+    command.expect_exact("(Pdb)")
+    command.sendline("p ('at step', self.state.step)")
+    command.expect_exact("('at step', 3)")
+    command.sendline("continue")
+    command.expect_exact("completed")
+    command.expect(pexpect.EOF)
+    command.close()
+    assert command.exitstatus == 0
+    (run,) = (console.home / "debug-runs").iterdir()
+    assert json.loads((run / "outputs" / "result.json").read_text())["steps"] == 12
+    assert "exported" in (run / "logs" / "rank-0.log").read_text()
