@@ -6,35 +6,70 @@ left and to end the run truthfully:
     python -m train_jobs.mirror RUN/outputs/metrics.jsonl --status KILLED
 
 Idempotent by (key, step): what MLflow holds is never logged again, so that a resumed run may repeat steps.
-Reads MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, which whoever submitted the job has set.
+
+Which run, tells the environment: MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, as on a platform that opens and ends the run
+itself; or ORCHESTRATOR_TRACKING, a JSON file {tracking_uri, run_id} that may appear while the job runs. Whoever sets
+that one lets a job that completes end its run, which leaves word of it beside the metrics: mirrored.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_jobs.config.files import write_text
 from train_jobs.engine.metrics import read_reports
 
 BATCH = 1000  # MLflow takes no more metrics in one request
 SERVICE = 7  # exit code: the tracking server failed, not the job
+FILE_VARIABLE = "ORCHESTRATOR_TRACKING"
+WORD = "mirrored.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """An MLflow run."""
+
+    tracking_uri: str
+    run_id: str
+
+
+def announced(environ: Mapping[str, str]) -> bool:
+    """True if the environment names an MLflow run, or a file that will."""
+    return bool(environ.get(FILE_VARIABLE) or (environ.get("MLFLOW_RUN_ID") and environ.get("MLFLOW_TRACKING_URI")))
+
+
+def destination(environ: Mapping[str, str]) -> Destination | None:
+    """The MLflow run that the environment names, or None as long as its file is not there."""
+    if file := environ.get(FILE_VARIABLE):
+        try:
+            found = json.loads(Path(file).read_text())
+        except FileNotFoundError:
+            return None
+        return Destination(found["tracking_uri"], found["run_id"])
+    if environ.get("MLFLOW_RUN_ID") and environ.get("MLFLOW_TRACKING_URI"):
+        return Destination(environ["MLFLOW_TRACKING_URI"], environ["MLFLOW_RUN_ID"])
+    return None
 
 
 class Mirror:
     """One metrics file and the MLflow run that it is copied to."""
 
-    def __init__(self, metrics_file: Path, *, run_id: str, tracking_uri: str) -> None:
+    def __init__(self, metrics_file: Path, to: Destination) -> None:
         # mlflow takes two seconds to import and is not needed by a job without a tracking server
         from mlflow.tracking import MlflowClient
 
         self._file = metrics_file
-        self._run_id = run_id
-        self._client: Any = MlflowClient(tracking_uri=tracking_uri)
+        self._run_id = to.run_id
+        self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
         self._mirrored: dict[str, set[int]] = {}
         self._offset = 0
 
@@ -60,8 +95,10 @@ class Mirror:
         return len(fresh)
 
     def end(self, status: str) -> None:
-        """Ends the run as FINISHED, FAILED or KILLED."""
+        """Ends the run as FINISHED, FAILED or KILLED, and leaves word of how much it holds."""
         self._client.set_terminated(self._run_id, status)
+        word = {"run_id": self._run_id, "status": status, "bytes": self._offset}
+        write_text(self._file.with_name(WORD), json.dumps(word))
 
     def _steps_of(self, key: str) -> set[int]:
         if key not in self._mirrored:
@@ -77,15 +114,18 @@ class MirrorThread:
         self._file = metrics_file
         self._every = every_seconds
         self._done = threading.Event()
+        self._completed = False
         self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
     def start(self) -> None:
-        """Starts mirroring if the environment names an MLflow run; does nothing otherwise."""
-        if os.environ.get("MLFLOW_RUN_ID") and os.environ.get("MLFLOW_TRACKING_URI"):
+        """Starts mirroring if there is or will be an MLflow run; does nothing otherwise."""
+        self._file.with_name(WORD).unlink(missing_ok=True)
+        if announced(os.environ):
             self._thread.start()
 
-    def close(self, timeout: float = 60.0) -> None:
-        """Copies the rest and stops."""
+    def close(self, *, completed: bool = False, timeout: float = 60.0) -> None:
+        """Copies the rest and stops; ends the run of a job that completed, if that is the job's to do."""
+        self._completed = completed and bool(os.environ.get(FILE_VARIABLE))
         self._done.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -97,7 +137,10 @@ class MirrorThread:
             last = self._done.wait(self._every)
             try:
                 mirror = mirror or from_environment(self._file)
-                mirror.catch_up()
+                if mirror is not None:
+                    mirror.catch_up()
+                    if last and self._completed:
+                        mirror.end("FINISHED")
                 warned = False
             except Exception as problem:  # whatever the store or the network does, training goes on
                 mirror = None  # what reached the server is read from it again
@@ -108,9 +151,10 @@ class MirrorThread:
                 return
 
 
-def from_environment(metrics_file: Path) -> Mirror:
-    """The mirror of `metrics_file` to the run that the environment names."""
-    return Mirror(metrics_file, run_id=os.environ["MLFLOW_RUN_ID"], tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
+def from_environment(metrics_file: Path) -> Mirror | None:
+    """The mirror of `metrics_file` to the run that the environment names; None as long as it names none."""
+    found = destination(os.environ)
+    return None if found is None else Mirror(metrics_file, found)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -119,18 +163,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("metrics", type=Path, help="the metrics.jsonl of a job")
     parser.add_argument("--status", choices=STATUSES, help="end the run with this status")
     arguments = parser.parse_args(argv)
-    missing = [name for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI") if not os.environ.get(name)]
-    if missing:
+    to = destination(os.environ)
+    if to is None:
+        missing = [name for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI") if not os.environ.get(name)]
         print(f"error[usage]: {' and '.join(missing)} not set: which MLflow run is it?", file=sys.stderr)
         return 2
     try:
-        mirror = from_environment(arguments.metrics)
+        mirror = Mirror(arguments.metrics, to)
         mirror.catch_up()
         if arguments.status:
             mirror.end(arguments.status)
     except Exception as problem:  # MLflow raises what its stores and the network raise
-        where = os.environ["MLFLOW_TRACKING_URI"]
-        print(f"error[service]: MLflow is not reachable\n  where  {where}\n  says   {problem}", file=sys.stderr)
+        print(
+            f"error[service]: MLflow is not reachable\n  where  {to.tracking_uri}\n  says   {problem}", file=sys.stderr
+        )
         print(f"  fix    python -m train_jobs.mirror {arguments.metrics}, once it is", file=sys.stderr)
         return SERVICE
     return 0

@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from train_jobs.engine.metrics import MetricsLog
-from train_jobs.mirror import Mirror, MirrorThread, main
+from train_jobs.mirror import Destination, Mirror, MirrorThread, main
 
 REPOSITORY = Path(__file__).parents[3]
 NOWHERE = "http://127.0.0.1:9"
@@ -39,7 +39,7 @@ class Store:
 
     def mirror(self, path: Path) -> Mirror:
         """A mirror that knows nothing of earlier ones."""
-        return Mirror(path, run_id=self.run_id, tracking_uri=self.uri)
+        return Mirror(path, Destination(self.uri, self.run_id))
 
 
 @pytest.fixture(scope="module")
@@ -316,3 +316,63 @@ def test_the_command_says_that_the_server_is_gone(path: Path, capsys: pytest.Cap
     assert err.startswith("error[service]: MLflow is not reachable")
     assert NOWHERE in err
     assert f"python -m train_jobs.mirror {path}" in err
+
+
+@pytest.fixture
+def announcement(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that will name the run."""
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "tracking.json"
+    monkeypatch.setenv("ORCHESTRATOR_TRACKING", str(file))
+    return file
+
+
+def announce(file: Path, store: Store) -> None:
+    file.write_text(json.dumps({"tracking_uri": store.uri, "run_id": store.run_id}))
+
+
+def test_a_run_announced_while_the_job_trains_gets_everything_and_its_end(
+    store: Store, path: Path, announcement: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(path, 2, 4)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    time.sleep(0.3)  # several rounds find nothing to report to
+    announce(announcement, store)
+    wait_for(store, "train_loss", [2, 4])
+    write(path, 6, from_step=4)
+    thread.close(completed=True)
+    assert store.steps("train_loss") == [2, 4, 6]
+    assert store.client.get_run(store.run_id).info.status == "FINISHED"
+    word = json.loads((path.parent / "mirrored.json").read_text())
+    assert word == {"run_id": store.run_id, "status": "FINISHED", "bytes": path.stat().st_size}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_did_not_complete_leaves_its_run_open_and_no_word(
+    store: Store, path: Path, announcement: Path
+) -> None:
+    announce(announcement, store)
+    (path.parent / "mirrored.json").write_text("{}")  # of an attempt that completed, before more steps were asked for
+    write(path, 2)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    thread.close()
+    assert store.steps("train_loss") == [2]
+    assert store.client.get_run(store.run_id).info.status == "RUNNING"
+    assert not (path.parent / "mirrored.json").exists()
+
+
+def test_a_run_that_the_platform_opened_is_the_platforms_to_end(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
+    monkeypatch.delenv("ORCHESTRATOR_TRACKING", raising=False)
+    write(path, 2)
+    thread = MirrorThread(path, every_seconds=0.05)
+    thread.start()
+    thread.close(completed=True)
+    assert store.steps("train_loss") == [2]
+    assert store.client.get_run(store.run_id).info.status == "RUNNING"
