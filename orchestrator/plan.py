@@ -21,6 +21,7 @@ from orchestrator.summary import plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
+from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import DataFingerprint, fingerprint
 
 HASH_DIGITS = 8
@@ -110,7 +111,7 @@ def _identity(
     environment: dict[str, str],
 ) -> dict[str, Any]:
     """All that shapes the result. Names, tags, tracking, backend and port do not; paths do by their content alone."""
-    config = job.model_dump(mode="json")
+    config = job.model_dump(mode="json", exclude=OBSERVERS)
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None

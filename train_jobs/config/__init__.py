@@ -3,6 +3,7 @@
 from train_jobs.config.errors import (
     ConflictError,
     DataError,
+    HangError,
     InternalError,
     PeerError,
     SpecError,
@@ -13,13 +14,16 @@ from train_jobs.config.errors import (
 from train_jobs.config.pretrain import (
     CheckpointConfig,
     DataConfig,
+    MetricsConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PretrainConfig,
+    ProfileConfig,
     ScheduleConfig,
     TrainConfig,
     ValidationConfig,
+    WatchdogConfig,
 )
 
 __all__ = [
@@ -27,12 +31,15 @@ __all__ = [
     "ConflictError",
     "DataConfig",
     "DataError",
+    "HangError",
     "InternalError",
+    "MetricsConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
     "PeerError",
     "PretrainConfig",
+    "ProfileConfig",
     "ScheduleConfig",
     "SpecError",
     "StorageError",
@@ -40,4 +47,5 @@ __all__ = [
     "TrainingError",
     "UserError",
     "ValidationConfig",
+    "WatchdogConfig",
 ]
