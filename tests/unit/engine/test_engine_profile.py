@@ -135,8 +135,7 @@ def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path)
     with pytest.raises(Preempted):
         run(loop)
     assert loop.world.activity.observer is None
-    profiled(tmp_path / "next", ProfileConfig(steps=1))  # there can be one at a time
-    assert table_in(tmp_path / "next")["steps"] == [4, 4]
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
 def event(name: str, cpu: float, device: float, *, on: Any = DeviceType.CPU, ours: bool = False) -> SimpleNamespace:

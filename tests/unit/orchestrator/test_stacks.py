@@ -25,7 +25,7 @@ from train_jobs.config.processes import boot_id, process_started, process_state
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RANK = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from train_jobs.engine.stacks import stacks_on_request
 
@@ -38,6 +38,13 @@ with stacks_on_request(Path(sys.argv[1]), int(sys.argv[2])):
 print("left", flush=True)
 sys.stdin.readline()
 """
+BLOCKED = """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    print("up", flush=True)
+    time.sleep(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
+"""
+LATE = RANK.replace('\n    print("up", flush=True)\n', BLOCKED)
 
 
 class Ranks:
@@ -47,10 +54,10 @@ class Ranks:
         self.run = run
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, rank: int) -> subprocess.Popen[str]:
+    def start(self, rank: int, program: str = RANK) -> subprocess.Popen[str]:
         """Starts one and waits until it can be asked."""
         process = subprocess.Popen(
-            [sys.executable, "-c", RANK, str(self.run.outputs), str(rank)],
+            [sys.executable, "-c", program, str(self.run.outputs), str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -123,6 +130,11 @@ def test_a_stopped_rank_says_nothing_and_that_is_said(ranks: Ranks) -> None:
     process.send_signal(signal.SIGCONT)
     assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
     assert (ranks.run.stacks / "rank-0.txt").read_text().count(" in step_in_hand\n") == 1  # not asked while stopped
+
+
+def test_an_answer_may_take_a_while(ranks: Ranks) -> None:
+    ranks.start(0, LATE)
+    assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
 
 
 def test_a_rank_that_does_not_answer_is_given_up(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
