@@ -10,8 +10,8 @@ checkpoint in the output folder:
 
     out/metrics.jsonl    what is reported           out/checkpoints/   what it resumes from
     out/model/           Hugging Face folder        out/result.json    final figures
-    out/stacks/          where a rank hung, or      out/profile/       where the time of some steps went,
-                         stood at a SIGUSR2                            if asked for
+    out/stacks/          where ranks stood          out/profile/       where time went, if asked for
+    out/tensorboard/     curves, if asked for
 
 Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (the stacks say where), 2 wrong input,
 1 anything else.

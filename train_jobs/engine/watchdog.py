@@ -4,9 +4,9 @@ A process that hangs takes its peers along: they wait for it in a collective. So
 stacks in its log and in OUTPUT/stacks, and they end in an order that tells the cause first: one that is stuck in work
 of its own before those that wait, which look for it and name it. All with exit code 76.
 
-Only time in which the process ran counts: one that was stopped, as by a debugger or a suspended container, and goes on
-is not guilty. A process that holds Python's lock runs none of this; a timer in C dumps its stacks and ends it with exit
-code 1 (its own cannot be chosen there), a little later.
+Only time in which the process ran counts: one that was stopped, by a debugger or with its container, is not guilty when
+it goes on. One that holds Python's lock runs none of this: a timer in C dumps its stacks and ends it a little later,
+with exit code 1, for another cannot be chosen there. (The timer's clock does not stop: it sets a limit to the first.)
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Watchdog:
         every = min(1.0, limit / LOOKS)
         idle, seen, looked = 0.0, self._activity.beats, time.monotonic()
         while idle < limit:
-            # should this thread not come by again in time, the timer's goes off
+            # goes off if this thread does not come by again in time
             faulthandler.dump_traceback_later(limit + LAST_RESORT_SECONDS, exit=True, file=STDERR)
             if self._done.wait(every):
                 return
