@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A part of the work."""
 
     name: str = "start"
@@ -44,7 +43,7 @@ class Activity:
     def waiting(self) -> Iterator[None]:
         """The body ends only once all other processes have come as far; its begin and its end are progress."""
         stage = self.stage
-        self.stage = replace(stage, waits=True)
+        self.stage = stage._replace(waits=True)
         self.beat()
         yield
         self.stage = stage
