@@ -101,7 +101,7 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   svg text { font-size: 17px; }
   .panel > table > tbody > tr > * { display: block; width: auto; padding-right: 0; }
   .panel > table > tbody > tr > td { padding-top: 0; border-top: 0; }
-  .profile > table > tbody > tr > * { display: table-cell; padding-right: 10px; }
+  .panel.profile > table > * > tr > * { display: table-cell; padding-right: 10px; }
   td table tr { display: block; padding: 3px 0; }
   td table th { display: block; padding: 0; }
   td table td { display: inline; padding: 0 12px 0 0; }
