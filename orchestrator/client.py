@@ -106,6 +106,10 @@ class Run:
         """Lines of its logs in blocks, as they were written: for gigabytes of them."""
         return self._backend.log_blocks(self.name, query)
 
+    def plan(self) -> dict[str, Any]:
+        """The plan that it was made from, as `Plan.as_dict` gave it."""
+        return self._backend.plan(self.name)
+
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What the job reported: {step, time, metrics}."""
         return self._backend.metrics(self.name)
@@ -165,10 +169,18 @@ class Run:
         Raises:
             StorageError: it cannot be written there.
         """
+        from orchestrator.reports.profile import read_profile
         from orchestrator.reports.run import render
 
         path = to or (self.folder or Path.cwd()) / "report.html"
-        page = render(self.status(), self.metrics(), self._backend.plan(self.name), self._backend.result(self.name))
+        status = self.status()
+        page = render(
+            status,
+            self.metrics(),
+            self.plan(),
+            self._backend.result(self.name),
+            read_profile(status.trace),
+        )
         try:
             path.write_text(page, encoding="utf-8")
         except OSError as problem:
@@ -240,6 +252,20 @@ class Run:
     def preempt(self) -> None:
         """Simulates a preemption: the job saves a checkpoint and stops; `max_restarts` may start it again."""
         self._backend.preempt(self.name)
+
+    def stacks(self, *, rank: int | None = None) -> dict[int, str]:
+        """Where each rank stands, or one of them: rank -> Python stacks of all its threads, innermost frame first.
+
+        Raises:
+            ConflictError: the run is not running.
+            NotFoundError: it has no such rank.
+        """
+        found = self._backend.stacks(self.name)
+        if rank is None:
+            return found
+        if rank not in found:
+            raise NotFoundError(f"run {self.name} has no rank {rank}", facts={"ranks": f"0 to {max(found)}"})
+        return {rank: found[rank]}
 
     def resume(self) -> None:
         """Starts it again from its newest checkpoint."""

@@ -15,6 +15,7 @@
       ConflictError      conflict            1      something is in the way
       TrainingError      training            1      training cannot go on
       PeerError          peer                1      another process of the job went away
+      HangError          hang               76      a process of the job got nowhere
       InternalError      bug                 1      a mistake of ours
       JobFailed          job-failed          1      or the job's own exit code
       Interrupted        interrupted       130      Ctrl-C
@@ -29,6 +30,7 @@ from typing import Any
 from train_jobs.config.errors import (
     ConflictError,
     DataError,
+    HangError,
     InternalError,
     PeerError,
     SpecError,
@@ -43,6 +45,7 @@ __all__ = [
     "CapacityError",
     "ConflictError",
     "DataError",
+    "HangError",
     "InternalError",
     "Interrupted",
     "JobFailed",

@@ -23,6 +23,7 @@ from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
 from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link
+from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
 
 HASH_DIGITS = 8
@@ -128,7 +129,7 @@ def _identity(
     environment: dict[str, str],
 ) -> dict[str, Any]:
     """All that shapes the result. Names, tags, card, tracking, backend, port and price do not; paths do by content."""
-    config = job.model_dump(mode="json", exclude={"card"})
+    config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None

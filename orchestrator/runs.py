@@ -117,6 +117,10 @@ class RunStatus(Config):
     """Folder of the run, where it lies on this machine."""
     model: str | None = None
     """The exported Hugging Face folder, once there is one."""
+    trace: str | None = None
+    """The profiler's trace, once there is one; opens in ui.perfetto.dev."""
+    tensorboard: str | None = None
+    """Folder of event files for TensorBoard, once there is one."""
     tracking_uri: str | None = None
     """MLflow store that it reports to."""
     mlflow_run_id: str | None = None

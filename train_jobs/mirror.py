@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from train_jobs.config import UserError
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.engine.metrics import read_reports
+from train_jobs.engine.sinks import SinkThread
 
 BATCH = 1000  # MLflow takes no more metrics in one request
 SERVICE = 7  # exit code: the tracking server failed, not the job
@@ -121,48 +121,28 @@ class Mirror:
         return self._mirrored[key]
 
 
-class MirrorThread:
-    """Mirrors in the background while the job trains; a tracking server that fails never stops the job."""
+class MirrorThread(SinkThread[Mirror]):
+    """Mirrors in the background while the job trains."""
 
     def __init__(self, metrics_file: Path, *, every_seconds: float = 5.0) -> None:
+        super().__init__(
+            "mlflow-mirror",
+            lambda: from_environment(metrics_file),
+            trouble=f"MLflow is not reachable, metrics wait in {metrics_file}",
+            every_seconds=every_seconds,
+        )
         self._file = metrics_file
-        self._every = every_seconds
-        self._done = threading.Event()
-        self._completed = False
-        self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
 
     def start(self) -> None:
         """Starts mirroring if there is or will be an MLflow run; does nothing otherwise."""
         self._file.with_name(WORD).unlink(missing_ok=True)
         if announced(os.environ):
-            self._thread.start()
+            super().start()
 
     def close(self, *, completed: bool = False, timeout: float = 60.0) -> None:
         """Copies the rest and stops; ends the run of a job that completed, if that is the job's to do."""
-        self._completed = completed and bool(os.environ.get(FILE_VARIABLE))
-        self._done.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def _work(self) -> None:
-        mirror: Mirror | None = None
-        warned = False
-        while True:
-            last = self._done.wait(self._every)
-            try:
-                mirror = mirror or from_environment(self._file)
-                if mirror is not None:
-                    mirror.catch_up()
-                    if last and self._completed:
-                        mirror.end("FINISHED")
-                warned = False
-            except Exception as problem:  # whatever the store or the network does, training goes on
-                mirror = None  # what reached the server is read from it again
-                if not warned:
-                    print(f"warning: MLflow is not reachable, metrics wait in {self._file}: {problem}", file=sys.stderr)
-                warned = True
-            if last:
-                return
+        ends = completed and bool(os.environ.get(FILE_VARIABLE))
+        self.stop(timeout, finish=(lambda mirror: mirror.end("FINISHED")) if ends else None)
 
 
 def from_environment(metrics_file: Path) -> Mirror | None:

@@ -11,8 +11,11 @@ checkpoint in the output folder:
     out/metrics.jsonl    what is reported           out/checkpoints/   what it resumes from
     out/model/           Hugging Face folder        out/result.json    final figures
     out/lineage.json     where the model comes from; out/model has it too, and a model card made from it
+    out/stacks/          where ranks stood          out/profile/       where time went, if asked for
+    out/tensorboard/     curves, if asked for
 
-Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 2 wrong input, 1 anything else.
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (the stacks say where), 2 wrong input,
+1 anything else.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,21 @@ from train_jobs.config.files import write_text
 from train_jobs.config.initial import merge_with_initial_model
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import distributed, storage
+from train_jobs.engine import distributed, last_words, storage
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import resolve
+from train_jobs.engine.profile import StepProfiler
+from train_jobs.engine.stacks import stacks_on_request
+from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.heads import BertForPreTraining, initialise
@@ -53,9 +59,10 @@ from train_jobs.model.huggingface import export
 from train_jobs.model.objective import Sums, pretraining_sums
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
+from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
-FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card"}  # sections that a resumed run may change
+FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
@@ -81,10 +88,13 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_initial_model(config, goes_on=has_checkpoint(output))
     tags = lineage.read_tags(os.environ)
+    if config.metrics.tensorboard:
+        require_tensorboard()
     store = find_store(config, cache)
-    world = distributed.start(device)
+    world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world)
+    progress = Progress(config.train.steps)
     loop = Loop(
         task,
         world=world,
@@ -100,27 +110,33 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
-        progress=Progress(config.train.steps),
+        progress=progress,
         stop=stop,
+        profiler=StepProfiler(config.profile, world, output / "profile" if world.is_main else None, say=progress.line),
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
     say(world, describe(config, store, world, precision))
     attempt = lineage.this_attempt(world, precision, loop.state.step)
     begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
+    watchdog = Watchdog(config.watchdog, world, output)
     mirror = MirrorThread(output / "metrics.jsonl")
+    tensorboard = TensorBoardThread(output / "metrics.jsonl", output / "tensorboard", on=config.metrics.tensorboard)
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:
         mirror.start()
     result: dict[str, Any] = {}
     try:
-        loop.run()
+        with watchdog:
+            loop.run()
         loop.metrics.close()
         if begun:
-            result = finish(config, task, loop, store, output, begun, seconds=time.monotonic() - started)
+            with watchdog, world.activity.doing("export", step=loop.state.step):
+                result = finish(config, task, loop, store, output, begun, seconds=time.monotonic() - started)
     finally:
         loop.metrics.close()
         if world.is_main:
+            tensorboard.stop()
             mirror.close(completed=bool(result))
     world.barrier()
     distributed.stop()
@@ -225,6 +241,7 @@ class BertPretraining:
             world_size=self._world.size,
         ):
             total += as_vector(self._sums(batch))
+            self._world.activity.beat()
         found = self.metrics(self._world.sum_(total).tolist())
         return {**found, "unigram_entropy": self._entropy}
 
@@ -411,33 +428,32 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     arguments = parser.parse_args(argv)
     cache = arguments.cache or arguments.output / "token-stores"
+    rank = int(os.environ.get("RANK", "0"))
     try:
-        (arguments.output / f"error-{os.environ.get('RANK', '0')}.json").unlink(missing_ok=True)
+        last_words.forget(arguments.output, rank)
         config = read_config(arguments.config, arguments.sets, goes_on=has_checkpoint(arguments.output))
-        pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
+        with stacks_on_request(arguments.output, rank):
+            pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
     except Preempted:
         print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
         return PREEMPTED
     except UserError as problem:
-        return fail(problem, arguments.output)
+        return fail(problem, arguments.output, rank)
     except (
         Exception
     ) as problem:  # the boundary: a full disk is the user's to mend, the rest is ours and keeps its trace
         found = storage.explain(problem, arguments.output, "the run's output")
         if found is None:
             traceback.print_exc()
-        rank = int(os.environ.get("RANK", "0"))
         found = found or distributed.explain(problem, rank) or InternalError(f"{type(problem).__name__}: {problem}")
-        return fail(found, arguments.output)
+        return fail(found, arguments.output, rank)
     return 0
 
 
-def fail(problem: UserError, output: Path) -> int:
+def fail(problem: UserError, output: Path, rank: int) -> int:
     """Prints the error, and leaves it in the output folder for whoever watches the job."""
-    rank = os.environ.get("RANK", "0")
     print(problem, file=sys.stderr, flush=True)
-    with suppress(OSError):  # the disk may be what failed
-        storage.write_json(output / f"error-{rank}.json", {**problem.as_json(), "text": str(problem)})
+    last_words.leave(problem, output, rank)
     return problem.exit_code
 
 

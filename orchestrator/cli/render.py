@@ -104,7 +104,8 @@ def status_text(status: RunStatus) -> str:
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
     rows += _figures(status.metrics)
-    rows += [(label, place) for label, place in (("folder", status.folder), ("model", status.model)) if place]
+    places = (("folder", status.folder), ("model", status.model), ("trace", status.trace))
+    rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
 
@@ -156,6 +157,8 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
         rows["report"] = f"orchestrator report {name}"
         if status.tracking_uri:
             rows["mlflow"] = f"mlflow ui --backend-store-uri {status.tracking_uri}"
+    if status.tensorboard:
+        rows["curves"] = f"tensorboard --logdir {status.tensorboard}"
     hint(lead + "\n".join(f"  {label:<7} {command}" for label, command in rows.items()) + "\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -79,6 +80,10 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="start a failed or preempted run again by itself (default: 0)"
     )
+    parser.add_argument(
+        "--profile", type=int, metavar="STEPS", help="record so many steps: a trace, and a table in the report"
+    )
+    parser.add_argument("--tensorboard", action="store_true", help="write event files for TensorBoard too")
     parser.add_argument("--env", action="append", default=[], metavar="K[=V]", help="environment variable of the job")
     parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="label of the run")
     add_output(parser)
@@ -99,6 +104,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
         "initial_model": (arguments.initial, "--from"),
         "compute.processes_per_node": (arguments.processes, "--processes"),
+        "profile.steps": (arguments.profile, "--profile"),
+        "metrics.tensorboard": (arguments.tensorboard or None, "--tensorboard"),
         "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
         "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),
     }
@@ -152,9 +159,23 @@ def run_submit(arguments: argparse.Namespace) -> int:
     run = Orchestrator().submit(plan, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
+    if not run.created and (unheeded := _unheeded(run, plan)):
+        hint(f"warning: {', '.join(unheeded)}: no effect on a run that is there already; --new starts another")
     if not status.state.terminal:
         next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach)
+
+
+def _unheeded(run: Run, plan: Plan) -> list[str]:
+    """Changed values that only look on a run, so that it is still the same run, and that this one does not have."""
+    from train_jobs.config.pretrain import OBSERVERS
+
+    there, found = run.plan()["job"], []
+    for path, change in plan.changes.items():
+        section, _, key = path.partition(".")
+        if section in OBSERVERS and there[section][key] != change.value:
+            found.append(f"{path}={json.dumps(change.value)}")
+    return found
 
 
 def finish(run: Run, style: str, *, follow: bool) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.reports.details import commands, plan_table
 from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import duration, moment
+from orchestrator.reports.profile import profile_section
 from orchestrator.reports.progress import charts, key_figures
 from orchestrator.reports.series import collect
 from orchestrator.reports.style import STYLE
@@ -30,7 +31,11 @@ HEAD = Markup(
 
 
 def render(
-    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+    status: RunStatus,
+    reports: Iterable[dict[str, Any]],
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    profile: Mapping[str, Any] | None = None,
 ) -> str:
     """A run as an HTML document.
 
@@ -40,6 +45,7 @@ def render(
             none of a run that has reported nothing yet.
         plan: `Plan.as_dict()`.
         result: the job's result.json; empty until the run completes.
+        profile: the job's profile/operations.json, where some of its steps were profiled.
     """
     made = list(reports)
     series = collect(made)
@@ -51,6 +57,7 @@ def render(
             "main",
             key_figures(status, series, plan, result),
             charts(status, series, result),
+            *(profile_section(profile, status) if profile else []),
             element("h2", "Plan"),
             plan_table(plan),
             element("h2", "Commands"),

@@ -87,6 +87,11 @@ td table { width: auto; }
 td table th { width: auto; color: var(--ink); }
 td table th, td table td { padding-right: 28px; }
 td table th, td table td { padding-top: 2px; padding-bottom: 2px; border: 0; }
+.profile p { margin: 0; }
+.profile table { width: auto; margin: 12px 0; font-variant-numeric: tabular-nums; }
+.profile th { width: auto; }
+.profile tr > * { padding: 2px 28px 2px 0; border-top: 0; }
+.profile tr > * + * { text-align: right; }
 pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code); white-space: pre-wrap; }
 @media (max-width: 600px) {
   body { padding: 20px 14px 36px; }
@@ -96,6 +101,7 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   svg text { font-size: 17px; }
   .panel > table > tbody > tr > * { display: block; width: auto; padding-right: 0; }
   .panel > table > tbody > tr > td { padding-top: 0; border-top: 0; }
+  .panel.profile > table > * > tr > * { display: table-cell; padding-right: 10px; }
   td table tr { display: block; padding: 3px 0; }
   td table th { display: block; padding: 0; }
   td table td { display: inline; padding: 0 12px 0 0; }

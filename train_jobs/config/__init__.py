@@ -3,6 +3,7 @@
 from train_jobs.config.errors import (
     ConflictError,
     DataError,
+    HangError,
     InternalError,
     PeerError,
     SpecError,
@@ -14,13 +15,16 @@ from train_jobs.config.pretrain import (
     CardConfig,
     CheckpointConfig,
     DataConfig,
+    MetricsConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PretrainConfig,
+    ProfileConfig,
     ScheduleConfig,
     TrainConfig,
     ValidationConfig,
+    WatchdogConfig,
 )
 
 __all__ = [
@@ -29,12 +33,15 @@ __all__ = [
     "ConflictError",
     "DataConfig",
     "DataError",
+    "HangError",
     "InternalError",
+    "MetricsConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
     "PeerError",
     "PretrainConfig",
+    "ProfileConfig",
     "ScheduleConfig",
     "SpecError",
     "StorageError",
@@ -42,4 +49,5 @@ __all__ = [
     "TrainingError",
     "UserError",
     "ValidationConfig",
+    "WatchdogConfig",
 ]

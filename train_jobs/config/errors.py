@@ -89,6 +89,13 @@ class PeerError(UserError):
     kind = "peer"
 
 
+class HangError(UserError):
+    """A process of the job got nowhere for longer than it may; the stacks say where it stands."""
+
+    kind = "hang"
+    exit_code = 76
+
+
 class InternalError(UserError):
     """A mistake of ours that reached the user; the traceback is in the log."""
 

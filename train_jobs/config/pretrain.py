@@ -19,6 +19,8 @@ Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[int, Field(gt=0)]
 
+OBSERVERS = {"metrics", "profile", "watchdog"}  # sections that look on: no weight depends on them
+PROFILE_WARMUP = 3  # steps of a job that are not profiled unless asked for: they do what only first steps do
 LONGEST_PLAIN_ATTENTION = 256  # tokens; on CPUs longer sequences use the fused kernel, which keeps no probabilities
 
 
@@ -199,6 +201,40 @@ class CardConfig(Config):
     """What the model is for: plain text."""
 
 
+class MetricsConfig(Config):
+    """Where metrics go, besides metrics.jsonl and MLflow."""
+
+    tensorboard: bool = False
+    """Write event files for TensorBoard too, to OUTPUT/tensorboard; needs the package tensorboardX."""
+
+
+class ProfileConfig(Config):
+    """Where the time of a few steps goes: a trace by torch.profiler, and a table of the longest operations."""
+
+    steps: Annotated[int, Field(ge=0)] = 0
+    """Optimizer steps that rank 0 records; they take longer than others, and their trace memory. 0: none."""
+    start: Positive | None = None
+    """The first of them. None: the fourth step after each start of the job."""
+
+    @property
+    def first(self) -> int:
+        """The first of them in a run that begins at its first step."""
+        return self.start or PROFILE_WARMUP + 1
+
+
+class WatchdogConfig(Config):
+    """Ends a job that hangs, so that it can be started again."""
+
+    hang_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 30.0
+    """A process that gets nowhere for so long leaves its stacks and ends the job with exit code 76. None: it waits.
+    What counts is the time since it last began or ended a part of a step, a validation batch or a checkpoint."""
+
+    @property
+    def hang_seconds(self) -> float | None:
+        """The same in seconds."""
+        return None if self.hang_minutes is None else 60 * self.hang_minutes
+
+
 class PretrainConfig(Config):
     """Everything that `python -m train_jobs.pretrain --config FILE` reads from FILE."""
 
@@ -210,6 +246,9 @@ class PretrainConfig(Config):
     train: TrainConfig = TrainConfig()
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    profile: ProfileConfig = ProfileConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
     initial_model: Path | None = None
@@ -223,6 +262,15 @@ class PretrainConfig(Config):
             raise ValueError(
                 f"data.sequence_length {self.data.sequence_length} is more than "
                 f"model.max_position_embeddings {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _profile_fits(self) -> PretrainConfig:
+        last = self.profile.first + self.profile.steps - 1
+        if self.profile.steps and last > self.train.steps:
+            raise ValueError(
+                f"profile: steps {self.profile.first} to {last} are asked for, train.steps is {self.train.steps}"
             )
         return self
 

@@ -7,12 +7,17 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
+from train_jobs.engine.activity import Activity
+
+LEAST_PATIENCE = timedelta(minutes=30)
+BEHIND_WATCHDOG = timedelta(minutes=5)  # it needs half a minute to tell where all processes stand
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,8 @@ class World:
     local_rank: int
     size: int
     device: torch.device
+    activity: Activity = field(default_factory=Activity, compare=False, repr=False)
+    """What this process is doing."""
 
     @property
     def is_main(self) -> bool:
@@ -32,7 +39,10 @@ class World:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sums `tensor` over all processes, in place."""
         if self.size > 1:
-            dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+            with self.activity.waiting():
+                dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+                if tensor.is_cuda:  # where the call only queues it; every caller reads the sum at once anyway
+                    torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
 
     def from_main(self, value: int) -> int:
@@ -43,14 +53,17 @@ class World:
     def barrier(self) -> None:
         """Waits for all processes."""
         if self.size > 1:
-            dist.barrier()
+            with self.activity.waiting():
+                dist.barrier()
 
 
-def start(device: str = "auto") -> World:
+def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     """Joins the process group: nccl on GPUs, gloo on CPUs.
 
     Args:
         device: "auto" (a GPU if there is one), "cpu" or "gpu".
+        hang_seconds: after how long a watchdog ends a process that hangs; collectives give up later than that, since
+            they cannot say why. None: there is none.
 
     Raises:
         SpecError: a GPU is asked for and there is none, or fewer than processes on this node.
@@ -70,8 +83,17 @@ def start(device: str = "auto") -> World:
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if size > 1:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size)
+        dist.init_process_group(
+            "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_patience(hang_seconds)
+        )
     return World(rank=rank, local_rank=local_rank, size=size, device=place)
+
+
+def _patience(hang_seconds: float | None) -> timedelta | None:
+    """How long a collective waits; None: as long as torch has it, which is 10 minutes with nccl."""
+    if hang_seconds is None:
+        return None
+    return max(LEAST_PATIENCE, timedelta(seconds=hang_seconds) + BEHIND_WATCHDOG)
 
 
 def explain(problem: BaseException, rank: int) -> PeerError | None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
-from train_jobs.config import TrainConfig, TrainingError
+from train_jobs.config import ProfileConfig, TrainConfig, TrainingError
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.profile import StepProfiler
 
 
 class Batch(Protocol):
@@ -121,6 +123,7 @@ class Loop:
         optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
         schedule: optimizer step (from 0) -> learning rate.
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
+        profiler: records some of the steps. None: none.
     """
 
     def __init__(
@@ -140,12 +143,14 @@ class Loop:
         metrics: MetricsLog,
         progress: Progress,
         stop: StopRequest,
+        profiler: StepProfiler | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
         self.optimizer, self.schedule, self.max_grad_norm = optimizer, schedule, max_grad_norm
         self.validate_every, self.checkpoint_every = validate_every, checkpoint_every
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
+        self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.scaler = precision_module.LossScale.for_precision(precision)
         self.state = LoopState()
@@ -173,17 +178,32 @@ class Loop:
         """
         steps = self.config.steps
         while self.state.step < steps:
-            if not self._step():
+            with self.profiler.step(self.state.step + 1):
+                finite = self._step()
+            if not finite:
                 continue
             step = self.state.step
             if step % self.config.log_every == 0 or step == steps:
-                self._report()
+                with self._after("report"):
+                    self._report()
             if step % self.validate_every == 0 or step == steps:
-                self._validate()
+                with self._after("validation"):
+                    self._validate()
             if step % self.checkpoint_every == 0 or step == steps:
-                self.save()
+                with self._after("checkpoint"):
+                    self.save()
+        self.profiler.close()
         if not self.last_validation:  # resumed at the very end: the summary still needs the figures
-            self._measure()
+            with self._after("validation"):
+                self._measure()
+
+    def _doing(self, stage: str) -> AbstractContextManager[None]:
+        """The body is a stage of the step that is being made."""
+        return self.world.activity.doing(stage, step=self.state.step + 1)
+
+    def _after(self, stage: str) -> AbstractContextManager[None]:
+        """The body comes after the last step made."""
+        return self.world.activity.doing(stage, step=self.state.step)
 
     def save(self) -> None:
         """Commits a checkpoint of the last finished step, unless there is one."""
@@ -209,18 +229,22 @@ class Loop:
     def _step(self) -> bool:
         """One optimizer step over one global batch; False if its gradient was not finite and fp16 skipped it."""
         started = time.perf_counter()
-        batch, cursor = self.task.train_batch(self.state.cursor)
-        totals = self._agree(self.task.counts(batch))
+        with self._doing("data"):
+            batch, cursor = self.task.train_batch(self.state.cursor)
+            counts = self.task.counts(batch)
+        totals = self._agree(counts)
         torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
         self.gradients.zero_()
         sums = self._accumulate(batch, totals)
-        self.gradients.reduce_(self.world, scale=self.scaler.scale)
-        norm = self.gradients.clip_(self.max_grad_norm)
-        finite = bool(torch.isfinite(norm))
+        with self._doing("reduction"):
+            self.gradients.reduce_(self.world, scale=self.scaler.scale)
+            norm = self.gradients.clip_(self.max_grad_norm)
+            finite = bool(torch.isfinite(norm))
         if finite:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.schedule(self.state.step)
-            self.optimizer.step()
+            with self._doing("optimizer"):
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.schedule(self.state.step)
+                self.optimizer.step()
             self.state.step += 1
             self._skips_in_a_row = 0
         else:
@@ -237,9 +261,11 @@ class Loop:
             Preempted: some process was asked to stop.
         """
         header = torch.tensor([*counts, float(self.stop.asked)], dtype=torch.float64, device=self.world.device)
-        self.world.sum_(header)
-        if header[-1].item() > 0:
-            self.save()
+        with self._doing("agreement"):
+            asked = self.world.sum_(header)[-1].item() > 0
+        if asked:
+            with self._after("checkpoint"):
+                self.save()
             raise Preempted
         return header[:-1].clamp_(min=1.0).to(torch.float32)
 
@@ -248,10 +274,11 @@ class Loop:
         self.task.model.train()
         sums: torch.Tensor | None = None
         for start in range(0, len(batch), self.config.micro_batch_size):
-            micro = batch.slice(start, min(start + self.config.micro_batch_size, len(batch)))
-            with precision_module.autocast(self.precision, self.world.device):
+            with self._doing("forward"), precision_module.autocast(self.precision, self.world.device):
+                micro = batch.slice(start, min(start + self.config.micro_batch_size, len(batch)))
                 loss, part = self.task.loss(micro, totals)
-            torch.autograd.backward(loss if self.scaler.scale == 1.0 else loss * self.scaler.scale)
+            with self._doing("backward"):
+                torch.autograd.backward(loss if self.scaler.scale == 1.0 else loss * self.scaler.scale)
             sums = part.detach() if sums is None else sums + part.detach()
         assert sums is not None, "a global batch has at least one sequence for each process"
         return sums

@@ -17,6 +17,7 @@ from orchestrator.backends.base import Backend, LogBlock, LogQuery
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.logs import choose_sources, read_logs
 from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.home import run_names
@@ -91,6 +92,8 @@ class FolderBackend(Backend):
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
+            trace=str(run.trace) if run.trace.is_file() else None,
+            tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
             tracking_uri=request["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],
@@ -157,6 +160,20 @@ class FolderBackend(Backend):
         if pid is not None and run.locked():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+
+    def stacks(self, name: str) -> dict[int, str]:
+        """Asks every rank where it stands."""
+        run = self._existing(name)
+        state = run.read_state().state
+        if state != RunState.RUNNING:
+            left = hang_files(run)
+            raise ConflictError(
+                f"run {name} is {state}: its ranks cannot be asked where they stand",
+                facts={"last hang": ", ".join(str(path) for path in left)} if left else None,
+                fix=f"less {left[0]}" if left else f"orchestrator status {name}",
+            )
+        request = run.read_json("request.json")
+        return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
         """Deletes a run that has ended; it is out of sight at once, however long its files take."""

@@ -120,6 +120,21 @@ class RunFolder:
         return self.outputs / "model"
 
     @property
+    def stacks(self) -> Path:
+        """Where ranks tell where they stand."""
+        return self.outputs / "stacks"
+
+    @property
+    def trace(self) -> Path:
+        """What the profiler recorded."""
+        return self.outputs / "profile" / "rank-0.trace.json.gz"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files."""
+        return self.outputs / "tensorboard"
+
+    @property
     def logs(self) -> Path:
         """Log files."""
         return self.path / "logs"

@@ -179,6 +179,15 @@ def test_validation_is_the_same_every_time_whatever_the_training_seed(store: Tok
         assert other.validate() == pytest.approx(first, rel=1e-5)
 
 
+def test_each_validation_batch_is_progress(store: TokenStore) -> None:
+    world = World(rank=0, local_rank=0, size=1, device=CPU)
+    task = BertPretraining(config_with(), store, world)
+    task.model.eval()
+    with torch.no_grad():
+        task.validate()
+    assert world.activity.beats == 5  # 20 sequences in micro batches of 4
+
+
 def test_an_untrained_model_is_as_good_as_guessing(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     task.model.eval()
@@ -230,6 +239,7 @@ def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Pa
     [
         *({}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}),
         {"card": {"license": "mit"}},
+        {"metrics": {"tensorboard": True}, "profile": {"steps": 1}, "watchdog": {"hang_minutes": 1}},
     ],
 )
 def test_a_used_folder_is_gone_on_from(

@@ -13,6 +13,7 @@ TREE = {
     "CapacityError": ("capacity", 4),
     "ConflictError": ("conflict", 1),
     "DataError": ("data", 2),
+    "HangError": ("hang", 76),
     "Interrupted": ("interrupted", 130),
     "JobFailed": ("job-failed", 1),
     "NotFoundError": ("not-found", 5),

@@ -61,6 +61,9 @@ def test_the_name_is_the_slug_and_eight_digits() -> None:
         "compute.price_per_hour=3.5",
         "compute.device=cpu",
         "train.seed=42",
+        "metrics.tensorboard=true",
+        "profile.steps=3",
+        "watchdog.hang_minutes=null",
     ],
 )
 def test_the_hash_does_not_see(same: str) -> None:

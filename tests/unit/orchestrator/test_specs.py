@@ -180,6 +180,16 @@ def test_a_variable_that_is_not_yaml_is_a_problem() -> None:
     assert [problem.split()[0] for problem in problems] == ["ORCHESTRATOR_NAME", "ORCHESTRATOR_TRAIN__STEPS"]
 
 
+def test_steps_to_profile_must_be_steps_of_the_run() -> None:
+    sets = ["train.steps=12", "profile.steps=2"]
+    assert resolve_spec("pretrain", sets=[*sets, "profile.start=11"], environ=NO_GPU).spec.profile.first == 11
+    assert resolve_spec("pretrain", sets=["profile.start=null", "train.steps=1"], environ=NO_GPU).warnings == ()
+    (problem,) = problems_of(sets=[*sets, "profile.start=12"])
+    assert problem == "profile: steps 12 to 13 are asked for, train.steps is 12"
+    (problem,) = problems_of(sets=["train.steps=12", "profile.steps=10"])
+    assert problem == "profile: steps 4 to 13 are asked for, train.steps is 12"
+
+
 @pytest.mark.parametrize(
     ("sets", "ignored"),
     [
@@ -187,6 +197,7 @@ def test_a_variable_that_is_not_yaml_is_a_problem() -> None:
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
         (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
+        (["profile.start=3"], "profile.start"),
     ],
 )
 def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:

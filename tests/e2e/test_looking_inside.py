@@ -1,0 +1,176 @@
+"""Runs that hang: looked into while they do, ended by themselves, and made good by a second attempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+
+HANG = """\"\"\"Found on PYTHONPATH by every Python of the run: the first attempt's rank 1 hangs after step 7.\"\"\"
+import os, sys, time
+from pathlib import Path
+
+marker = Path(__file__).with_name("hung")
+
+def hanging_here(path):
+    path.touch()
+    time.sleep(600)
+
+if os.environ.get("RANK") == "1" and not marker.exists():
+    sys.path.insert(0, os.getcwd())  # the snapshot; python -m adds it too, and later
+    from train_jobs.engine.loop import Loop
+
+    step = Loop._step
+
+    def step_or_hang(self):
+        if self.state.step == 7 and not marker.exists():
+            hanging_here(marker)
+        return step(self)
+
+    Loop._step = step_or_hang
+"""
+
+
+def steps_in_events(folder: Path) -> list[int]:
+    """Steps of the training loss in the one event file of a run."""
+    (path,) = folder.iterdir()
+    content, steps = path.read_bytes(), []
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        event = Event.FromString(content[12 : 12 + length])
+        steps += [event.step for value in event.summary.value if value.tag == "train_loss"]
+        content = content[16 + length :]
+    return steps
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, str, dict[str, Any], dict[str, Any]]:
+    """A run of two ranks, one of which hung once: console, name, stacks while it hung, how it ended."""
+    from tests.conftest import write_corpus
+
+    folder = tmp_path_factory.mktemp("hung")
+    console = Console(home=folder / "home", cwd=folder)
+    (folder / "hook").mkdir()
+    (folder / "hook" / "sitecustomize.py").write_text(HANG)
+    write_spec(
+        folder / "job.yaml",
+        data={"text": [str(write_corpus(folder / "corpus.txt"))]},
+        watchdog={"hang_minutes": 0.2},
+    )
+    started = console(
+        *("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-d", "-o", "json"),
+        *("--profile", "2", "--tensorboard", "--env", f"PYTHONPATH={folder / 'hook'}"),
+    )
+    assert started.code == 0, started.err
+    name = started.json["name"]
+    wait_for(lambda: (folder / "hook" / "hung").exists(), what="the hang")
+    looked = console("debug", name, "-o", "json")
+    assert looked.code == 0, looked.err
+    done = console("wait", name, "--timeout", "3m", "-o", "json")
+    assert done.code == 0, done.err
+    assert not processes_of(console.folder(name))
+    return console, name, looked.json, done.json
+
+
+Hung = tuple[Console, str, dict[str, Any], dict[str, Any]]
+
+
+def test_a_live_run_tells_where_its_ranks_stand(hung: Hung) -> None:
+    _, name, looked, _ = hung
+    assert looked["run"] == f"local://{name}"
+    assert list(looked["stacks"]) == ["0", "1"]
+    assert " in hanging_here\n" in looked["stacks"]["1"]
+    assert " in all_reduce\n" in looked["stacks"]["0"]
+    assert "most recent call first" in looked["stacks"]["0"]
+
+
+def test_a_rank_that_hangs_ends_the_attempt_with_76_and_the_next_completes(hung: Hung) -> None:
+    console, name, _, status = hung
+    assert (status["state"], status["attempt"], status["step"]) == ("completed", 2, 12)
+    exits = {path.name: path.read_text() for path in (console.folder(name) / "exits" / "attempt-1").iterdir()}
+    assert exits == {"rank-0": "76\n", "rank-1": "76\n"}
+    told = (console.folder(name) / "logs" / "supervisor.log").read_text()
+    assert "attempt 1 failed: error[hang]: rank 1 made no progress for 12 s (last: optimizer of step 7)" in told
+    logs = [(console.folder(name) / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert " in hanging_here\n" in logs[1]
+    assert " in all_reduce\n" in logs[0]
+    assert "resumed at step 4" in logs[0]
+
+
+def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
+    console, name, _, status = hung
+    assert Path(status["trace"]).is_file()
+    assert f"trace       {status['trace']}" in console("status", name).out
+    page = Path(console("report", name, "-o", "json").json["report"]).read_text()
+    assert "<h2>Profile</h2>" in page
+    assert "aten::" in page
+    assert status["trace"] in page
+
+
+def test_event_files_hold_each_step_once(hung: Hung) -> None:
+    console, name, _, status = hung
+    assert steps_in_events(Path(status["tensorboard"])) == [2, 4, 6, 8, 10, 12]
+    assert f"tensorboard --logdir {status['tensorboard']}" in console("status", name).err
+
+
+def test_a_run_that_has_ended_says_where_its_last_hang_is(hung: Hung) -> None:
+    console, name, _, _ = hung
+    refused = console("debug", name)
+    assert refused.code == 1
+    assert refused.out == ""
+    assert refused.err.startswith(f"error[conflict]: run {name} is completed")
+    hang = console.folder(name) / "outputs" / "stacks" / "hang-rank-1.txt"
+    assert str(hang) in refused.err
+    assert " in hanging_here\n" in hang.read_text()
+
+
+def test_looking_again_is_no_new_run_and_what_is_not_heeded_is_said(hung: Hung) -> None:
+    console, name, _, _ = hung
+    again = console(
+        *("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-o", "json"),
+        *("--profile", "5", "--tensorboard", "--env", f"PYTHONPATH={console.cwd / 'hook'}"),
+    )
+    assert again.json["name"] == name
+    (warning,) = [line for line in again.err.splitlines() if line.startswith("warning: ")]
+    assert warning == ("warning: profile.steps=5: no effect on a run that is there already; --new starts another")
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_ends_the_attempt_and_is_not_left_behind(console: Console, corpus: Path) -> None:
+    """It can say nothing and takes half a minute to be given up by the launcher; the other rank speaks for it."""
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 400},
+        checkpoint={"every": 50},
+        validation={"every": 400},
+        watchdog={"hang_minutes": 0.2},
+    )
+    words = ("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-d", "-o", "json")
+    name = console(*words).json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 6, what="step 6")
+    pid = rank_pid(folder, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    asked = wait_for(
+        lambda: (shown := console("debug", name, "--rank", "1").out) and "stopped by a signal" in shown and shown,
+        what="a rank that is stopped",
+    )
+    assert asked == f"rank 1\nprocess {pid} is stopped by a signal (kill -CONT {pid} lets it go on)\n"
+    wait_for(lambda: console("status", name, "-o", "json").json["attempt"] == 2, what="the second attempt")
+    told = (folder / "logs" / "supervisor.log").read_text()
+    assert "attempt 1 failed: error[hang]: rank 0 made no progress for 12 s (last: " in told
+    assert "silent  rank 1: stopped" in told
+    assert not Path(f"/proc/{pid}").exists()
+    done = console("wait", name, "--timeout", "3m", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads((folder / "exits" / "attempt-1" / "rank-0").read_text()) == 76

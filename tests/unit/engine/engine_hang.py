@@ -1,0 +1,62 @@
+"""One process of a job that gets stuck, or seems to: run as a script by test_engine_watchdog.
+
+    python engine_hang.py FOLDER HOW [HOW ...]
+
+Rank 0 trains; of the others each does its HOW in the third step, a process alone does all of them. The limit is two
+seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from engine_toy import ToyTask, make_loop, run
+
+from train_jobs.config import WatchdogConfig
+from train_jobs.engine import distributed, watchdog
+from train_jobs.engine.watchdog import Watchdog
+
+LIMIT = 2.0
+STEP = 2  # batches are counted from 0
+
+
+def stand_still(how: str) -> None:
+    """Does not come back, or not soon."""
+    if how == "sleep":
+        time.sleep(600)
+    elif how == "lock":
+        ctypes.PyDLL(None).sleep(600)  # a C function, called with Python's lock held
+    elif how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "debugger":
+        breakpoint()
+
+
+def main(folder: Path, *ways: str) -> None:
+    """Trains under a watchdog."""
+    watchdog.GRACE_SECONDS = 1.0
+    watchdog.LAST_RESORT_SECONDS = 8.0
+    world = distributed.start("cpu", hang_seconds=LIMIT)
+    mine = list(ways if world.size == 1 else ways[world.rank - 1 : world.rank])
+
+    def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        if "slow" in ways:
+            time.sleep(0.3 * LIMIT)
+        while batch == STEP and mine:
+            stand_still(mine.pop(0))
+        return loss
+
+    loop = make_loop(ToyTask(world, trouble=trouble), folder)
+    with Watchdog(WatchdogConfig(hang_minutes=LIMIT / 60), world, folder):
+        run(loop)
+    print("done")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

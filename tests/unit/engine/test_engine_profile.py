@@ -1,0 +1,196 @@
+"""Profiled steps: what is written of them, which they are, and that they train what they would have trained."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_toy import ALONE, ToyTask, make_loop, run, weights_of
+from torch.autograd import DeviceType
+
+from train_jobs.config import ProfileConfig
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.profile import OPERATIONS, TRACE, Clock, StepProfiler, operations
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def profiled(folder: Path, config: ProfileConfig, *, said: list[str] | None = None, **changes: Any) -> Loop:
+    """A loop that was run, with a profiler that writes to `folder`/profile."""
+    loop = make_loop(ToyTask(dropout=0.3), folder, **changes)
+    loop.profiler = StepProfiler(config, loop.world, folder / "profile", say=[].append if said is None else said.append)
+    run(loop)
+    return loop
+
+
+def table_in(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "profile" / OPERATIONS).read_text())
+    return document
+
+
+def names_in(folder: Path) -> list[str]:
+    """What the trace holds, in order of time."""
+    trace = json.loads(gzip.decompress((folder / "profile" / TRACE).read_bytes()))
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    return [event["name"] for event in sorted(events, key=lambda event: event["ts"])]
+
+
+def test_trace_and_table_tell_where_the_steps_went(tmp_path: Path) -> None:
+    said: list[str] = []
+    profiled(tmp_path, ProfileConfig(steps=2), said=said)
+    assert {path.name for path in (tmp_path / "profile").iterdir()} == {TRACE, OPERATIONS}
+    assert said == [f"profiled steps 4 to 5: {tmp_path / 'profile' / TRACE}"]
+    names = names_in(tmp_path)
+    stages = ["data", "agreement", *["forward", "backward"] * 3, "reduction", "optimizer"]
+    ours = [name for name in names if name in {*stages, "validation", "checkpoint"} or name.startswith("step ")]
+    assert ours == ["step 4", *stages, "step 5", *stages]
+    assert names.count("aten::addmm") == 14  # with those of the validation between the steps
+    table = table_in(tmp_path)
+    assert (table["trace"], table["device"], table["steps"]) == (TRACE, "cpu", [4, 5])
+    assert [stage["name"] for stage in table["stages"]] == [*dict.fromkeys(stages), "other"]
+    assert sum(stage["ms"] for stage in table["stages"]) == pytest.approx(table["step_ms"])
+    assert sum(stage["share"] for stage in table["stages"]) == pytest.approx(1)
+    assert all(stage["ms"] > 0 for stage in table["stages"])
+    found = {row["name"]: row for row in table["operations"]}
+    assert not found.keys() & {*stages, "step 4"}
+    assert found["aten::addmm"]["calls"] == 2 * 3 * 2  # steps, micro batches, layers; not those of the validation
+    assert found["aten::addmm"]["self_cpu_ms"] > 0
+
+
+def test_the_weights_are_those_of_a_run_that_nobody_looked_at(tmp_path: Path) -> None:
+    alone = make_loop(ToyTask(dropout=0.3), tmp_path / "alone")
+    run(alone)
+    watched = profiled(tmp_path / "watched", ProfileConfig(steps=3, start=2))
+    torch.testing.assert_close(weights_of(watched), weights_of(alone), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "steps"),
+    [
+        (ProfileConfig(steps=1), [4, 4]),
+        (ProfileConfig(steps=2, start=1), [1, 2]),
+        (ProfileConfig(steps=1, start=6), [6, 6]),
+        (ProfileConfig(steps=5, start=4), [4, 6]),  # as many as there are
+    ],
+)
+def test_which_steps_are_profiled(tmp_path: Path, config: ProfileConfig, steps: list[int]) -> None:
+    profiled(tmp_path, config)
+    assert table_in(tmp_path)["steps"] == steps
+
+
+def resumed(folder: Path, config: ProfileConfig) -> None:
+    """Goes on from step 4 to step 10."""
+    run(make_loop(ToyTask(), folder, steps=4))
+    loop = make_loop(ToyTask(), folder, steps=10)
+    checkpoint = loop.checkpoints.newest()
+    assert checkpoint is not None
+    loop.restore(checkpoint)
+    loop.profiler = StepProfiler(config, loop.world, folder / "profile")
+    run(loop)
+
+
+def test_a_resumed_run_warms_up_again(tmp_path: Path) -> None:
+    resumed(tmp_path, ProfileConfig(steps=2))
+    assert table_in(tmp_path)["steps"] == [8, 9]
+
+
+def test_steps_that_are_behind_it_are_not_profiled(tmp_path: Path) -> None:
+    resumed(tmp_path / "part", ProfileConfig(steps=4, start=3))
+    assert table_in(tmp_path / "part")["steps"] == [5, 6]
+    resumed(tmp_path / "none", ProfileConfig(steps=2, start=3))
+    assert not (tmp_path / "none" / "profile").exists()
+
+
+@pytest.mark.parametrize(("steps", "folder"), [(0, "profile"), (2, None)])
+def test_where_it_is_off_there_is_nothing(tmp_path: Path, steps: int, folder: str | None) -> None:
+    loop = make_loop(ToyTask(), tmp_path)
+    loop.profiler = StepProfiler(ProfileConfig(steps=steps), loop.world, tmp_path / folder if folder else None)
+    run(loop)
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_disk_that_refuses_the_trace_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profile").write_text("in the way")
+    said: list[str] = []
+    loop = profiled(tmp_path, ProfileConfig(steps=2), said=said)
+    assert loop.state.step == 6
+    assert said == []
+    assert capsys.readouterr().err.startswith("warning: the profile could not be written: ")
+
+
+def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path) -> None:
+    stop = StopRequest()
+
+    def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        stop.asked = batch == 3
+        return loss
+
+    loop = make_loop(ToyTask(trouble=trouble), tmp_path / "stopped", stop=stop)
+    loop.profiler = StepProfiler(ProfileConfig(steps=3, start=4), loop.world, tmp_path / "profile")
+    with pytest.raises(Preempted):
+        run(loop)
+    assert loop.world.activity.observer is None
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
+def event(name: str, cpu: float, device: float, *, on: Any = DeviceType.CPU, ours: bool = False) -> SimpleNamespace:
+    """What torch tells of one call, times in microseconds."""
+    return SimpleNamespace(
+        name=name,
+        self_cpu_time_total=cpu,
+        self_device_time_total=device,
+        device_type=on,
+        is_user_annotation=ours,
+    )
+
+
+EVENTS = [
+    event("small", 1000.0, 5000.0),
+    event("large", 2000.0, 1000.0),
+    event("small", 0.0, 4000.0),
+    event("large", 1000.0, 0.0),
+    event("forward", 50_000.0, 0.0, ours=True),
+    event("kernel", 0.0, 10_000.0, on=DeviceType.CUDA),
+]
+
+
+def test_operations_come_by_the_time_of_the_device() -> None:
+    on_cpu, on_gpu = operations(EVENTS, CPU), operations(EVENTS, CUDA)
+    assert [(row["name"], row["share"]) for row in on_cpu] == [("large", 0.75), ("small", 0.25)]
+    assert [(row["name"], row["share"]) for row in on_gpu] == [("small", 0.9), ("large", 0.1)]
+    assert on_cpu[0] == {"name": "large", "calls": 2, "self_cpu_ms": 3.0, "self_device_ms": 1.0, "share": 0.75}
+
+
+def test_only_the_top_operations_are_kept_with_their_share_of_all() -> None:
+    rows = operations([event(str(number), float(number), 0.0) for number in range(1, 41)], CPU)
+    assert [row["name"] for row in rows] == [str(number) for number in range(40, 10, -1)]
+    assert rows[0]["share"] == pytest.approx(40 / (40 * 41 / 2))
+    assert operations([], CPU) == []
+    assert operations([event("free", 0.0, 0.0)], CPU)[0]["share"] == 0
+
+
+def test_times_are_means_over_the_steps() -> None:
+    clock = Clock()
+    for number, seconds in ((7, 0.5), (8, 1.5)):
+        clock.stage("forward", seconds / 4)
+        clock.stage("forward", seconds / 4)
+        clock.step(number, seconds)
+    assert clock.as_dict() == {
+        "steps": [7, 8],
+        "step_ms": 1000.0,
+        "stages": [{"name": "forward", "ms": 500.0, "share": 0.5}, {"name": "other", "ms": 500.0, "share": 0.5}],
+    }
+
+
+def test_nobody_looks_on_unless_a_step_is_profiled(tmp_path: Path) -> None:
+    seen: list[bool] = []
+    task = ToyTask(trouble=lambda batch, loss: seen.append(task.world.activity.observer is not None) or loss)
+    loop = make_loop(task, tmp_path, micro_batch_size=6)
+    loop.profiler = StepProfiler(ProfileConfig(steps=2, start=2), ALONE, tmp_path / "profile", say=lambda text: None)
+    run(loop)
+    assert seen == [False, True, True, False, False, False]

@@ -1,0 +1,239 @@
+"""Processes that get stuck in real ways, and some that only seem to; all of them run at once, for they mostly wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_hang import LIMIT
+from engine_toy import ALONE
+
+from train_jobs.config import WatchdogConfig
+from train_jobs.engine import distributed
+from train_jobs.engine.activity import Activity
+from train_jobs.engine.distributed import World
+from train_jobs.engine.watchdog import Watchdog
+
+REPOSITORY = Path(__file__).parents[3]
+PATIENCE = 120  # seconds, on a machine that is busy with other things
+SCENES = {  # number of processes, and what happens to them
+    "lock": (1, ["lock"]),
+    "innocent": (1, ["stop", "debugger", "slow"]),
+    "peers": (3, ["sleep", "stop"]),
+}
+
+
+@dataclass
+class Scene:
+    """A job, and what became of it."""
+
+    folder: Path
+    processes: list[subprocess.Popen[str]]
+
+    def codes(self) -> list[int]:
+        return [process.returncode for process in self.processes]
+
+    def log(self, rank: int = 0) -> str:
+        """All that a rank said."""
+        return (self.folder / f"log-{rank}").read_text()
+
+    def word(self, rank: int = 0) -> dict[str, Any]:
+        """What a rank left in the output folder."""
+        document: dict[str, Any] = json.loads((self.folder / f"error-{rank}.json").read_text())
+        return document
+
+
+def begin(folder: Path, size: int, ways: list[str]) -> Scene:
+    folder.mkdir()
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("ORCHESTRATOR_")},
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, str(Path(__file__).with_name("engine_hang.py")), str(folder), *ways]
+    processes = []
+    for rank in range(size):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        with (folder / f"log-{rank}").open("w") as log:
+            processes.append(
+                subprocess.Popen(
+                    command, env={**common, **own}, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
+                )
+            )
+    return Scene(folder, processes)
+
+
+def end(scene: Scene) -> None:
+    for process in scene.processes:
+        process.kill()
+        process.communicate()
+
+
+def state_of(process: subprocess.Popen[str]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit, what
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """All scenes, played to their ends."""
+    root = tmp_path_factory.mktemp("scenes")
+    with ExitStack() as cleaning:
+        found = {}
+        for name, (size, ways) in SCENES.items():
+            found[name] = begin(root / name, size, ways)
+            cleaning.callback(end, found[name])
+        (innocent,) = found["innocent"].processes
+        wait_until(lambda: state_of(innocent) == "T", "it stops")
+        time.sleep(2 * LIMIT)
+        innocent.send_signal(signal.SIGCONT)
+        wait_until(lambda: "(Pdb)" in found["innocent"].log(), "a prompt")
+        time.sleep(2 * LIMIT)
+        innocent.communicate("c\n", PATIENCE)
+        *guilty, silent = found["peers"].processes
+        for process in (*guilty, *found["lock"].processes):
+            process.wait(PATIENCE)
+        assert state_of(silent) == "T"
+        silent.kill()
+        silent.wait(PATIENCE)
+        yield found
+
+
+def test_a_rank_that_does_not_come_back_tells_where_it_is_and_ends_with_76(scenes: dict[str, Scene]) -> None:
+    scene = scenes["peers"]
+    assert scene.codes()[1] == 76
+    error = scene.word(1)["error"]
+    assert error["kind"] == "hang"
+    assert error["message"] == "rank 1 made no progress for 2 s (last: forward of step 3)"
+    assert error["facts"] == {"stacks": str(scene.folder / "stacks" / "hang-rank-1.txt")}
+    log = scene.log(1)
+    assert log.index(" in stand_still\n") < log.index(" in trouble\n") < log.index("error[hang]: rank 1")
+    assert log.endswith(scene.word(1)["text"] + "\n")
+    left = Path(error["facts"]["stacks"]).read_text()
+    assert " in stand_still\n" in left
+    assert "error[hang]: rank 1 made no progress" in left
+
+
+def test_a_rank_that_waits_names_the_one_that_is_stuck_and_the_one_that_says_nothing(scenes: dict[str, Scene]) -> None:
+    scene = scenes["peers"]
+    assert scene.codes() == [76, 76, -signal.SIGKILL]
+    error = scene.word(0)["error"]
+    assert error["message"] == "rank 0 made no progress for 2 s (last: reduction of step 3)"
+    assert error["facts"] == {
+        "waits": "for other ranks",
+        "stuck": "rank 1 made no progress for 2 s (last: forward of step 3)",
+        "silent": "rank 2: stopped, out of reach, or holding Python's lock",
+        "stacks": str(scene.folder / "stacks" / "hang-rank-0.txt"),
+    }
+    assert scene.log(0).endswith(scene.word(0)["text"] + "\n")
+    assert " in all_reduce\n" in scene.log(0)
+    assert not (scene.folder / "stacks" / "hang-rank-2.txt").exists()
+
+
+def test_the_cause_is_told_before_its_consequences(scenes: dict[str, Scene]) -> None:
+    """A launcher and its log know the job by the rank that ends first."""
+    written = [(scenes["peers"].folder / f"error-{rank}.json").stat().st_mtime_ns for rank in (0, 1)]
+    assert written[1] < written[0]
+
+
+def test_a_process_that_holds_pythons_lock_is_ended_all_the_same(scenes: dict[str, Scene]) -> None:
+    scene = scenes["lock"]
+    assert scene.codes() == [1]
+    assert "Timeout (0:00:10)!" in scene.log()
+    assert " in stand_still\n" in scene.log()
+
+
+def test_who_was_stopped_or_debugged_or_is_slow_is_not_guilty(scenes: dict[str, Scene]) -> None:
+    """Stopped from outside, at the prompt of a debugger, and in many short steps: each for longer than the limit."""
+    scene = scenes["innocent"]
+    assert scene.codes() == [0], scene.log()
+    assert "error" not in scene.log()
+    assert scene.log().endswith("done\n")
+
+
+def watchers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "watchdog"]
+
+
+def test_it_watches_no_longer_than_it_should(tmp_path: Path) -> None:
+    watchdog = Watchdog(WatchdogConfig(), ALONE, tmp_path)
+    for _ in range(2):
+        assert watchers() == []
+        with watchdog:
+            assert watchers() == ["watchdog"]
+    with pytest.raises(ValueError, match="out"), watchdog:
+        raise ValueError("out")
+    assert watchers() == []
+
+
+def test_it_can_be_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Watchdog(WatchdogConfig(hang_minutes=None), ALONE, tmp_path):
+        assert watchers() == []
+    monkeypatch.setenv("ORCHESTRATOR_DEBUG", "1")
+    with Watchdog(WatchdogConfig(), ALONE, tmp_path):
+        assert watchers() == []
+
+
+def test_begin_and_end_of_a_stage_and_of_waiting_are_progress() -> None:
+    activity = Activity()
+    seen = [activity.beats]
+    with activity.doing("forward", step=3):
+        seen.append(activity.beats)
+        with activity.waiting():
+            seen.append(activity.beats)
+            assert (str(activity.stage), activity.stage.waits) == ("forward of step 3", True)
+        seen.append(activity.beats)
+        assert not activity.stage.waits
+        activity.beat()
+        seen.append(activity.beats)
+    seen.append(activity.beats)
+    assert str(activity.stage) == "forward of step 3"  # the last thing that it did
+    assert seen == sorted(set(seen))
+
+
+def test_collectives_give_up_later_than_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they end the process without a word of who is stuck: after 10 minutes, on GPUs."""
+    for variable in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: asked.append(timeout))
+    for seconds in (None, 60.0, 7200.0):
+        distributed.start("cpu", hang_seconds=seconds)
+    assert asked[0] is None
+    assert asked[1].total_seconds() == 1800
+    assert asked[2].total_seconds() > 7200 + 60
+
+
+def test_a_rank_alone_waits_for_nobody() -> None:
+    world = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
+    before = world.activity.beats
+    world.sum_(torch.ones(1))
+    world.barrier()
+    assert world.activity.beats == before

@@ -1,0 +1,153 @@
+"""Event files read back as TensorBoard reads them: records of the TFRecord format, each an Event."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
+
+from tests.conftest import tmpfs
+from train_jobs.config import SpecError
+from train_jobs.engine.metrics import MetricsLog
+from train_jobs.tensorboard import TensorBoard, TensorBoardThread, require_tensorboard
+
+
+def events_in(folder: Path) -> list[Event]:
+    """Events of the one event file: length, its checksum, data, its checksum; for each record."""
+    (path,) = folder.iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    content, found = path.read_bytes(), []
+    while content:
+        length, check = struct.unpack("<QI", content[:12])
+        assert masked_crc32c(content[:8]) == check
+        data, content = content[12 : 12 + length], content[12 + length :]
+        assert masked_crc32c(data) == struct.unpack("<I", content[:4])[0]
+        content = content[4:]
+        found.append(Event.FromString(data))
+    assert found.pop(0).file_version == "brain.Event:2"
+    return found
+
+
+def values_of(event: Event) -> dict[str, float]:
+    return {value.tag: value.simple_value for value in event.summary.value}
+
+
+def steps_in(folder: Path, tag: str = "train_loss") -> list[int]:
+    return [event.step for event in events_in(folder) for value in event.summary.value if value.tag == tag]
+
+
+def write(path: Path, *steps: int, from_step: int = 0) -> None:
+    """Reports `steps` as a run that resumes at `from_step` does."""
+    log = MetricsLog(path)
+    log.open(from_step=from_step)
+    for step in steps:
+        log.report(step, {"train_loss": step / 8, "learning_rate": 0.5})
+    log.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tensorboard"
+
+
+def test_every_value_is_there_once_with_step_and_time(path: Path, folder: Path) -> None:
+    write(path, 2, 4)
+    board = TensorBoard(path, folder)
+    assert board.catch_up() == 4
+    assert board.catch_up() == 0
+    write(path, 6, from_step=4)
+    assert board.catch_up() == 2
+    first, *_ = found = events_in(folder)
+    assert [event.step for event in found] == [2, 4, 6]
+    assert {value.tag: value.simple_value for value in first.summary.value} == {
+        "train_loss": 0.25,
+        "learning_rate": 0.5,
+    }
+    assert first.wall_time == json.loads(path.read_text().splitlines()[0])["time"]
+
+
+def test_steps_that_a_resumed_run_makes_again_are_there_once(path: Path, folder: Path) -> None:
+    write(path, 2, 4, 6)
+    for _ in range(2):
+        TensorBoard(path, folder).catch_up()
+        assert steps_in(folder) == [2, 4, 6]
+    write(path, 4, 6, 8, from_step=2)
+    TensorBoard(path, folder).catch_up()
+    assert steps_in(folder) == [2, 4, 6, 8]
+
+
+def test_values_that_are_not_numbers_pass(path: Path, folder: Path) -> None:
+    log = MetricsLog(path)
+    log.open(from_step=0)
+    log.report(1, {"train_loss": math.nan, "gradient_norm": math.inf})
+    log.close()
+    board = TensorBoard(path, folder)
+    assert board.catch_up() == 2
+    (event,) = events_in(folder)
+    values = values_of(event)
+    assert math.isnan(values["train_loss"])
+    assert values["gradient_norm"] == math.inf
+
+
+def test_the_thread_copies_while_the_job_runs_and_the_rest_at_its_end(path: Path, folder: Path) -> None:
+    write(path, 2)
+    thread = TensorBoardThread(path, folder, on=True, every_seconds=0.02)
+    thread.start()
+    limit = time.monotonic() + 30
+    while not folder.is_dir() or not list(folder.iterdir()) or steps_in(folder) != [2]:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    write(path, 4, from_step=2)
+    thread.stop()
+    assert steps_in(folder) == [2, 4]
+
+
+def test_nothing_is_written_that_was_not_asked_for(path: Path, folder: Path) -> None:
+    write(path, 2)
+    thread = TensorBoardThread(path, folder, on=False, every_seconds=0.01)
+    thread.start()
+    thread.stop()
+    assert not folder.exists()
+
+
+def test_a_disk_that_is_full_is_warned_of_once_and_made_good(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(path, *range(1, 400))
+    with tmpfs(tmp_path / "disk", "64k") as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(60 << 10))
+        thread = TensorBoardThread(path, disk / "tensorboard", on=True, every_seconds=0.02)
+        thread.start()
+        shown, limit = "", time.monotonic() + 30
+        while "warning" not in shown:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+            shown += capsys.readouterr().err
+        time.sleep(0.2)  # many more rounds fail
+        ballast.unlink()
+        thread.stop()
+        shown += capsys.readouterr().err
+        assert shown.count("warning: the event file cannot be written") == 1
+        assert steps_in(disk / "tensorboard") == list(range(1, 400))
+
+
+def test_a_job_that_could_not_write_event_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_tensorboard()
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(SpecError, match="tensorboardX is not installed") as caught:
+        require_tensorboard()
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith("pip install tensorboardX")

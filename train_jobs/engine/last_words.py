@@ -1,0 +1,35 @@
+"""error-RANK.json: why a process of the job ended, left in the output folder for whoever watches the job."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config import UserError
+from train_jobs.engine.storage import write_json
+
+
+def leave(problem: UserError, output: Path, rank: int) -> None:
+    """Writes `problem` as JSON and as text; not where the disk refuses, which may be the problem."""
+    with suppress(OSError):
+        write_json(_path(output, rank), {**problem.as_json(), "text": str(problem)})
+
+
+def forget(output: Path, rank: int) -> None:
+    """Removes what an earlier start of this process left."""
+    _path(output, rank).unlink(missing_ok=True)
+
+
+def read(output: Path, ranks: range) -> dict[int, dict[str, Any]]:
+    """The errors that were left, by rank: {kind, message, facts, fix}."""
+    found = {}
+    for rank in ranks:
+        with suppress(OSError, ValueError, KeyError):  # none; or, on a mounted blob store, not all of it
+            found[rank] = json.loads(_path(output, rank).read_text())["error"]
+    return found
+
+
+def _path(output: Path, rank: int) -> Path:
+    return output / f"error-{rank}.json"
