@@ -96,10 +96,10 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints a log."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.follow import follow_log, leaving_alone
-    from orchestrator.client import Orchestrator
 
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     with leaving_alone(run):
         follow_log(run, sys.stdout, rank=arguments.rank, follow=arguments.follow)
     return 0
