@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import completers
@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
 
 STYLES = ("text", "json", "yaml")
-STATES = ("queued", "starting", "running", "completed", "failed", "cancelled", "preempted")
+ENDED = ("completed", "failed", "cancelled", "preempted")
+STATES = ("queued", "starting", "running", *ENDED)
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions, and leaves examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
 
 
 def add_verb(
@@ -24,7 +32,7 @@ def add_verb(
         help=summary,
         description=description,
         epilog=f"example:\n  orchestrator {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=run)
     return parser
@@ -37,24 +45,23 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """-b NAME."""
-    argument = parser.add_argument("-b", "--backend", metavar="NAME", help="where the runs are (default: local)")
+    argument = parser.add_argument("-b", "--backend", metavar="NAME", help="look for runs on this backend only")
     completers.attach(argument, completers.backends)
 
 
-def add_run(parser: argparse.ArgumentParser, *, many: bool | int = False, optional: bool = False) -> None:
-    """RUN, or with `many` one or more of them, or so many; and -b for those that are not handles."""
-    count = many if type(many) is int else "*" if optional else "+" if many else None
+def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None) -> None:
+    """RUN, or as many of them as argparse's `nargs` says; and -b, for those that are not handles."""
     argument = parser.add_argument("name", metavar="RUN", nargs=count, help="handle, name, its beginning, or @last")
     completers.attach(argument, completers.runs)
     add_backend(parser)
 
 
-def add_states(parser: argparse.ArgumentParser, *flags: str) -> None:
+def add_states(parser: argparse.ArgumentParser, *flags: str, choices: Sequence[str] = STATES) -> None:
     """--state STATE, repeated."""
-    argument = parser.add_argument(
-        *flags, dest="states", action="append", default=[], choices=STATES, metavar="STATE", help=""
+    words = f"only runs in this state; may be repeated: {', '.join(choices)}"
+    parser.add_argument(
+        *flags, dest="states", action="append", default=[], choices=choices, metavar="STATE", help=words
     )
-    argument.help = f"only runs in this state; may be repeated: {', '.join(STATES)}"
 
 
 def positive(text: str) -> int:

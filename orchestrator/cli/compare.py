@@ -26,7 +26,7 @@ def add_verbs(verbs: Any) -> None:
         description="What two runs have not in common: spec, compute, packages, text, code; and the results of both.",
         example="diff @last pretrain-tiny-4e919d08 --code",
     )
-    add_run(diff, many=2)
+    add_run(diff, count=2)
     diff.add_argument("--code", action="store_true", help="also the changed lines of the code")
     add_output(diff)
     cost = add_verb(
@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
         description="Machine hours of all attempts of runs, their price, and what of it was done twice.",
         example="cost --all",
     )
-    add_run(cost, optional=True)
+    add_run(cost, count="*")
     cost.add_argument("--all", action="store_true", help="of every run")
     add_output(cost)
 

@@ -20,7 +20,7 @@ SECONDS_BETWEEN = 0.2
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_backend, add_output, add_run, add_states, add_verb, positive
+    from orchestrator.cli.arguments import ENDED, add_backend, add_output, add_run, add_states, add_verb, positive
     from orchestrator.cli.lifecycle import seconds
 
     download = add_verb(
@@ -51,7 +51,7 @@ def add_verbs(verbs: Any) -> None:
     )
     prune.add_argument("--keep-last", type=positive, metavar="N", help="not the newest so many that have ended")
     prune.add_argument("--older-than", type=seconds, metavar="T", help="only what ended longer ago: 12h, 30d")
-    add_states(prune, "--state")
+    add_states(prune, "--state", choices=ENDED)
     prune.add_argument("--stores", action="store_true", help="also token stores of texts that no remaining run is of")
     prune.add_argument("--dry-run", "--dryrun", action="store_true", help="show what would go, delete nothing")
     prune.add_argument("-y", "--yes", action="store_true", help="do not ask")

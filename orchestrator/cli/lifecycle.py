@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
         description="End runs. Each saves a checkpoint first and can be resumed.",
         example="cancel @last",
     )
-    add_run(cancel, many=True)
+    add_run(cancel, count="+")
     cancel.add_argument("--no-wait", action="store_true", help="ask, and do not wait until they have ended")
     add_output(cancel)
     preempt = add_verb(

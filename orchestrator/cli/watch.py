@@ -26,7 +26,7 @@ def watch(run: Run, stream: TextIO, style: str) -> int:
     while True:
         status = run.status()
         if style == "text" and screen:
-            screen.show(status_text(status))
+            screen.show(status_text(status), last=status.state.terminal)
         elif style == "text" and (shown is None or changed(shown, status)):
             print(status_text(status), end="\n\n" if not status.state.terminal else "\n", file=stream, flush=True)
             shown = status
@@ -52,10 +52,10 @@ class Screen:
         self._stream = stream
         self._lines = 0
 
-    def show(self, text: str) -> None:
-        """Draws a block over the last one; what does not fit the terminal is cut, for it could not be drawn over."""
+    def show(self, text: str, *, last: bool = False) -> None:
+        """Draws a block over the one before; what does not fit is cut, for it could not be drawn over, but the last."""
         columns, rows = shutil.get_terminal_size()
-        lines = [line[:columns] for line in text.splitlines()[: rows - 1]]
+        lines = text.splitlines() if last else [line[:columns] for line in text.splitlines()[: rows - 1]]
         back = f"\x1b[{self._lines}A" if self._lines else ""
         self._stream.write(back + "\r\x1b[J" + "\n".join(lines) + "\n")
         self._stream.flush()

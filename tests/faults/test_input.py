@@ -39,35 +39,6 @@ def submit(console: Console, text: Path, **sections: object) -> Finished:
     return console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
 
 
-def test_every_wrong_key_and_value_is_named_with_its_line(console: Console) -> None:
-    (console.cwd / "job.yaml").write_text(
-        "recipe: tinny\n"
-        "train:\n"
-        "  stpes: 10\n"
-        "  global_batch_size: many\n"
-        "model:\n"
-        "  hidden_size: 100\n"
-        "  num_attention_heads: 3\n"
-        "colour: blue\n"
-    )
-    err = refused(console("submit", "pretrain", "-f", "job.yaml", "--set", "optimizer.name=adam"), "spec", 2)
-    assert 'job.yaml:3: train.stpes: unknown key (did you mean "steps"?)' in err
-    assert "job.yaml:4: train.global_batch_size: " in err
-    assert "job.yaml:8: colour: unknown key" in err
-    assert "100 does not divide into 3 attention heads" in err
-    assert "--set: optimizer.name: " in err
-    assert '(did you mean "adamw"?)' in err
-    assert '"tiny"' in err
-    assert not (console.home / "runs").exists()
-
-
-def test_the_same_error_as_json(console: Console) -> None:
-    done = console("validate", "pretrain", "--set", "train.stpes=1", "-o", "json")
-    assert done.code == 2
-    assert done.json["error"]["kind"] == "spec"
-    assert any("train.stpes" in problem for problem in done.json["error"]["problems"])
-
-
 @pytest.mark.parametrize("words", [("-f", "nowhere.yaml"), ("--data", "nowhere.txt")])
 def test_missing_file(console: Console, words: tuple[str, ...]) -> None:
     err = refused(console("submit", "pretrain", *words), "spec", 2)

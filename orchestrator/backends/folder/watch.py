@@ -33,6 +33,7 @@ class RunWatch:
         self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
         self._looked = 0.0
         self._told = False
+        self._posts: list[threading.Thread] = []
         self.begin()
 
     def begin(self) -> None:
@@ -53,11 +54,12 @@ class RunWatch:
         return wrong
 
     def ended(self, ending: Ending) -> None:
-        """Tells how the run ended, and waits until that is told."""
+        """Tells how the run ended, and waits until everything is told."""
         if event := EVENTS.get(ending.state):
             self._read()
-            if thread := self._tell(event, ending.reason):
-                thread.join()
+            self._tell(event, ending.reason)
+        for thread in self._posts:
+            thread.join()
 
     def _read(self) -> str | None:
         path = self._run.metrics
@@ -81,11 +83,11 @@ class RunWatch:
                 return self._loss.add(self._step, float(report["metrics"][LOSS]))
         return None
 
-    def _tell(self, event: Any, reason: str | None) -> threading.Thread | None:
+    def _tell(self, event: Any, reason: str | None) -> None:
         """Posts in the background: a webhook that hangs must not keep the run from being watched."""
         url = os.environ.get(self._notify.variable)
         if event not in self._notify.on or not url:
-            return None
+            return
         document = message(
             run=self._run.name,
             handle=self._handle,
@@ -94,6 +96,14 @@ class RunWatch:
             step=self._step,
             steps=self._steps,
         )
-        thread = threading.Thread(target=post, args=(url, document), name="webhook")
+        earlier = self._posts[-1] if self._posts else None
+        thread = threading.Thread(target=_post_after, args=(earlier, url, document), name="webhook")
+        self._posts.append(thread)
         thread.start()
-        return thread
+
+
+def _post_after(earlier: threading.Thread | None, url: str, document: dict[str, Any]) -> None:
+    """Posts in the order of events."""
+    if earlier is not None:
+        earlier.join()
+    post(url, document)

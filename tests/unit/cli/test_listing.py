@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import render
-from orchestrator.cli.arguments import STATES
+from orchestrator.cli.arguments import ENDED, STATES
 from orchestrator.runs import Attempt, RunState, RunStatus
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
@@ -75,6 +75,7 @@ def test_no_runs_is_no_error(orchestrator: Command) -> None:
 
 def test_the_command_line_knows_every_state() -> None:
     assert tuple(RunState) == STATES
+    assert tuple(state for state in RunState if state.terminal) == ENDED
 
 
 def test_a_table_of_long_names_and_large_numbers_fits_and_keeps_what_tells_runs_apart() -> None:

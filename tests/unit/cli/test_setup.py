@@ -24,8 +24,9 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 @pytest.mark.parametrize("verb", sorted(verbs().keys() - OWN_HELP))
 def test_help_of_a_verb_has_a_description_an_example_and_a_word_for_each_flag(
-    verb: str, capsys: pytest.CaptureFixture[str]
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     parser = verbs()[verb]
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
@@ -33,6 +34,7 @@ def test_help_of_a_verb_has_a_description_an_example_and_a_word_for_each_flag(
     assert f"example:\n  orchestrator {verb}" in text
     assert len(str(parser.description)) > 10
     assert all(action.help for action in parser._actions)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("verb", sorted(verbs().keys() - OWN_HELP))

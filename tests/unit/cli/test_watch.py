@@ -112,6 +112,9 @@ def test_a_block_never_outgrows_the_terminal() -> None:
     stream.text = ""
     screen.show("y")
     assert stream.text == f"\x1b[{rows - 1}A\r\x1b[Jy\n"
+    stream.text = ""
+    screen.show("z" * (columns + 5), last=True)
+    assert stream.text == "\x1b[1A\r\x1b[J" + "z" * (columns + 5) + "\n"
 
 
 def test_ctrl_c_ends_the_watching_and_leaves_the_run_alone(tmp_path: Path) -> None:

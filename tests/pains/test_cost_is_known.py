@@ -1,0 +1,60 @@
+"""Pain 18: what runs cost is unknown, wrong, or not said where one looks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from orchestrator.runs import RunState
+from tests.conftest import Console
+from tests.run_folders import live_run, make_run, report
+
+HOUR = 3600.0
+
+
+def planned(console: Console, *words: str) -> dict[str, Any]:
+    plan: dict[str, Any] = console("plan", "pretrain", *words, "-o", "json").json["plan"]
+    return plan
+
+
+def test_a_price_is_shown_before_and_after(console: Console) -> None:
+    (console.cwd / "orchestrator.yaml").write_text(
+        "compute:\n  nodes: 2\n  price_per_hour: 98.32\ntrain:\n  micro_batch_size: 32\n"
+    )
+    text = console("plan", "pretrain").out
+    assert "  price       2 x $98.32 = $196.64 an hour (compute.price_per_hour)" in text
+    attempts = [
+        {"started": 0.0, "ended": 1.5 * HOUR, "state": "preempted", "step": 600},
+        {"started": 2 * HOUR, "ended": 2.5 * HOUR, "state": "completed", "step": 1000},
+    ]
+    run = make_run(console.home, "one", plan=planned(console), nodes=2, attempts=attempts, started=0.0, ended=9.0)
+    report(run, 500, at=1.25 * HOUR)
+    report(run, 1000, at=2.4 * HOUR)
+    assert "$393.28" in console("list").out
+    assert "  cost       $393.28 for 4 node hours\n" in console("status", "one").out
+    lines = console("cost", "one").out.splitlines()
+    assert "  price          $98.32 a node and hour (orchestrator.yaml:3)" in lines
+    assert "  cost           $393.28" in lines
+    assert "  repeated       100 steps, 0.5 node hours, $49.16" in lines
+
+
+def test_a_run_that_goes_on_costs_what_it_has_taken_until_now(console: Console) -> None:
+    plan = planned(console, "--set", "compute.price_per_hour=36")
+    with live_run(console.home, "one", plan=plan, attempts=[{"started": time.time() - HOUR}]):
+        first = console("status", "one", "-o", "json").json["cost"]
+        second = console("cost", "one", "-o", "json").json["runs"][0]["cost"]
+    assert 36 <= first < second < 37
+
+
+def test_without_a_price_nothing_is_made_up(console: Console) -> None:
+    plan = planned(console)
+    assert plan["compute"]["price_per_hour"] is None
+    make_run(console.home, "one", RunState.FAILED, plan=plan, attempts=[{"started": 0.0, "ended": HOUR}])
+    assert "$" not in console("list").out + console("status", "one").out
+    told = console("cost", "one").out
+    assert "  node hours     1: 1 attempt on 1 node" in told
+    assert "no price (--set compute.price_per_hour=USD, at submission)" in told
+
+
+def test_a_price_does_not_make_it_another_run(console: Console) -> None:
+    assert planned(console)["name"] == planned(console, "--set", "compute.price_per_hour=1")["name"]

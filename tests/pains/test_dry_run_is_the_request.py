@@ -1,0 +1,50 @@
+"""Pain 2: a dry run that is missing, or says something else than what is then done."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.runs import RunState
+from tests.conftest import Console, write_spec
+from tests.run_folders import make_run
+
+
+def test_what_submit_sends_is_what_the_dry_run_showed(console: Console, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2000})
+    words = ("pretrain", "-f", "job.yaml", "--processes", "2", "--env", "FLAVOUR=vanilla", "--max-restarts", "1")
+    shown = console("submit", *words, "--dry-run", "-o", "json").json
+    assert console("plan", *words, "-o", "json").json == shown
+    assert not (console.home / "runs").exists()
+    again = console("submit", *words, "--new", "--dryrun", "-o", "json").json
+    assert again["request"] == shown["request"]  # there is no other run yet
+    name = console("submit", *words, "-d", "-o", "json").json["name"]
+    assert json.loads((console.folder(name) / "request.json").read_text()) == shown["request"]
+    assert json.loads((console.folder(name) / "plan.json").read_text()) == shown["plan"]
+    second = console("submit", *words, "--new", "--dry-run", "-o", "json").json
+    assert second["request"]["name"] == f"{name}-2"
+    assert console("cancel", name, "-o", "json").json[0]["state"] == "cancelled"
+
+
+def test_the_dry_run_is_the_result_and_goes_to_stdout(console: Console) -> None:
+    done = console("submit", "pretrain", "--dry-run")
+    name = console("validate", "pretrain").out.strip().removeprefix("valid: ")
+    assert done.out.splitlines()[0] == name
+    assert f"  name: {name}" in done.out.splitlines()
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("rule", [("--keep-last", "1"), ("--older-than", "1d"), ("--state", "failed")])
+def test_prune_deletes_what_its_dry_run_listed(console: Console, rule: tuple[str, str]) -> None:
+    now = time.time()
+    for age, state in enumerate([RunState.COMPLETED, RunState.FAILED, RunState.COMPLETED, RunState.FAILED]):
+        make_run(console.home, f"run-{age}", state, age=age, ended=now - age * 86400 - 60)
+    shown = console("prune", *rule, "--dry-run", "-o", "json").json
+    assert len(list((console.home / "runs").iterdir())) == 4
+    done = console("prune", *rule, "--yes", "-o", "json").json
+    assert done["deleted"] == shown["runs"] != []
+    left = {path.name for path in (console.home / "runs").iterdir()}
+    assert left == {f"run-{age}" for age in range(4)} - {item["name"] for item in shown["runs"]}

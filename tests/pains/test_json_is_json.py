@@ -1,0 +1,138 @@
+"""Pain 3: JSON with prose in it. Whatever a verb says with `-o json`, stdout is one document."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.cli.main import build_parser
+from orchestrator.runs import RunState
+from tests.conftest import Console, write_spec
+from tests.run_folders import make_run, report
+
+WITHOUT_DOCUMENT = {"completion"}  # prints a script
+SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
+WELL = {
+    "submit": [(*SUBMIT, "--dry-run"), SUBMIT, (*SUBMIT, "-d")],
+    "plan": [("plan", "pretrain", "-f", "job.yaml")],
+    "validate": [("validate", "pretrain", "-f", "job.yaml")],
+    "list": [("list",), ("list", "--state", "running"), ("list", "--limit", "1")],
+    "status": [("status", "done"), ("status", "done", "--watch"), ("status", "broken")],
+    "logs": [("logs", "done"), ("logs", "broken")],
+    "report": [("report", "done", "--to", "report.html")],
+    "attach": [("attach", "done")],
+    "wait": [("wait", "done", "--timeout", "1s")],
+    "cancel": [("cancel", "done", "failed"), ("cancel", "done", "--no-wait")],
+    "preempt": [],  # of a run that goes on: tests/e2e/test_resume.py
+    "resume": [],  # likewise
+    "download": [("download", "done", "plan", "--to", "to")],
+    "prune": [
+        ("prune", "--keep-last", "4", "--dry-run"),
+        ("prune", "--keep-last", "4", "-y"),
+        ("prune", "--keep-last", "9"),
+    ],
+    "diff": [("diff", "done", "failed"), ("diff", "done", "failed", "--code")],
+    "cost": [("cost", "done"), ("cost", "--all")],
+    "init": [("init", "project")],
+    "doctor": [("doctor",)],
+}
+BADLY = {
+    "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
+    "plan": [("plan", "pretrain", "-f", "missing.yaml")],
+    "validate": [("validate", "pretrain", "--data", "missing.txt")],
+    "list": [("list", "--state", "faled"), ("list", "-b", "nowhere")],
+    "status": [("status", "missing")],
+    "logs": [("logs", "missing"), ("logs", "done", "--rank", "7")],
+    "report": [("report", "done", "--to", "missing/report.html")],
+    "attach": [("attach", "missing"), ("attach", "failed")],
+    "wait": [("wait", "missing"), ("wait", "failed")],
+    "cancel": [("cancel", "missing")],
+    "preempt": [("preempt", "done")],
+    "resume": [("resume", "done")],
+    "download": [("download", "done", "nothing")],
+    "prune": [("prune",), ("prune", "--older-than", "soon")],
+    "diff": [("diff", "done"), ("diff", "done", "broken")],
+    "cost": [("cost",), ("cost", "broken")],
+    "init": [("init", "project", "--template", "other")],
+    "doctor": [("doctor", "-b", "nowhere")],
+}
+
+
+def verbs_with_documents() -> set[str]:
+    (action,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    styled = {verb for verb, parser in action.choices.items() if "--output" in parser._option_string_actions}
+    assert set(action.choices) - styled <= WITHOUT_DOCUMENT | {"logs"}
+    return styled
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs that have ended, one of them damaged, and a spec whose run is there already."""
+    folder = tmp_path_factory.mktemp("json")
+    console = Console(home=folder / "home", cwd=folder)
+    write_spec(folder / "job.yaml", data={"text": []})
+    plan = console("plan", "pretrain", "-f", "job.yaml", "-o", "json").json["plan"]
+    attempts: list[dict[str, Any]] = [{"started": 0.0, "ended": 60.0}]
+    for age, (name, state) in enumerate([(plan["name"], "completed"), ("done", "completed"), ("failed", "failed")]):
+        run = make_run(console.home, name, RunState(state), age=age, plan=plan, attempts=attempts, ended=60.0)
+        report(run, 5, train_loss=float("nan"), validation_loss=2.0)
+        run.rank_log(0).write_text("a line\n")
+        run.code.mkdir()
+    (make_run(console.home, "broken", age=9).path / "plan.json").write_text("{")
+    make_run(console.home, "old", age=99)
+    return folder
+
+
+@pytest.fixture
+def shell(home: Path) -> Console:
+    """The same home for every test: nothing here changes it, but for `prune`, which deletes the oldest."""
+    return Console(home=home / "home", cwd=home)
+
+
+def refuse_constants(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
+
+
+def cases(table: dict[str, list[tuple[str, ...]]]) -> list[Any]:
+    return [pytest.param(words, id=" ".join(words)) for rows in table.values() for words in rows]
+
+
+def test_every_verb_with_a_document_has_its_cases() -> None:
+    missing = verbs_with_documents() - {"logs"}
+    assert missing <= WELL.keys()
+    assert missing <= BADLY.keys()
+
+
+@pytest.mark.parametrize("words", cases(WELL))
+def test_what_goes_well_is_one_document(shell: Console, words: tuple[str, ...]) -> None:
+    if words[0] not in verbs_with_documents():
+        pytest.skip(f"{words[0]} prints lines")
+    done = shell(*words, "-o", "json", ORCHESTRATOR_TRIAN__STEPS="1")  # a warning, for those that plan
+    assert "Traceback" not in done.err
+    document = json.loads(done.out, parse_constant=refuse_constants)
+    assert "error" not in document
+    if words[0] in {"submit", "plan", "validate"}:
+        assert "warning: ORCHESTRATOR_TRIAN__STEPS is ignored" in done.err
+
+
+@pytest.mark.parametrize("words", cases(BADLY))
+def test_what_goes_wrong_is_one_document_too(shell: Console, words: tuple[str, ...]) -> None:
+    if words[0] not in verbs_with_documents():
+        pytest.skip(f"{words[0]} prints lines")
+    done = shell(*words, "-o", "json")
+    assert done.code != 0
+    assert "Traceback" not in done.err
+    document = json.loads(done.out)
+    if isinstance(document, dict) and "error" in document:
+        assert document["error"]["kind"] != "bug"
+        assert f"error[{document['error']['kind']}]: " in done.err
+
+
+def test_yaml_is_the_same_document(shell: Console) -> None:
+    for words in (("status", "done"), ("cost", "done"), ("diff", "done", "failed")):
+        assert yaml.safe_load(shell(*words, "-o", "yaml").out) == shell(*words, "-o", "json").json
