@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates.cost import attempt_seconds
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs import RunStatus
 from orchestrator.summary import HIDDEN, is_secret
 from train_jobs.config.base import Config
 from train_jobs.config.files import file_sha256
@@ -137,7 +137,7 @@ def _patch(a: Path, b: Path, name: str) -> str:
 
 
 def _outcome(side: Side) -> dict[str, Any]:
-    """What became of a run: the final figures of a completed one, the newest metrics of any other."""
+    """What became of a run: its newest metrics, and over them the final figures of a completed one."""
     status = side.status
     figures = {key: value for key, value in side.result.items() if key not in NOT_COMPARED}
     lasted = [attempt for attempt in status.attempts if attempt.ended is not None]
@@ -149,8 +149,7 @@ def _outcome(side: Side) -> dict[str, Any]:
         "seconds": round(attempt_seconds(lasted, 0.0), 1) if lasted else None,
         "cost": status.cost,
     }
-    metrics = status.metrics if status.state != RunState.COMPLETED else {**status.metrics, **figures}
-    return {key: value for key, value in {**metrics, **known}.items() if value is not None}
+    return {key: value for key, value in {**status.metrics, **figures, **known}.items() if value is not None}
 
 
 def _results(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:

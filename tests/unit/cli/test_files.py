@@ -122,7 +122,9 @@ def test_prune_tells_of_token_stores_that_nobody_needs(home: Path, orchestrator:
     (store / "shard").write_bytes(b"x" * 2_000_000)
     kept = orchestrator("prune", "--state", "completed", "--dry-run")
     assert "kept: token stores of texts that no run is of then, 2 MB; --stores deletes them" in kept.err
-    assert "1 token store" in orchestrator("prune", "--state", "completed", "--dry-run", "--stores").out
+    shown = orchestrator("prune", "--state", "completed", "--dry-run", "--stores")
+    assert "1 token store" in shown.out
+    assert shown.err == ""
     assert orchestrator("prune", "--state", "completed", "--stores", "-y").code == 0
     assert list((home / "token-stores").iterdir()) == []
 

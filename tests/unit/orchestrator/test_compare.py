@@ -134,11 +134,17 @@ def test_code_is_compared_file_by_file(tmp_path: Path) -> None:
 def test_code_that_is_not_here_is_compared_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, digest in (("a", "c0de"), ("b", "beef")):
         make_run(tmp_path, name, plan=full_plan(snapshot={"digest": digest}))
-    monkeypatch.setattr("orchestrator.backends.local.backend.LocalBackend.folder", lambda self, name: None)
-    code = compare(tmp_path, patch=True).code
-    assert code is not None
-    assert code.digest == {"a": "c0de", "b": "beef"}
-    assert (code.added, code.removed, code.changed, code.patch) == ([], [], [], None)
+    write_code(tmp_path, "a", {"jobs/loop.py": b"one\n"})
+    write_code(tmp_path, "b", {"jobs/loop.py": b"two\n"})
+    for elsewhere in ("a", "b"):
+        here = {"a": tmp_path / "runs/a", "b": tmp_path / "runs/b", elsewhere: None}
+        monkeypatch.setattr(
+            "orchestrator.backends.local.backend.LocalBackend.folder", lambda self, name, here=here: here[name]
+        )
+        code = compare(tmp_path, patch=True).code
+        assert code is not None
+        assert code.digest == {"a": "c0de", "b": "beef"}
+        assert (code.added, code.removed, code.changed, code.patch) == ([], [], [], None)
 
 
 def test_a_damaged_run_is_an_error_and_no_bug(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) ->
     going_on = Attempt(started=1000.0)
     run = make_run(tmp_path, "lost", RunState.RUNNING, plan=PRICED, attempts=[going_on])
     report(run, 5, at=1600.0)
+    earlier = make_run(tmp_path, "earlier", RunState.RUNNING, plan=PRICED, attempts=[going_on])
+    report(earlier, 5, at=900.0)  # by the attempt before
     silent = make_run(tmp_path, "silent", RunState.RUNNING, plan=PRICED, attempts=[going_on])
     backend = LocalBackend(tmp_path)
     lost = backend.describe("lost")
@@ -116,6 +118,7 @@ def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) ->
     assert lost.attempts[0].state == RunState.FAILED
     assert lost.node_hours == pytest.approx(1 / 6)
     assert backend.describe("silent").node_hours == 0
+    assert backend.describe("earlier").attempts[0].ended == 1000.0
     assert silent.read_state().attempts == [going_on]  # state.json is the supervisor's
 
 

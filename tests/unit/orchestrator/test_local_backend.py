@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS, RunFolder
+from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
@@ -187,10 +188,13 @@ def test_the_end_is_expected_by_the_speed_of_the_last_report(tmp_path: Path) -> 
         report(run, 60, at=500.0, sequences_per_second=16.0)
         report(run, 60, at=501.0, validation_loss=2.0)
         assert backend.describe("one").eta == 501.0 + 40 * 8 / 16
-        report(run, 100, at=600.0, sequences_per_second=16.0)
-        assert backend.describe("one").eta is None
     assert backend.describe("one").state == RunState.FAILED
     assert backend.describe("one").eta is None
+    report(run, 100, at=600.0, sequences_per_second=16.0)
+    with (run.path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert backend.describe("one").state == RunState.RUNNING
+        assert backend.describe("one").eta is None
 
 
 def test_a_metric_whose_newest_value_is_no_number_is_left_out(tmp_path: Path) -> None:
@@ -209,7 +213,7 @@ def test_a_damaged_line_does_not_hide_the_others(tmp_path: Path) -> None:
     assert last_report(run.metrics) == {"step": 20, "time": 1.0, "metrics": {"train_loss": 3.0, "other": 1.0}}
 
 
-def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path) -> None:
+def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "one")
     make_run(tmp_path, "two", age=10)
     backend = LocalBackend(tmp_path)
@@ -220,13 +224,21 @@ def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path) ->
     with pytest.raises(NotFoundError):
         backend.describe("two")
 
+    def deleted(run: RunFolder) -> LocalState:
+        shutil.rmtree(run.path)
+        raise FileNotFoundError(run.path)
+
+    monkeypatch.setattr(RunFolder, "read_state", deleted)
+    with pytest.raises(NotFoundError, match="no run one"):
+        backend.describe("one")
+
 
 def test_runs_of_some_states_and_only_as_many_as_asked_for(tmp_path: Path) -> None:
     for age, (name, state) in enumerate(
         [("a", RunState.FAILED), ("b", RunState.COMPLETED), ("c", RunState.FAILED), ("d", RunState.CANCELLED)]
     ):
         make_run(tmp_path, name, state, age=age)
-    (tmp_path / "runs" / ".draft.1").mkdir()
+    make_run(tmp_path, ".draft.1")
     (tmp_path / "runs" / "no-request").mkdir()
     (tmp_path / "runs" / "a-file").touch()
     orchestrator = Orchestrator(home=tmp_path, environ={})
