@@ -46,16 +46,15 @@ def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineag
 
 def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]:
     """Hash of a link -> folder of its model: where a run here took it from, else where the run that made it put it."""
-    found = {lineage.head.hash: run.model}
-    for link in reversed(lineage.links):  # children before parents
-        maker = _run_of(link, run, handle) if link is not lineage.head else run
+    found: dict[str, Path] = {}
+    for link in lineage.links:  # parents before children, who know better
+        maker = run if link is lineage.head else _run_of(link, run, handle)
         if maker is None:
             continue
-        found.setdefault(link.hash, maker.model)
+        found[link.hash] = maker.model
         initial = maker.read_json("config.json").get("initial_model")
-        for parent in lineage.parents(link):
-            if initial is not None and parent.kind != "data":
-                found.setdefault(parent.hash, Path(initial))
+        if initial is not None and Path(initial).is_dir():
+            found |= {parent.hash: Path(initial) for parent in lineage.parents(link) if parent.kind != "data"}
     return found
 
 

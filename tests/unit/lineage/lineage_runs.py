@@ -21,7 +21,7 @@ TAGS = {
 
 def attempt(**changes: Any) -> Attempt:
     """The first start, on one process."""
-    known = {"started": "2026-11-21T10:00:00+00:00", "step": 0, "processes": 1, "nodes": 1, "threads": 2}
+    known = {"started": "2026-11-21T10:00:00+00:00", "step": 0, "processes": 1, "nodes": 1, "threads": 7}
     return Attempt.model_validate({**known, "device": "cpu", "hardware": "A CPU", "precision": "fp32", **changes})
 
 

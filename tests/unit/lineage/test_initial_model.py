@@ -94,6 +94,8 @@ def test_all_that_a_folder_lacks_is_named_at_once(tmp_path: Path) -> None:
         ({"do_lower_case": False, "strip_accents": False}, True),
         ({"do_lower_case": True, "strip_accents": False}, False),
         ({"do_lower_case": False, "strip_accents": True}, False),
+        ({"strip_accents": True}, True),
+        ({"strip_accents": False}, False),
         ({"tokenize_chinese_chars": False}, False),
         ({"tokenize_chinese_chars": True}, True),
     ],

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError, TrainingError
+from train_jobs.config.initial import initial_weights
 from train_jobs.config.lineage import read_lineage
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import StopRequest
@@ -108,6 +109,15 @@ def test_a_process_that_reads_other_weights_stops(tmp_path: Path, capsys: pytest
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
     with pytest.raises(ConflictError, match="rank 3 reads another initial model than rank 0"):
         started(bert(tmp_path / "bert"), tmp_path, peer)
+    assert capsys.readouterr().out == ""
+
+
+def test_of_all_processes_one_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = bert(tmp_path / "bert", transformers.BertForMaskedLM)
+    peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
+    object.__setattr__(peer, "told", int(str(initial_weights(folder))[:15], 16))
+    _, absent = started(folder, tmp_path, peer)
+    assert absent
     assert capsys.readouterr().out == ""
 
 

@@ -15,7 +15,7 @@ from lineage_runs import METRICS, TAGS
 
 from tests.conftest import write_bert
 from train_jobs.config.base import Config
-from train_jobs.config.lineage import Attempt, DataFacts, Lineage, Link, PretrainFacts
+from train_jobs.config.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
 from train_jobs.config.sources import fingerprint
 from train_jobs.model.card import escaped, model_card, plain
 
@@ -155,8 +155,9 @@ def test_results_are_all_that_was_measured(complete: Complete) -> None:
     assert "| Next-sentence" not in without
 
 
-def test_a_base_model_is_named_in_metadata_and_text(complete: Complete) -> None:
-    base = Link.make("external", "google-bert/bert-base-uncased", Facts())
+@pytest.mark.parametrize("kind", ["external", "pretrain"])
+def test_a_base_model_is_named_in_metadata_and_text(complete: Complete, kind: Kind) -> None:
+    base = Link.make(kind, "google-bert/bert-base-uncased", Facts())
     text = model_card(with_head(complete(), parents=[base], absent=["cls.seq_relationship.weight"]))
     assert ModelCard(text).data.base_model == "google-bert/bert-base-uncased"
     assert "pretrained further from google-bert/bert-base-uncased" in text

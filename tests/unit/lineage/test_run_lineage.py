@@ -263,6 +263,7 @@ def test_the_orchestrators_command_makes_the_same_job(
     sets = [value for flag, value in zip(words[::2], words[1::2], strict=True) if flag == "--set"]
     given = {flag: value for flag, value in zip(words[::2], words[1::2], strict=True) if flag != "--set"}
     assert given.keys() == {"--recipe", "--data", "--processes"}
+    assert not any(value.startswith(("card.", "resume")) for value in sets)  # they shape no result
     flags = {
         "recipe": Flag(given["--recipe"], "--recipe"),
         "data.text": Flag([given["--data"]], "--data"),
@@ -272,7 +273,7 @@ def test_the_orchestrators_command_makes_the_same_job(
     wanted = config_of(notes, **VARIED)
     assert resolved.spec.job_config().model_copy(update={"card": wanted.card}) == wanted
     compute = resolved.compute
-    assert (compute.world_size, compute.device, compute.threads_per_process) == (1, "cpu", 2)
+    assert (compute.world_size, compute.device, compute.threads_per_process) == (1, "cpu", 7)
 
 
 def test_the_plain_command_makes_the_same_job(
@@ -281,7 +282,7 @@ def test_the_plain_command_makes_the_same_job(
     monkeypatch.chdir(notes.parent)
     found = begin(notes, store, tmp_path, **VARIED)
     words = facts_of(found).commands["torchrun"]
-    assert words[:6] == ["OMP_NUM_THREADS=2", "torchrun", "--nproc-per-node", "1", "-m", "train_jobs.pretrain"]
+    assert words[:6] == ["OMP_NUM_THREADS=7", "torchrun", "--nproc-per-node", "1", "-m", "train_jobs.pretrain"]
     assert words[-4:] == ["--device", "cpu", "--output", "output"]
     recipe = words[words.index("--config") + 1]
     sets = [value for flag, value in pairwise(words) if flag == "--set"]

@@ -184,13 +184,19 @@ def test_a_model_that_was_carried_here_counts_and_not_a_run_of_its_name(
     assert checked(tmp_path, "beta-2")[1] == ["verified"] * 4
 
 
-@pytest.mark.parametrize("handle", [None, "azure://somewhere/alpha-1", "local://other"])
-def test_a_run_of_another_place_is_not_looked_for_here(tmp_path: Path, handle: str | None) -> None:
-    run, lineage = make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], run=handle)
+@pytest.mark.parametrize(
+    ("handle", "verdict"),
+    [
+        ("local://alpha-1", "verified"),
+        ("local://other", "absent"),
+        ("azure://somewhere/alpha-1", "absent"),
+        (None, "absent"),
+    ],
+)
+def test_a_run_is_looked_for_where_its_handle_says(tmp_path: Path, handle: str | None, verdict: str) -> None:
+    _, lineage = make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], run=handle)
     make_child(tmp_path, lineage, tmp_path / "gone")
-    assert run.model.is_dir()
-    verdicts = checked(tmp_path, "beta-2")[1]
-    assert verdicts[1] == "absent"
+    assert checked(tmp_path, "beta-2")[1][1] == verdict
 
 
 def test_a_run_that_goes_on_is_open(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from orchestrator.runs import Handle, RunState
 from tests.conftest import write_bert
 from tests.run_folders import make_run, report
 from train_jobs.config import PretrainConfig
+from train_jobs.config.base import Config
+from train_jobs.config.files import file_sha256
+from train_jobs.config.lineage import Lineage, Link
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -145,6 +148,21 @@ def test_what_is_written_at_submission_says_where_the_run_comes_from(
     assert job.data.vocabulary == run.path / "vocab.txt"
     assert job.data.vocabulary.read_bytes() == plan.job.data.vocabulary.read_bytes()
     assert job.initial_model == plan.job.initial_model
+
+
+def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Facts(Config):
+        run: str
+        weights: str
+
+    monkeypatch.chdir(tmp_path)
+    model = made_model(make_run(tmp_path, "alpha-1"))
+    facts = Facts(run="azure://team/alpha-1", weights=file_sha256(model / "model.safetensors"))
+    (model / "lineage.json").write_text(Lineage(links=(Link.make("pretrain", "alpha-1", facts),)).text())
+    plan = plan_from(tmp_path, "alpha-1")
+    backend = LocalBackend(tmp_path)
+    run = backend._make(backend.request(plan, "beta-1"), plan)
+    assert json.loads(run.tags.read_text())["orchestrator.parent"] == "azure://team/alpha-1"
 
 
 def test_logs_of_a_rank_that_there_is_not(tmp_path: Path) -> None:

@@ -75,6 +75,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return document
 
 
+def test_a_model_that_training_started_from_is_named(plan: dict[str, Any]) -> None:
+    assert "Starts from" not in Page(render(_status(), [], plan, RESULT)).text
+    page = Page(render(_status(), [], {**plan, "parent": {"name": HOSTILE, "hash": "0123abcd"}}, RESULT))
+    assert "Starts from" in page.text
+    assert HOSTILE in page.text
+    assert "lineage 0123abcd" in page.text
+
+
 def _status(state: RunState = RunState.COMPLETED, **more: Any) -> RunStatus:
     known = {"name": "demo-12345678", "handle": "local://demo-12345678", "created": STARTED - 5, "run_hash": "12345678"}
     times = {"started": STARTED, "ended": STARTED + 3725} if state.terminal else {"started": STARTED}
