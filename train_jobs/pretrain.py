@@ -125,6 +125,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:
         mirror.start()
+        tensorboard.start()
     result: dict[str, Any] = {}
     try:
         with watchdog:

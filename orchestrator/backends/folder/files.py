@@ -30,6 +30,7 @@ from orchestrator.runs import Attempt, RunState
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE
+from train_jobs.config.processes import boot_id, process_started
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
@@ -244,22 +245,3 @@ def _lock(stream: IO[bytes], name: str) -> None:
         except BlockingIOError:
             time.sleep(0.02)
     raise ConflictError(f"run {name} is being supervised already", fix=f"orchestrator status {name}")
-
-
-def boot_id() -> str | None:
-    """What names this boot of this machine; None where the kernel does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the boot; None if there is none, or only its remains."""
-    try:
-        # the second field, the command's name in brackets, may hold anything; what counts comes behind it
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    state, started = fields[0], fields[19]  # proc(5): fields 3 and 22
-    return None if state in "ZX" else int(started)

@@ -12,13 +12,14 @@ from typing import ClassVar
 
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import Ending
-from orchestrator.backends.folder.files import RunFolder, boot_id, process_started
+from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.times import LogClock
 from orchestrator.backends.folder.tracked import TrackedRun
 from orchestrator.backends.folder.watch import RunWatch
 from orchestrator.errors import UserError
 from orchestrator.runs import Attempt, RunState
+from train_jobs.config.processes import boot_id, process_started
 
 POLL_SECONDS = 0.1
 LONGEST_PAUSE = 60.0  # seconds between two attempts
