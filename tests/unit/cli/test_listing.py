@@ -138,11 +138,3 @@ def test_a_status_tells_cost_and_expected_end(home: Path, orchestrator: Command)
     assert "  eta        1 h 06 min, at " in text  # 50 steps of 8 sequences are left: 4000 s
     assert "  cost       $1.0" in text
     assert "  step       50 of 100" in text
-
-
-def test_every_verb_that_takes_a_run_looks_where_it_is_told(home: Path, orchestrator: Command) -> None:
-    make_run(home, "one")
-    assert orchestrator("status", "one", "-b", "local", "-o", "json").json["name"] == "one"
-    refused = orchestrator("status", "one", "-b", "nowhere")
-    assert refused.code == 2
-    assert "no backend named 'nowhere'" in refused.err

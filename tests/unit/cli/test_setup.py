@@ -12,6 +12,7 @@ from orchestrator.cli.main import build_parser
 from orchestrator.doctor.finding import Finding, fail, ok, warn
 from orchestrator.scaffold import template_files
 from orchestrator.specs import find_project, resolve_spec
+from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 
 OWN_HELP = {"logs"}
@@ -41,6 +42,24 @@ def test_help_of_a_verb_has_a_description_an_example_and_a_word_for_each_flag(
 def test_the_example_of_a_verb_is_one_that_it_takes(verb: str) -> None:
     example = str(verbs()[verb].epilog).removeprefix("example:\n  orchestrator ").split()
     assert build_parser().parse_args(example).verb == verb
+
+
+def verbs_of_runs() -> dict[str, int]:
+    """Verbs that take RUN, and how many of them they need."""
+    names = {verb: action for verb, parser in verbs().items() for action in parser._actions if action.metavar == "RUN"}
+    return {verb: action.nargs if isinstance(action.nargs, int) else 1 for verb, action in names.items()}
+
+
+@pytest.mark.parametrize(("verb", "runs"), sorted(verbs_of_runs().items()))
+def test_a_verb_that_takes_a_run_looks_where_it_is_told(
+    verb: str, runs: int, home: Path, orchestrator: Command
+) -> None:
+    make_run(home, "one")
+    words = (verb, *["one"] * runs)
+    refused = orchestrator(*words, "-b", "nowhere")
+    assert refused.code == 2
+    assert "no backend named 'nowhere'" in refused.err
+    assert "no backend" not in orchestrator(*words, "-b", "local").err
 
 
 def test_a_new_project_is_valid_as_it_is(orchestrator: Command) -> None:
