@@ -86,15 +86,15 @@ def _moment(text: str) -> float:
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints logs."""
     from orchestrator.backends.base import LogQuery
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint
-    from orchestrator.client import Orchestrator
     from orchestrator.errors import UsageError
 
     query = _query(arguments)
     if query.follow and arguments.output != "text":
         raise UsageError(f"-f has no end to put into one {arguments.output} document", fix="leave out -f, or -o")
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     if arguments.output != "text":
         _print_list(run, query, arguments.output)
         return 0

@@ -24,10 +24,10 @@ def add_verbs(verbs: Any) -> None:
 
 def run_debug(arguments: argparse.Namespace) -> int:
     """Prints stacks."""
+    from orchestrator.cli.arguments import attached
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.client import Orchestrator
 
-    run = Orchestrator().attach(arguments.name)
+    run = attached(arguments)
     stacks = run.stacks(rank=arguments.rank)
     if arguments.output != "text":
         print_document(

@@ -24,7 +24,6 @@ from pydantic import ValidationError
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError
-from train_jobs.config.load import dotted
 
 LINEAGE_FILE = "lineage.json"
 Kind = Literal["data", "pretrain", "finetune", "predict", "external"]
@@ -220,6 +219,8 @@ def read_lineage(path: Path) -> Lineage | None:
         return None
     except ValidationError as problem:
         first = problem.errors()[0]
+        from train_jobs.config.load import dotted  # brings yaml; reading a sound lineage does not need it
+
         raise _damaged(path, "is no lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
     except ValueError as problem:
         raise _damaged(path, "is torn", str(problem)) from None

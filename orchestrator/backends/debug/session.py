@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from orchestrator.backends.folder.endings import Ending, ending_of
-from orchestrator.backends.folder.files import RUN_VARIABLE
+from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.supervision import Supervision
 from orchestrator.runs import RunState
@@ -87,6 +87,7 @@ class DebugSession(Supervision):
         os.environ.update(
             {
                 RUN_VARIABLE: str(self.run.path),
+                TAGS_VARIABLE: str(self.run.tags),
                 "ORCHESTRATOR_DEBUG": "1",  # nobody ends a job for standing at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
                 **self.tracked.variables(),

@@ -126,12 +126,13 @@ class Supervision(ABC):
         except UserError as problem:
             print(problem, file=sys.stderr, flush=True)
             ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        last = last_report(self.run.metrics)
         record = {
             "ended": time.time(),
             "state": ending.state,
             "exit_code": ending.exit_code,
             "reason": ending.reason,
-            "step": last_report(self.run.metrics).get("step"),
+            "step": last["step"] if last.get("time", 0.0) >= begun.started else None,
         }
         self.update(attempts=[*earlier, begun.model_copy(update=record)])
         return ending
