@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from tests.run_folders import live_run, make_run
 
 LINE = b"step %07d/9999999  loss 9.1234  lr 1.00e-04  300.5 sequences/s  eta 1:02:03\n"
 LINES = b"".join(LINE % number for number in range(9000))
+ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 4.0  # by which the peaks may differ; cells are of 64 KiB
 SIZES = [
     pytest.param(64 * 1024**2, id="64MB"),
@@ -25,22 +25,21 @@ SIZES = [
 
 
 def start(console: Console, *words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """The command, as a process."""
-    command = [sys.executable, "-m", "orchestrator.cli.main", *words]
-    return subprocess.Popen(command, env=console.environ(), cwd=console.cwd, stdout=stdout)
+    """The command, as a process that leaves its peak."""
+    command = [sys.executable, str(ROOT / "tests" / "peak.py"), str(console.cwd / "peak"), *words]
+    environ = console.environ(PYTHONPATH=str(ROOT))
+    return subprocess.Popen(command, env=environ, cwd=console.cwd, stdout=stdout)
 
 
-def peak(process: subprocess.Popen[bytes]) -> float:
+def peak(console: Console, process: subprocess.Popen[bytes]) -> float:
     """Megabytes that it took at most; waits for its end."""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss / 1024
+    assert process.wait() == 0
+    return float((console.cwd / "peak").read_text())
 
 
 def assert_alike(console: Console, *words: str) -> None:
     """A command takes as much memory for the log of `large` as for that of `small`."""
-    peaks = [peak(start(console, "logs", name, *words)) for name in ("large", "small")]
+    peaks = [peak(console, start(console, "logs", name, *words)) for name in ("large", "small")]
     assert peaks[0] < peaks[1] + MEGABYTES, words
 
 
@@ -101,7 +100,7 @@ def test_memory_does_not_grow_while_a_log_is_followed(console: Console, size: in
                 with run.rank_log(0).open("ab") as stream:
                     stream.write(LINES)
                 printed += len(process.stdout.read(len(LINES)))
-        peaks.append(peak(process))
+        peaks.append(peak(console, process))
         assert process.stdout.read() == b""
         process.stdout.close()
     assert peaks[0] < peaks[1] + MEGABYTES

@@ -89,8 +89,8 @@ class GrowingLog:
             self._position = 0
         marks = marks_beyond(self._path, self._position) if self._timed else ()
         for mark in chain(marks, [Mark(now.st_mtime, now.st_size)]):
-            self._seconds = max(self._seconds, mark.seconds)
-            for lines in self._read(min(mark.offset, now.st_size)):
+            self._seconds = mark.seconds
+            for lines in self._read(mark.offset):
                 yield self._seconds, lines
 
     def _read(self, end: int) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def tail_start(descriptor: int, low: int, high: int, count: int, search: LineSea
         if len(starts) >= count:
             return offset + starts[-count]
         if starts:
-            first = offset + starts[0]
+            first = offset
         count -= len(starts)
     return first
 

@@ -140,7 +140,7 @@ def test_a_beat_waits_for_its_time(home: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_sign_of_life_for_each_time_that_nothing_is_new_unless_progress_stands_there(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with live_run(home, "run", RunState.QUEUED) as run:
         run.rank_log(0).write_text("step 1/100\n")
@@ -161,6 +161,10 @@ def test_a_sign_of_life_for_each_time_that_nothing_is_new_unless_progress_stands
         assert (file.getvalue(), capsys.readouterr().err) == ("step 1/100\n", waiting * 2)
         assert follow.print_logs(replayed, screen, LogQuery(follow=True))
         assert (screen.getvalue(), capsys.readouterr().err) == (f"{REWRITTEN}step 1/100\n", waiting)
+        shared = Terminal()  # what a person sees: each makes way for the other
+        monkeypatch.setattr("sys.stderr", shared)
+        assert follow.print_logs(replayed, shared, LogQuery(follow=True))
+        assert shared.getvalue() == f"{REWRITTEN}{waiting.strip()}{REWRITTEN}{REWRITTEN}step 1/100\n"
 
 
 def test_logs_as_one_document(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,22 +9,23 @@ import pytest
 
 from orchestrator.backends.folder.search import LineSearch
 
-WORDS = ["loss", "nan|error", "error|", "", "NaN loss", "(?i)ERROR|nan", "\u00e4rger"]
-WORDS += ["(?i)kelvin|\u017fun", "(?i)\u00c4RGER"]
+WORDS = ["loss", "nan|error", "error|", "", "NaN loss", "\udcff", "(?i)ERROR|nan", "\u00e4rger"]
+WORDS += ["(?i)kelvin", "(?i)kelvin|\u017fun", "(?i)\u00c4RGER"]
 IN_A_LINE = ["^step", "9$", "^$", "$", "^", "x*", r"step +\d+", r"loss [0-9]+\.[0-9]", "[Ee]rror", r"\bnan\b"]
 IN_A_LINE += ["(?:nan|inf)$", r"(\w)\1", "a.c", "(?i)a.C", "^.{4}$", "^.+$", "9.?$", ".\u00fc", r"\\d", r"\[0", r"\."]
 REACHING_OUT = [r"\Astep", r"9\Z", r"loss\s+nan", r"step[^:]*nan", r"\W\W", r"(?s)step.*nan", "step\n", "[^a-z]$"]
 REACHING_OUT += ["(?!.*nan)^step", "(?<=step )nan", "(?<!x)nan", r"\D+nan", r"\Bnan", "(?m)^nan$", "(?x) n a n"]
 REACHING_OUT += [r"[\s\S]*nan", "a++b", "(?>a+)b", "(?P<n>nan)", "\t", r"\t", "\r", r"\ufffd", r"\n*nan", r"\s*$"]
+REACHING_OUT += ["(?s:step.*nan)", re.compile("step.*nan", re.DOTALL), re.compile("n a n", re.VERBOSE)]
 PIECES = ["step 1 loss 2.5", "step 20 loss nan", "nan", "error: x", "Error", "", " ", "\t", "a\u212aelvin", "sun"]
 PIECES += ["\u017fUN", "\u00e4rger", "\u00c4RGER n\u00fcr", "abc", "aab", "aXC", "loss", "  nan", "inf", "[0]"]
-PIECES += ["9", "19", "step:", r"\d 9"]
+PIECES += ["9", "19", "step", "step:", r"\d 9"]
 
 
 def blocks(seed: int) -> list[bytes]:
-    """Blocks of lines: ASCII and beyond, with bytes that are no text, with and without an end of the last line."""
+    """Single lines, and blocks of many: ASCII and beyond, with bytes that are no text, and no end of the last line."""
     draw = random.Random(seed)
-    made = []
+    made = [piece.encode() + b"\n" for piece in PIECES]
     for end in ("\n", "\r\n"):
         for ascii_only in (True, False):
             pieces = [piece for piece in PIECES if piece.isascii() or not ascii_only]
@@ -34,7 +35,7 @@ def blocks(seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("pattern", WORDS + IN_A_LINE + REACHING_OUT)
-def test_a_block_gives_what_its_lines_give(pattern: str) -> None:
+def test_a_block_gives_what_its_lines_give(pattern: str | re.Pattern[str]) -> None:
     compiled = re.compile(pattern)
     search = LineSearch(compiled)
     for block in blocks(1):

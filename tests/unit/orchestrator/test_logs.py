@@ -79,25 +79,31 @@ def test_logs_are_given_as_they_were_written(tmp_path: Path, data: bytes) -> Non
 def lines_of_all_lengths(seed: int) -> bytes:
     """Mostly short lines, some that fill a cell, some that fill several."""
     draw = random.Random(seed)
-    lengths = draw.choices([0, 1, 50, CELL // 2, CELL - 1, CELL, CELL + 1, 5 * CELL // 2, 3 * CELL], k=40)
+    lengths = draw.choices([0, 1, 50, CELL // 2, CELL - 1, CELL, CELL + 1, 5 * CELL // 2, 3 * CELL], k=25)
     text = b"\n".join(draw.choice(b"abc").to_bytes() * length for length in lengths)
+    text += b"\n" + b"a" * draw.randint(1, 2 * CELL) + b"end of the line"
     return text + draw.choice([b"", b"\n"])
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 def test_long_lines_come_in_pieces_that_a_tail_sees_alike(tmp_path: Path, seed: int) -> None:
     run, data = make_run(tmp_path, "run"), lines_of_all_lengths(seed)
     run.rank_log(0).write_bytes(data)
+    ends = [place.end() for place in re.finditer(rb"\n", data)]
+    marks = zip((1, 2, 3), sorted(random.Random(seed).sample(ends, 3)), strict=True)
+    run.rank_log(0).with_suffix(".times").write_text("".join(f"{second:014.3f} {end:016d}\n" for second, end in marks))
     assert read(tmp_path) == data
     pieces = texts(tmp_path)
     assert "".join(pieces) == data.replace(b"\n", b"").decode()
     assert max(len(piece) for piece in pieces) <= 2 * CELL
     assert Counter(line for line in data.decode().splitlines() if len(line) < CELL) <= Counter(pieces)  # none is cut
-    some = re.compile("b|^$")
-    fitting = [piece for piece in pieces if some.search(piece)]
-    for count in (0, 1, 2, 7, len(pieces) - 1, len(pieces), len(pieces) + 5):
-        assert texts(tmp_path, LogQuery(tail=count)) == (pieces[-count:] if count else [])
-        assert texts(tmp_path, LogQuery(tail=count, grep=some)) == (fitting[-count:] if count else [])
+    some = re.compile("b|^$|end of the line")
+    for since in (None, 1.5, 2.5, 3.5):
+        later = texts(tmp_path, LogQuery(since=since))
+        fitting = [piece for piece in later if some.search(piece)]
+        for count in (0, 1, 2, 7, len(later), len(later) + 5):
+            assert texts(tmp_path, LogQuery(since=since, tail=count)) == (later[-count:] if count else [])
+            assert texts(tmp_path, LogQuery(since=since, tail=count, grep=some)) == (fitting[-count:] if count else [])
 
 
 def test_tail_of_those_that_fit(tmp_path: Path) -> None:
