@@ -40,6 +40,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import resolve
+from train_jobs.engine.retention import Cadence
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.huggingface import export
@@ -87,8 +88,14 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         ),
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
-        checkpoint_every=config.checkpoint.every,
-        checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
+        cadence=Cadence(config.checkpoint),
+        checkpoints=CheckpointStore(
+            output / "checkpoints",
+            keep_last=config.checkpoint.keep_last,
+            keep_best=config.checkpoint.keep_best,
+            keep_every=config.checkpoint.keep_every,
+            asynchronous=config.checkpoint.asynchronous,
+        ),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=Progress(config.train.steps),
