@@ -57,6 +57,17 @@ class Handle:
         return cls(backend, name)
 
 
+class BestCheckpoint(Config):
+    """The checkpoint of the lowest validation loss among those that a run has."""
+
+    step: int
+    """Optimizer step after which it was saved."""
+    validation_loss: float
+    """Of its very weights."""
+    folder: str
+    """Where it lies."""
+
+
 class RunStatus(Config):
     """What a backend knows of a run now."""
 
@@ -88,6 +99,8 @@ class RunStatus(Config):
     """Folder of the run, where it lies on this machine."""
     model: str | None = None
     """The exported Hugging Face folder, once there is one."""
+    best_checkpoint: BestCheckpoint | None = None
+    """The best checkpoint, once one was validated."""
     tracking_uri: str | None = None
     """MLflow store that it reports to."""
     mlflow_run_id: str | None = None

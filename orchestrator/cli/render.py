@@ -65,6 +65,8 @@ def status_text(status: RunStatus) -> str:
     if status.step is not None:
         rows.append(("step", f"{status.step} of {status.steps}"))
     rows += _figures(status.metrics)
+    if best := status.best_checkpoint:
+        rows.append(("best", f"checkpoint of step {best.step}, validation loss {best.validation_loss:.4f}"))
     rows += [(label, place) for label, place in (("folder", status.folder), ("model", status.model)) if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import yaml
 
 from orchestrator.backends.base import Backend, LogLine, LogQuery, Request
+from orchestrator.backends.folder.checkpoints import best_checkpoint
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.plan import Plan
@@ -91,6 +92,7 @@ class FolderBackend(Backend):
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
+            best_checkpoint=best_checkpoint(run.outputs / "checkpoints"),
             tracking_uri=run.read_json("request.json")["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],
