@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates import Estimates, estimate
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
-from orchestrator.summary import plan_summary
+from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
@@ -95,6 +96,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
     environment = spec.environment.describe()
     run_hash = _hash(_identity(resolved, job, data, parent, snapshot, environment))
+    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device)
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
@@ -107,8 +109,8 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         data=data,
         parent=parent,
         environment=environment,
-        estimates=estimate(job, vocab_size=_vocab_size(job), device=compute.device),
-        warnings=resolved.warnings,
+        estimates=estimates,
+        warnings=(*resolved.warnings, *_disk_warnings(estimates.disk_bytes, home)),
     )
 
 
@@ -147,6 +149,16 @@ def _identity(
 def _hash(identity: dict[str, Any]) -> str:
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _disk_warnings(need: int, home: Path) -> list[str]:
+    """A warning if the disk that holds the home folder, and in it the runs, has less than `need` bytes free."""
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free >= need:
+        return []
+    where = f"need up to {bytes_text(need)}, have {bytes_text(free)} free where {home} lies"
+    return [f"the disk may fill up with checkpoints: {where}"]
 
 
 def _vocab_size(job: PretrainConfig) -> int:

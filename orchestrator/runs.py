@@ -74,6 +74,17 @@ class Attempt(Config):
     """Last optimizer step that it reported."""
 
 
+class BestCheckpoint(Config):
+    """The checkpoint of the lowest validation loss among those that a run has."""
+
+    step: int
+    """Optimizer step after which it was saved."""
+    validation_loss: float
+    """Of its very weights."""
+    folder: str
+    """Where it lies."""
+
+
 class RunStatus(Config):
     """What a backend knows of a run now."""
 
@@ -121,6 +132,8 @@ class RunStatus(Config):
     """The profiler's trace, once there is one; opens in ui.perfetto.dev."""
     tensorboard: str | None = None
     """Folder of event files for TensorBoard, once there is one."""
+    best_checkpoint: BestCheckpoint | None = None
+    """The best checkpoint, once one was validated."""
     tracking_uri: str | None = None
     """MLflow store that it reports to."""
     mlflow_run_id: str | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.plan import Plan
     from orchestrator.snapshot import GitFacts, Snapshot
+    from train_jobs.config import CheckpointConfig
 
 WIDTH = 80
 LABEL = 14
@@ -78,14 +79,21 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
             f"{bytes_text(estimates.activation_bytes)} activations"
             + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
+            + (
+                f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"
+                if estimates.checkpoint_copy_bytes
+                else ""
+            )
             + " (estimate)"
         ),
     )
+    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}"
     yield (
-        "checkpoints",
+        "disk",
         (
-            f"{job.checkpoint.keep_last} kept, {bytes_text(estimates.checkpoint_bytes)} each: "
-            f"{bytes_text(estimates.checkpoints_on_disk_bytes)} on disk (estimate)"
+            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
+            f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and the model's "
+            f"{bytes_text(estimates.model_bytes)} (estimate)"
         ),
     )
     yield from _code_rows(plan.snapshot)
@@ -123,6 +131,19 @@ def _git_text(git: GitFacts | None) -> str:
     return f"{git.commit[:8] if git.commit else 'none yet'}{where}, " + (
         f"dirty: {git.uncommitted:,} files not committed" if git.dirty else "clean"
     )
+
+
+def _when_saved(checkpoint: CheckpointConfig) -> str:
+    parts = [f"{checkpoint.every:,} steps"] if checkpoint.every else []
+    parts += [f"{checkpoint.every_minutes:g} minutes"] if checkpoint.every_minutes else []
+    return "every " + " and every ".join(parts)
+
+
+def _what_is_kept(checkpoint: CheckpointConfig) -> str:
+    parts = [f"last {checkpoint.keep_last}"]
+    parts += [f"best {checkpoint.keep_best}"] if checkpoint.keep_best else []
+    parts += [f"multiples of {checkpoint.keep_every:,}"] if checkpoint.keep_every else []
+    return ", ".join(parts)
 
 
 def bytes_text(count: float) -> str:

@@ -50,6 +50,7 @@ from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import resolve
 from train_jobs.engine.profile import StepProfiler
+from train_jobs.engine.retention import Cadence
 from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
@@ -106,8 +107,14 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         ),
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
-        checkpoint_every=config.checkpoint.every,
-        checkpoints=CheckpointStore(output / "checkpoints", keep_last=config.checkpoint.keep_last),
+        cadence=Cadence(config.checkpoint),
+        checkpoints=CheckpointStore(
+            output / "checkpoints",
+            keep_last=config.checkpoint.keep_last,
+            keep_best=config.checkpoint.keep_best,
+            keep_every=config.checkpoint.keep_every,
+            asynchronous=config.checkpoint.asynchronous,
+        ),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=progress,

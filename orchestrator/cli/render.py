@@ -104,6 +104,8 @@ def status_text(status: RunStatus) -> str:
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
     rows += _figures(status.metrics)
+    if best := status.best_checkpoint:
+        rows.append(("best", f"checkpoint of step {best.step}, validation loss {best.validation_loss:.4f}"))
     places = (("folder", status.folder), ("model", status.model), ("trace", status.trace))
     rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)

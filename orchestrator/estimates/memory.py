@@ -57,5 +57,5 @@ def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes:
 
 
 def checkpoint_bytes(parameters: int) -> int:
-    """One checkpoint: weights and moments in fp32 (12 N)."""
+    """One checkpoint, on the disk or as the copy that it is written from: weights and moments in fp32 (12 N)."""
     return parameters * FP32 * (1 + MOMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
 from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes
 from orchestrator.estimates.model import flops_per_token, parameter_count
 from train_jobs.config import PretrainConfig
@@ -25,13 +26,22 @@ class Estimates(Config):
     """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
     checkpoint_bytes: int
     """One checkpoint."""
-    checkpoints_on_disk_bytes: int
-    """The checkpoints that are kept; one more while it is being written."""
+    checkpoint_copy_bytes: int
+    """Host memory of rank 0 for the copy that a checkpoint is written from; none if training waits instead."""
+    checkpoints_at_once: int
+    """Most checkpoints on the disk at any moment: all that are kept, and one that is being written."""
+    model_bytes: int
+    """The exported model."""
 
     @property
     def process_bytes(self) -> int:
         """Memory of each process: state, activations, libraries."""
         return self.state_bytes + self.activation_bytes + self.library_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Most that checkpoints and model take of the disk."""
+        return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
 
 
 def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"]) -> Estimates:
@@ -58,7 +68,9 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         activation_bytes=activation_memory(job, vocab_size, activation_bytes=width, on_cpu=device == "cpu"),
         library_bytes=LIBRARIES if device == "cpu" else 0,
         checkpoint_bytes=one_checkpoint,
-        checkpoints_on_disk_bytes=one_checkpoint * job.checkpoint.keep_last,
+        checkpoint_copy_bytes=one_checkpoint if job.checkpoint.asynchronous else 0,
+        checkpoints_at_once=checkpoints_at_once(job.checkpoint, steps=job.train.steps),
+        model_bytes=model_bytes(parameters),
     )
 
 

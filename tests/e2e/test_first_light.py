@@ -45,7 +45,14 @@ def test_run_is_a_folder_one_can_read(first: tuple[Console, Finished, str]) -> N
     result = json.loads((folder / "outputs" / "result.json").read_text())
     assert result["steps"] == 12
     assert 0 < result["validation_unigram_entropy"] < 10
-    assert {path.name for path in (folder / "outputs" / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
+    reports = [json.loads(line) for line in (folder / "outputs" / "metrics.jsonl").read_text().splitlines()]
+    _, best = min(
+        (report["metrics"]["validation_loss"], report["step"])
+        for report in reports
+        if "validation_loss" in report["metrics"]
+    )
+    kept = {int(path.name[5:]) for path in (folder / "outputs" / "checkpoints").iterdir()}
+    assert kept == {8, 12, best}
 
 
 def test_every_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) -> None:

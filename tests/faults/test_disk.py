@@ -27,9 +27,9 @@ def job_spec(folder: Path, **train: int) -> Path:
     """A config that the job reads: without the keys that only the laptop knows."""
     import yaml
 
-    spec = yaml.safe_load(
-        write_spec(folder / "job.yaml", data={"text": [str(write_corpus(folder / "corpus.txt"))]}).read_text()
-    )
+    text = str(write_corpus(folder / "corpus.txt"))
+    written = write_spec(folder / "job.yaml", data={"text": [text]}, checkpoint={"keep_best": 0})
+    spec = yaml.safe_load(written.read_text())
     for key in ("recipe", "name", "compute"):
         del spec[key]
     spec["train"].update(train)

@@ -177,12 +177,26 @@ class ValidationConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """When to save, what to keep."""
+    """When to save, what to keep. One more checkpoint comes after the last step, and one when a run is stopped."""
 
-    every: Positive = 500
-    """Steps between two checkpoints; one more comes after the last step."""
+    every: Positive | None = None
+    """Each step that is a multiple of this is saved. None: by the clock alone."""
+    every_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 10.0
+    """Minutes after a checkpoint at which the next one is due, whatever the steps say. None: by steps alone."""
     keep_last: Positive = 2
-    """Checkpoints kept; older ones are deleted once a newer one is committed."""
+    """Newest checkpoints kept; older ones are deleted once a newer one is committed."""
+    keep_best: Annotated[int, Field(ge=0)] = 1
+    """Checkpoints of lowest validation loss kept; a validation that is one of them is saved at its step. 0: none."""
+    keep_every: Positive | None = None
+    """Each step that is a multiple of this is saved and kept for good. None: no step is."""
+    asynchronous: bool = True
+    """Write while training goes on, from a copy in host memory (12 bytes a parameter). Off: training waits."""
+
+    @model_validator(mode="after")
+    def _saves_at_all(self) -> CheckpointConfig:
+        if self.every is None and self.every_minutes is None:
+            raise ValueError("every and every_minutes are both null: a killed run would have to begin again")
+        return self
 
 
 Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}|multilingual)$")]

@@ -6,6 +6,7 @@ function of (seed, step, rank), so a resumed run draws what an undisturbed one w
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -16,13 +17,15 @@ from typing import Any, Protocol
 
 import torch
 
-from train_jobs.config import ProfileConfig, TrainConfig, TrainingError
+from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
+from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.profile import StepProfiler
+from train_jobs.engine.retention import Cadence
 
 
 class Batch(Protocol):
@@ -62,11 +65,11 @@ class Task(Protocol):
         ...
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Turns sums over any number of global batches into metrics."""
+        """Turns sums over any number of global batches into metrics, `loss` among them."""
         ...
 
     def validate(self) -> dict[str, float]:
-        """Metrics on held-out data, the same on every process."""
+        """Metrics on held-out data, `loss` among them, the same on every process."""
         ...
 
 
@@ -97,22 +100,8 @@ class LoopState:
     loss_scale: float = 1.0
     good_steps: int = 0
     skipped: int = 0
-
-
-@dataclass
-class Meter:
-    """Sums since the last report."""
-
-    sums: torch.Tensor | None = None
-    steps: int = 0
-    seconds: float = 0.0
-
-    def add(self, sums: torch.Tensor | None, seconds: float) -> None:
-        """Adds one optimizer step, or None for a skipped one: it took time, and its sums may not be finite."""
-        self.seconds += seconds
-        if sums is not None:
-            self.sums = sums if self.sums is None else self.sums + sums
-            self.steps += 1
+    best: list[float] = field(default_factory=list)
+    """Validation losses of the checkpoints that are kept as the best, in rising order."""
 
 
 class Loop:
@@ -122,6 +111,7 @@ class Loop:
         task: what is trained.
         optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
         schedule: optimizer step (from 0) -> learning rate.
+        cadence: when a checkpoint is due; one more comes after the last step.
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
         profiler: records some of the steps. None: none.
     """
@@ -137,7 +127,7 @@ class Loop:
         schedule: Callable[[int], float],
         max_grad_norm: float | None,
         validate_every: int,
-        checkpoint_every: int,
+        cadence: Cadence,
         checkpoints: CheckpointStore,
         checkpoint_extra: Mapping[str, Any],
         metrics: MetricsLog,
@@ -147,7 +137,7 @@ class Loop:
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
         self.optimizer, self.schedule, self.max_grad_norm = optimizer, schedule, max_grad_norm
-        self.validate_every, self.checkpoint_every = validate_every, checkpoint_every
+        self.validate_every, self.cadence = validate_every, cadence
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
@@ -158,24 +148,40 @@ class Loop:
         self._meter = Meter()
         self._skips_in_a_row = 0
         self._saved_step = 0
+        self._save_seconds = 0.0
+        self._checkpoint_metrics: dict[str, float] = {}
+        self._validated: tuple[int, float] | None = None
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continues from a checkpoint: weights, moments, cursor, loss scale."""
+        """Continues from a checkpoint: weights, moments, cursor, loss scale, what is still to be reported."""
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
         self.optimizer.load_state_dict(checkpoint.optimizer())
         stored = checkpoint.state()
         self.state = LoopState(**stored["loop"])
+        self._meter = Meter.restore(stored["meter"], self.world)
         if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
 
     def run(self) -> None:
-        """Trains to the last step, then validates and saves.
+        """Trains to the last step, then validates and saves. However it ends, no checkpoint is left half-written.
 
         Raises:
             TrainingError: a loss or gradient that is not finite and that no loss scale can mend.
+            StorageError: a checkpoint could not be written.
             Preempted: after SIGTERM, with a checkpoint committed.
         """
+        self.cadence.restart()
+        try:
+            self._train()
+        except BaseException:
+            try:
+                self._collect(wait=True)
+            except StorageError as problem:  # not what ended the run, which goes on to be told
+                self.progress.line(str(problem))
+            raise
+
+    def _train(self) -> None:
         steps = self.config.steps
         while self.state.step < steps:
             with self.profiler.step(self.state.step + 1):
@@ -186,16 +192,19 @@ class Loop:
             if step % self.config.log_every == 0 or step == steps:
                 with self._after("report"):
                     self._report()
+            best = False
             if step % self.validate_every == 0 or step == steps:
                 with self._after("validation"):
-                    self._validate()
-            if step % self.checkpoint_every == 0 or step == steps:
+                    best = self._validate()
+            if best or self.cadence.at_step(step) or step == steps:
                 with self._after("checkpoint"):
                     self.save()
         self.profiler.close()
         if not self.last_validation:  # resumed at the very end: the summary still needs the figures
             with self._after("validation"):
                 self._measure()
+        with self._after("checkpoint"):
+            self._collect(wait=True)
 
     def _doing(self, stage: str) -> AbstractContextManager[None]:
         """The body is a stage of the step that is being made."""
@@ -205,34 +214,67 @@ class Loop:
         """The body comes after the last step made."""
         return self.world.activity.doing(stage, step=self.state.step)
 
-    def save(self) -> None:
-        """Commits a checkpoint of the last finished step, unless there is one."""
+    def save(self) -> float:
+        """Begins a checkpoint of the last finished step, unless there is one; returns the seconds until it went on."""
         if self._saved_step == self.state.step:
-            return
+            return 0.0
+        started = time.perf_counter()
+        meter = self._meter.gather(self.world)
         if self.world.is_main:
+            self._collect(wait=True)
             self.metrics.sync()
             self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
+            step, loss = self._validated or (None, math.nan)
             self.checkpoints.save(
                 self.state.step,
                 weights=self.task.model.state_dict(),
                 optimizer=self.optimizer.state_dict(),
                 state={
                     "loop": vars(self.state),
+                    "meter": meter,
                     "world_size": self.world.size,
                     "precision": self.precision,
                     **self.checkpoint_extra,
                 },
+                validation_loss=loss if step == self.state.step and math.isfinite(loss) else None,
             )
         self._saved_step = self.state.step
-        self.world.barrier()
+        self.cadence.restart()
+        self._save_seconds = time.perf_counter() - started
+        return self._save_seconds
+
+    def _collect(self, *, wait: bool) -> None:
+        """Tells of the last checkpoint once it is committed.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        done = self.checkpoints.collect(wait=wait)
+        if done is None:
+            return
+        self._checkpoint_metrics = {
+            "checkpoint_seconds": done.seconds,
+            "checkpoint_wait_seconds": self._save_seconds,
+        }
+        self.progress.line(
+            f"checkpoint at step {done.step}: {done.bytes / 1e6:.1f} MB in {done.seconds:.1f} s,"
+            f" training waited {self._save_seconds:.2f} s"
+        )
 
     def _step(self) -> bool:
         """One optimizer step over one global batch; False if its gradient was not finite and fp16 skipped it."""
+        self._collect(wait=False)
         started = time.perf_counter()
         with self._doing("data"):
             batch, cursor = self.task.train_batch(self.state.cursor)
             counts = self.task.counts(batch)
-        totals = self._agree(counts)
+        with self._doing("agreement"):
+            totals, stop, due = self._agree(counts)
+        if stop:
+            self._stop()
+        if due:
+            with self._after("checkpoint"):
+                started += self.save()
         torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
         self.gradients.zero_()
         sums = self._accumulate(batch, totals)
@@ -254,20 +296,31 @@ class Loop:
         self._meter.add(sums if finite else None, time.perf_counter() - started)
         return finite
 
-    def _agree(self, counts: list[float]) -> torch.Tensor:
-        """Sums counts and stop requests over all processes; stops all of them at the same step.
+    def _agree(self, counts: list[float]) -> tuple[torch.Tensor, bool, bool]:
+        """Sums counts over all processes, and with them who is asked to stop and whether a checkpoint is due.
+
+        Returns:
+            The counts; True if some process is asked to stop; True if the main process's clock asks for a checkpoint,
+            which it does not while one is being written.
+        """
+        due = self.world.is_main and not self.checkpoints.writing and self.cadence.by_clock()
+        header = torch.tensor(
+            [*counts, float(self.stop.asked), float(due)], dtype=torch.float64, device=self.world.device
+        )
+        *_, stop_requests, due_requests = self.world.sum_(header).tolist()
+        return header[:-2].clamp_(min=1.0).to(torch.float32), stop_requests > 0, due_requests > 0
+
+    def _stop(self) -> None:
+        """Stops all processes at the same step, once its checkpoint is committed.
 
         Raises:
-            Preempted: some process was asked to stop.
+            Preempted: always.
         """
-        header = torch.tensor([*counts, float(self.stop.asked)], dtype=torch.float64, device=self.world.device)
-        with self._doing("agreement"):
-            asked = self.world.sum_(header)[-1].item() > 0
-        if asked:
-            with self._after("checkpoint"):
-                self.save()
-            raise Preempted
-        return header[:-1].clamp_(min=1.0).to(torch.float32)
+        with self._after("checkpoint"):
+            self.save()
+            self._collect(wait=True)
+            self.world.barrier()  # a process that ends has its launcher end the others
+        raise Preempted
 
     def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
         """Forward and backward over the micro batches of this process's share."""
@@ -315,6 +368,8 @@ class Loop:
             "learning_rate": learning_rate,
             "sequences_per_second": rate,
         }
+        metrics |= self._checkpoint_metrics
+        self._checkpoint_metrics = {}
         if self.precision == "fp16":
             metrics |= {"loss_scale": self.scaler.scale, "skipped_steps": float(self.state.skipped)}
         if self.world.is_main:
@@ -329,13 +384,19 @@ class Loop:
             self.last_validation = self.task.validate()
         return self.last_validation
 
-    def _validate(self) -> None:
-        """Validates and reports."""
+    def _validate(self) -> bool:
+        """Validates and reports; True if the loss is one of the lowest that are kept."""
         found = self._measure()
+        loss = found["loss"]
+        self._validated = self.state.step, loss
         if self.world.is_main:
             self.metrics.report(self.state.step, {f"validation_{name}": value for name, value in found.items()})
             text = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
             self.progress.line(f"validation at step {self.state.step}: {text}")
+        best = self.cadence.is_best(loss, self.state.best)
+        if best:
+            self.state.best = sorted([*self.state.best, loss])[: self.cadence.keep_best]
+        return best
 
 
 def _mix(seed: int, step: int, rank: int) -> int:

@@ -53,8 +53,8 @@ def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> 
 def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
     """The StorageError behind `problem`, if that is what it is.
 
-    Safetensors hides the errno in an error of its own, hence the look at the message; torch raises one of its own over
-    the OSError, hence the look behind it.
+    Safetensors hides the errno in an error of its own, hence the look at the message; a library may raise one of its
+    own over the OSError, hence the look behind it.
     """
     if isinstance(problem, UserError):
         return None  # explained already

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.base import Backend, LogBlock, LogQuery
+from orchestrator.backends.folder.checkpoints import best_checkpoint
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.logs import choose_sources, read_logs
 from orchestrator.backends.folder.request import FolderRequest
@@ -94,6 +95,7 @@ class FolderBackend(Backend):
             model=str(run.model) if run.model.is_dir() else None,
             trace=str(run.trace) if run.trace.is_file() else None,
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
+            best_checkpoint=best_checkpoint(run.outputs / "checkpoints"),
             tracking_uri=request["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],

@@ -13,7 +13,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,18 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from train_jobs.config import OptimizerConfig, TrainConfig
+from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from train_jobs.engine import distributed
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
+from train_jobs.engine.retention import Cadence
+from train_jobs.engine.writer import Work
 from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4
+CLOCKED = {"sequences_per_second", "checkpoint_seconds", "checkpoint_wait_seconds"}
 ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
@@ -135,21 +140,30 @@ def make_rows(number: int, rows: int) -> ToyBatch:
 def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
     """A loop over `task` that reports, validates and saves every 2 steps; some of its settings changed.
 
-    The names of `TrainConfig` and the arguments of `Loop` are taken.
+    The names of `TrainConfig` and the arguments of `Loop` are taken, and as `checkpoint` those of `CheckpointConfig`.
     """
     names = TrainConfig.model_fields.keys()
     settings = {"steps": 6, "global_batch_size": task.rows, "micro_batch_size": 2, "log_every": 2, "seed": 5}
     settings |= {name: value for name, value in changes.items() if name in names}
     config = TrainConfig(**settings)
     optimizer = OptimizerConfig(name=changes.get("optimizer", "lamb"), learning_rate=1.0, weight_decay=0.01)
+    checkpoint = {"every": 2, "every_minutes": None, "keep_last": 10, "keep_best": 0, **changes.get("checkpoint", {})}
+    saving = CheckpointConfig(**checkpoint)
     arguments: dict[str, Any] = {
         "precision": "fp32",
         "schedule": lambda step: 0.1 / (1 + step),
         "max_grad_norm": 1.0,
         "validate_every": 2,
-        "checkpoint_every": 2,
-        "checkpoints": CheckpointStore(folder / "checkpoints", keep_last=10),
+        "cadence": Cadence(saving),
+        "checkpoints": CheckpointStore(
+            folder / "checkpoints",
+            keep_last=saving.keep_last,
+            keep_best=saving.keep_best,
+            keep_every=saving.keep_every,
+            asynchronous=saving.asynchronous,
+        ),
         "checkpoint_extra": {"note": "toy"},
+        "progress": Progress(config.steps, io.StringIO()),
         "stop": StopRequest(),
     }
     arguments |= {name: value for name, value in changes.items() if name in arguments}
@@ -159,7 +173,6 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         config=config,
         optimizer=build_optimizer(optimizer, task.model.named_parameters()),
         metrics=MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
-        progress=Progress(config.steps, io.StringIO()),
         **arguments,
     )
 
@@ -172,6 +185,30 @@ def run(loop: Loop) -> None:
         loop.run()
     finally:
         loop.metrics.close()
+
+
+@contextmanager
+def held(store: CheckpointStore) -> Iterator[None]:
+    """Keeps the thread that writes busy with something else: what is saved waits, unless somebody takes it over."""
+    go, begun = threading.Event(), threading.Event()
+
+    def hold() -> Generator[None, None, None]:
+        begun.set()
+        go.wait()
+        yield
+
+    store._writer.start(Work(hold()))
+    begun.wait()
+    try:
+        yield
+    finally:
+        go.set()
+
+
+def reports_in(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    """(step, metrics) of metrics.jsonl, without those that a clock decides."""
+    found = [(report["step"], report["metrics"]) for _, report in read_reports(folder / "metrics.jsonl")]
+    return [(step, {key: metrics[key] for key in metrics if key not in CLOCKED}) for step, metrics in found]
 
 
 def weights_of(loop: Loop) -> dict[str, torch.Tensor]:

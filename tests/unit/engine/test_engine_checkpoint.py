@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,17 @@ from typing import Any
 import pytest
 import torch
 from engine_disk import Disk
+from safetensors.torch import load_file
 
-from train_jobs.config import OptimizerConfig, StorageError
-from train_jobs.engine.checkpoint import COMMIT, Checkpoint, CheckpointStore, verify
+from train_jobs.config import ConflictError, OptimizerConfig, StorageError
+from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
+from train_jobs.engine.commit import COMMIT, verify
+from train_jobs.engine.retention import Retention
 from train_jobs.optim.factory import build_optimizer
 
-FILES = ["COMMIT.json", "model.safetensors", "optimizer.pt", "state.json"]
+FILES = ["COMMIT.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+NO_STATE: dict[str, Any] = {"state": {}, "param_groups": []}
+MOMENTS = ("exp_avg", "exp_avg_sq")
 PAGE = 4096
 
 
@@ -30,11 +34,10 @@ def trained(name: str = "lamb") -> tuple[torch.nn.Linear, torch.optim.Optimizer]
     return model, optimizer
 
 
-def save(store: CheckpointStore, step: int) -> Checkpoint:
+def save(store: CheckpointStore, step: int, loss: float | None = None) -> Path:
     weights = {"weight": torch.full((50, 50), float(step)), "bias": torch.zeros(50)}
-    return store.save(
-        step, weights=weights, optimizer={"state": {}, "param_groups": []}, state={"loop": {"step": step}}
-    )
+    store.save(step, weights=weights, optimizer=NO_STATE, state={"loop": {"step": step}}, validation_loss=loss)
+    return store.root / f"step-{step:08d}"
 
 
 def steps_of(store: CheckpointStore) -> list[int]:
@@ -47,7 +50,7 @@ def newest_step(store: CheckpointStore) -> int | None:
     found = store.newest()
     if found is None:
         return None
-    assert found.state() == {"loop": {"step": found.step}}
+    assert found.state()["loop"] == {"step": found.step}
     assert found.weights()["weight"][0, 0].item() == found.step
     return found.step
 
@@ -61,36 +64,85 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, asynchronous: bool) -> None:
     model, optimizer = trained(name)
     state = {"loop": {"step": 7, "cursor": {"epoch": 1}, "loss_scale": 2.0**15}, "config": {"a": [1, None, "b"]}}
-    store = CheckpointStore(tmp_path / "deep" / "checkpoints", keep_last=2)
-    saved = store.save(7, weights=model.state_dict(), optimizer=optimizer.state_dict(), state=state)
-    assert saved == store.newest() == Checkpoint(tmp_path / "deep" / "checkpoints" / "step-00000007", 7)
+    store = CheckpointStore(tmp_path / "deep" / "checkpoints", keep_last=2, asynchronous=asynchronous)
+    store.save(7, weights=model.state_dict(), optimizer=optimizer.state_dict(), state=state)
+    saved = store.newest()
+    assert saved == Checkpoint(tmp_path / "deep" / "checkpoints" / "step-00000007", 7)
     assert sorted(path.name for path in saved.folder.iterdir()) == FILES
-    assert saved.state() == state
+    assert {key: value for key, value in saved.state().items() if key != "optimizer"} == state
     torch.testing.assert_close(saved.weights(), dict(model.state_dict()), rtol=0, atol=0)
     found, expected = saved.optimizer(), optimizer.state_dict()
-    assert found["param_groups"] == expected["param_groups"]
+    assert found["param_groups"] == json.loads(json.dumps(expected["param_groups"])), "tuples became lists"
     torch.testing.assert_close(found["state"], expected["state"], rtol=0, atol=0)
+
+
+def test_moments_are_read_by_name_with_safetensors_alone(tmp_path: Path) -> None:
+    _, optimizer = trained()
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(1, weights={}, optimizer=optimizer.state_dict(), state={})
+    moments = load_file(tmp_path / "step-00000001" / "optimizer.safetensors")
+    assert moments.keys() == {f"{name}.{key}" for name in ("weight", "bias") for key in ("step", *MOMENTS)}
+    torch.testing.assert_close(moments["weight.exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
+
+
+def test_an_optimizer_goes_on_as_if_it_had_never_been_saved(tmp_path: Path) -> None:
+    """SGD with momentum and no names: its state goes by number."""
+    (first, again), steps = (torch.nn.Linear(5, 5) for _ in range(2)), [torch.randn(3, 5) for _ in range(4)]
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
+    train(first, optimizer, steps[:2])
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(2, weights=first.state_dict(), optimizer=optimizer.state_dict(), state={})
+    saved = store.newest()
+    assert saved is not None
+    again.load_state_dict(saved.weights())
+    resumed = torch.optim.SGD(again.parameters(), lr=99.0)
+    resumed.load_state_dict(saved.optimizer())
+    shutil.rmtree(tmp_path)
+    train(first, optimizer, steps[2:])
+    train(again, resumed, steps[2:])
+    torch.testing.assert_close(dict(again.state_dict()), dict(first.state_dict()), rtol=0, atol=0)
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: list[torch.Tensor]) -> None:
+    for one in inputs:
+        optimizer.zero_grad()
+        model(one).square().mean().backward()
+        optimizer.step()
+
+
+def test_what_of_an_optimizer_is_no_tensor_comes_back_too(tmp_path: Path) -> None:
+    state = {"state": {0: {"momentum_buffer": None, "count": 3}}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(1, weights={}, optimizer=state, state={})
+    saved = store.newest()
+    assert saved is not None
+    assert saved.optimizer() == state
 
 
 def test_tensors_keep_their_type_and_may_be_views(tmp_path: Path) -> None:
     weights = {"view": torch.arange(6.0).view(2, 3).T, "half": torch.ones(2, dtype=torch.bfloat16)}
-    saved = CheckpointStore(tmp_path, keep_last=1).save(1, weights=weights, optimizer={}, state={})
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(1, weights=weights, optimizer=NO_STATE, state={})
+    saved = store.newest()
+    assert saved is not None
     torch.testing.assert_close(saved.weights(), weights, rtol=0, atol=0)
 
 
-class Pickled:
+class Odd:
     """Anything but tensors and plain values."""
 
 
-def test_nothing_pickled_is_loaded(tmp_path: Path) -> None:
+def test_what_only_pickle_could_write_is_refused(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1)
-    saved = store.save(1, weights={"weight": torch.zeros(1)}, optimizer={"state": Pickled()}, state={})
-    with pytest.raises(pickle.UnpicklingError):
-        saved.optimizer()
+    state = {"state": {0: {"odd": Odd()}}, "param_groups": [{"params": [0]}]}
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        store.save(1, weights={"weight": torch.zeros(1)}, optimizer=state, state={})
+    assert store.newest() is None
 
 
 def flip_a_byte(path: Path) -> None:
@@ -133,10 +185,33 @@ def test_a_torn_or_missing_commit_sends_us_to_the_checkpoint_before(
     assert newest_step(store) == 4
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"files": {}}])
-def test_a_commit_that_says_nothing_to_us_is_none(store: CheckpointStore, change: dict[str, Any]) -> None:
+def change_commit(store: CheckpointStore, **changes: Any) -> None:
     path = store.root / "step-00000008" / COMMIT
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("changes", [{"files": {}}, {"files": []}, {"files": [1]}, {"step": 9}, {"step": "8"}])
+def test_a_commit_over_something_else_is_none(store: CheckpointStore, changes: dict[str, Any]) -> None:
+    change_commit(store, **changes)
+    assert newest_step(store) == 4
+
+
+@pytest.mark.parametrize("written_as", [1, 3])
+def test_a_whole_checkpoint_of_another_format_is_refused_and_not_passed_over(
+    store: CheckpointStore, written_as: int
+) -> None:
+    change_commit(store, format=written_as)
+    for find in (store.newest, lambda: store.at(8)):
+        with pytest.raises(ConflictError, match=f"the checkpoint is of format {written_as}") as caught:
+            find()
+        assert caught.value.facts == {"need": "format 2", "where": store.root / "step-00000008"}
+        assert caught.value.fix is not None
+        assert caught.value.fix.startswith("another --output")
+
+
+def test_the_remains_of_another_format_are_passed_over(store: CheckpointStore) -> None:
+    change_commit(store, format=1)
+    truncate(store.root / "step-00000008" / "state.json")
     assert newest_step(store) == 4
 
 
@@ -173,8 +248,7 @@ def test_remains_of_the_same_step_are_replaced_whole(store: CheckpointStore) -> 
     remains = store.root / "step-00000012"
     (remains / "inner").mkdir(parents=True)
     (remains / "model.safetensors.partial").write_bytes(b"left by another writer")
-    saved = save(store, 12)
-    assert sorted(path.name for path in saved.folder.iterdir()) == FILES
+    assert sorted(path.name for path in save(store, 12).iterdir()) == FILES
     assert newest_step(store) == 12
 
 
@@ -186,14 +260,38 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert newest_step(store) == 100
 
 
-def test_remains_do_not_count_as_kept_and_go_with_what_is_older(store: CheckpointStore) -> None:
+def test_remains_do_not_count_as_kept_and_go(store: CheckpointStore) -> None:
     (store.root / "step-00000008" / COMMIT).unlink()
-    store.keep_last = 2
+    store.retention = Retention(2)
     save(store, 12)
     assert newest_step(store) == 12
-    assert 4 in steps_of(store), "the second newest valid one"
-    save(store, 16)
-    assert steps_of(store) == [12, 16]
+    assert steps_of(store) == [4, 12], "the second newest valid one"
+
+
+def test_the_best_outlive_the_last(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_best=2)
+    for step, loss in ((2, 5.0), (4, 3.0), (5, None), (6, 4.0), (8, 6.0), (9, None)):
+        save(store, step, loss)
+    assert steps_of(store) == [4, 6, 9]
+    again = CheckpointStore(tmp_path, keep_last=1, keep_best=2)
+    save(again, 10, 3.5)
+    assert steps_of(store) == [4, 10], "what was best is read from the disk"
+
+
+def test_every_so_many_steps_are_kept_for_good(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_every=10)
+    for step in (5, 10, 15, 20, 25, 26):
+        save(store, step)
+    assert steps_of(store) == [10, 20, 26]
+
+
+def test_a_commit_that_cannot_be_read_deletes_nothing(store: CheckpointStore) -> None:
+    """A store that fails for a moment: what it does not show may be whole."""
+    (store.root / "step-00000004" / COMMIT).unlink()
+    (store.root / "step-00000004" / COMMIT).mkdir()  # reading it fails, also for root
+    with pytest.raises(IsADirectoryError):
+        save(store, 12)
+    assert steps_of(store) == [4, 8, 12]
 
 
 @pytest.mark.parametrize("damage", [truncate, Path.unlink])
@@ -203,7 +301,7 @@ def test_what_was_just_saved_outlives_newer_remains(
 ) -> None:
     """Died while committing step 8, resumed from 4, asked to stop at 5."""
     damage(store.root / "step-00000008" / COMMIT)
-    store.keep_last = keep_last
+    store.retention = Retention(keep_last)
     save(store, 5)
     assert newest_step(store) == 5
     assert steps_of(store) == [4, 5][-keep_last:]
@@ -213,7 +311,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("train_jobs.engine.checkpoint.shutil.rmtree", lambda *_, **__: None)
-    store.keep_last = 1
+    store.retention = Retention(1)
     save(store, 12)
     assert {4, 8} < set(steps_of(store))
     assert not any(verify(store.root / f"step-0000000{step}") for step in (4, 8))
@@ -222,7 +320,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
 def test_what_is_not_ours_is_left_alone(store: CheckpointStore) -> None:
     for name in ("step-00000001.kept", "best", "step-1"):
         shutil.copytree(store.root / "step-00000004", store.root / name)
-    store.keep_last = 1
+    store.retention = Retention(1)
     save(store, 12)
     assert sorted(path.name for path in store.root.iterdir()) == [
         "best",
@@ -234,15 +332,17 @@ def test_what_is_not_ours_is_left_alone(store: CheckpointStore) -> None:
 
 def test_links_are_not_followed_when_old_ones_are_deleted(store: CheckpointStore) -> None:
     (store.root / "step-00000001").symlink_to(store.root / "step-00000008")
-    store.keep_last = 2
+    store.retention = Retention(2)
     save(store, 12)
     assert verify(store.root / "step-00000008")
 
 
-def test_a_disk_that_fills_up_anywhere_costs_this_checkpoint_only(disk: Disk) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_disk_that_fills_up_anywhere_costs_this_checkpoint_only(disk: Disk, asynchronous: bool) -> None:
     """From too small to large enough, page by page: every file behind the weights fails in its turn."""
-    store = CheckpointStore(disk.folder / "checkpoints", keep_last=5)
+    store = CheckpointStore(disk.folder / "checkpoints", keep_last=5, asynchronous=asynchronous)
     save(store, 4)
+    store.collect(wait=True)
     model, optimizer = trained()
     used = shutil.disk_usage(disk.folder).used
     problems = []
@@ -250,6 +350,7 @@ def test_a_disk_that_fills_up_anywhere_costs_this_checkpoint_only(disk: Disk) ->
         disk.resize(used + pages * PAGE)
         try:
             store.save(8, weights=model.state_dict(), optimizer=optimizer.state_dict(), state={"loop": {"step": 8}})
+            store.collect(wait=True)
         except StorageError as problem:
             problems.append(problem)
             assert steps_of(store) == [4]

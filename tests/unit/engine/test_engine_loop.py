@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toy import ToyTask, make_loop, make_rows, run, weights_of
+from engine_toy import ToyTask, make_loop, make_rows, reports_in, run, weights_of
 
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import read_reports
-
-
-def reports_in(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """(step, metrics) without the rate, which a clock decides."""
-    found = [(report["step"], report["metrics"]) for _, report in read_reports(folder / "metrics.jsonl")]
-    return [(step, {key: metrics[key] for key in metrics if key != "sequences_per_second"}) for step, metrics in found]
 
 
 def steps_with(folder: Path, key: str) -> list[int]:
@@ -75,7 +68,7 @@ def test_a_step_is_gradient_descent_on_the_mean_over_the_global_batch(tmp_path: 
 
 def test_reports_validations_and_checkpoints_come_at_their_steps_and_after_the_last(tmp_path: Path) -> None:
     task = ToyTask()
-    loop = make_loop(task, tmp_path, steps=7, log_every=2, validate_every=3, checkpoint_every=4)
+    loop = make_loop(task, tmp_path, steps=7, log_every=2, validate_every=3, checkpoint={"every": 4})
     run(loop)
     assert steps_with(tmp_path, "train_loss") == [2, 4, 6, 7]
     assert steps_with(tmp_path, "validation_loss") == [3, 6, 7]
@@ -125,8 +118,11 @@ def test_dropout_is_on_in_training_and_off_in_validation(tmp_path: Path) -> None
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_resumed_run_is_an_undisturbed_one_bit_for_bit(tmp_path: Path, optimizer: str, precision: str) -> None:
-    """With dropout; died at step 5, one step past the checkpoint. fp16 skips steps before the checkpoint."""
-    how = {"optimizer": optimizer, "precision": precision, "steps": 8, "log_every": 1, "checkpoint_every": 4}
+    """With dropout; died at step 5, one step past the checkpoint, with a report due at step 6.
+
+    fp16 skips steps before the checkpoint.
+    """
+    how = {"optimizer": optimizer, "precision": precision, "steps": 8, "log_every": 3, "checkpoint": {"every": 4}}
     task = {"dropout": 0.3, "stretch": 100.0 if precision == "fp16" else 1.0}
     undisturbed = make_loop(ToyTask(**task), tmp_path / "undisturbed", **how)
     run(undisturbed)
@@ -161,7 +157,14 @@ def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=2)
     run(loop)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
-    assert state["loop"] == {"step": 2, "cursor": {"batch": 2}, "loss_scale": 1.0, "good_steps": 0, "skipped": 0}
+    assert state["loop"] == {
+        "step": 2,
+        "cursor": {"batch": 2},
+        "loss_scale": 1.0,
+        "good_steps": 0,
+        "skipped": 0,
+        "best": [],
+    }
     assert (state["world_size"], state["note"]) == (1, "toy")
 
 
@@ -190,17 +193,17 @@ def stopped_at(number: int, folder: Path, **changes: Any) -> Loop:
 
 
 def test_a_stop_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
-    loop = stopped_at(2, tmp_path / "stopped", checkpoint_every=100)
+    loop = stopped_at(2, tmp_path / "stopped", checkpoint={"every": 100})
     with pytest.raises(Preempted):
         run(loop)
     assert saved_in(tmp_path / "stopped") == [3]
     checkpoint = loop.checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.state()["loop"]["cursor"] == {"batch": 3}, "the batch that was not trained on is not used up"
-    resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "stopped", checkpoint_every=100)
+    resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "stopped", checkpoint={"every": 100})
     resumed.restore(checkpoint)
     run(resumed)
-    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", checkpoint_every=100)
+    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", checkpoint={"every": 100})
     run(undisturbed)
     assert_same_bits(weights_of(resumed), weights_of(undisturbed))
 

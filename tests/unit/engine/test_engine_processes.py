@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toy import ToyTask, make_loop, run, weights_of
+from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.config import SpecError
@@ -82,6 +82,11 @@ def test_what_one_process_hears_stops_all_at_the_same_step_and_loses_nothing(job
     assert json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())["world_size"] == 2
     resumed, undisturbed = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "undisturbed"))
     torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
+
+
+def test_a_report_over_the_steps_before_and_after_a_stop_is_what_it_would_have_been(job: Path) -> None:
+    """Stopped at step 3 with reports every 2: each process brings back its own sums, to the last bit."""
+    assert reports_in(job / "stopped") == reports_in(job / "undisturbed")
 
 
 def test_the_report_is_of_the_whole_global_batch_and_comes_once(job: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 
 from train_jobs.config import StorageError
 from train_jobs.engine import storage
+from train_jobs.engine.safetensors_file import write_tensors
+from train_jobs.engine.writer import at_once
 
 
 def test_json_appears_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -98,16 +100,15 @@ def write_safetensors(path: Path) -> None:
     save_file({"weight": torch.zeros(100_000)}, path)
 
 
-def write_torch(path: Path) -> None:
-    with path.open("wb") as stream:
-        torch.save({"weight": torch.zeros(100_000)}, stream)
+def write_checkpoint(path: Path) -> None:
+    at_once(write_tensors(path, {"weight": torch.zeros(100_000)}))
 
 
 def write_text(path: Path) -> None:
     path.write_text("x" * 400_000)
 
 
-@pytest.mark.parametrize("write", [write_safetensors, write_torch, write_text])
+@pytest.mark.parametrize("write", [write_safetensors, write_checkpoint, write_text])
 @pytest.mark.parametrize("state", ["full", "read-only"])
 def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], None], state: str) -> None:
     """Each has its own way of saying it."""

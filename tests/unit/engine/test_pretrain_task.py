@@ -20,6 +20,7 @@ from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.retention import Cadence
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import BertPretraining, pretrain, read_config, resume, trajectory
 
@@ -211,7 +212,7 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         schedule=lambda step: 1e-3,
         max_grad_norm=1.0,
         validate_every=config.validation.every,
-        checkpoint_every=config.checkpoint.every,
+        cadence=Cadence(config.checkpoint),
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(None),

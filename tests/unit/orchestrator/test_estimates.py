@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from orchestrator.estimates import estimate
 from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
 from orchestrator.estimates.model import flops_per_token, parameter_count
-from train_jobs.config import CheckpointConfig, DataConfig, ModelConfig, PretrainConfig, TrainConfig
+from train_jobs.config import (
+    CheckpointConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    TrainConfig,
+)
+from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.model.heads import BertForPreTraining
+from train_jobs.optim.factory import build_optimizer
 
 BASE = ModelConfig(pad_vocab_to_multiple_of=1)
 LARGE = ModelConfig(
@@ -55,13 +66,51 @@ def test_a_step_is_the_global_batch() -> None:
     assert estimate(job, vocab_size=30_522, device="gpu").flops_per_step == pytest.approx(each * 128 * 64)
 
 
-def test_state_and_checkpoints_count_every_copy() -> None:
+def test_state_and_a_checkpoint_count_every_copy() -> None:
     assert state_bytes(1000, activation_bytes=4) == 16_000
     assert state_bytes(1000, activation_bytes=2) == 18_000
     assert checkpoint_bytes(1000) == 12_000
-    job = PretrainConfig(checkpoint=CheckpointConfig(keep_last=3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "at_once"),
+    [
+        ({"keep_last": 3, "keep_best": 0}, 1000, 4),
+        ({"keep_last": 3, "keep_best": 2}, 1000, 6),
+        ({"keep_last": 3, "keep_best": 0, "keep_every": 100}, 1000, 14),
+        ({"keep_last": 3, "keep_best": 0, "keep_every": 100}, 1099, 14),
+        ({"keep_last": 3, "keep_best": 0, "keep_every": 2000}, 1000, 4),
+        ({"keep_last": 3, "keep_best": 2}, 5, 5),
+    ],
+)
+def test_disk_is_for_all_that_is_kept_one_being_written_and_the_model(
+    settings: dict[str, int], steps: int, at_once: int
+) -> None:
+    job = PretrainConfig(checkpoint=CheckpointConfig(**settings), train=TrainConfig(steps=steps))
     figures = estimate(job, vocab_size=30_522, device="cpu")
-    assert figures.checkpoints_on_disk_bytes == 3 * 12 * figures.parameters
+    assert figures.checkpoints_at_once == at_once
+    assert figures.disk_bytes == at_once * 12 * figures.parameters + 4 * figures.parameters
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_copy_that_is_written_from_takes_a_checkpoints_memory(asynchronous: bool) -> None:
+    job = PretrainConfig(checkpoint=CheckpointConfig(asynchronous=asynchronous))
+    figures = estimate(job, vocab_size=30_522, device="cpu")
+    assert figures.checkpoint_copy_bytes == (12 * figures.parameters if asynchronous else 0)
+
+
+def test_a_checkpoint_is_as_large_as_the_files_that_the_job_writes(tmp_path: Path) -> None:
+    model = BertForPreTraining(SMALL, SMALL.padded_vocab_size(1000))
+    optimizer = build_optimizer(OptimizerConfig(name="lamb"), model.named_parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(1, weights=model.state_dict(), optimizer=optimizer.state_dict(), state={})
+    real = sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
+    assert estimate(PretrainConfig(model=SMALL), vocab_size=1000, device="cpu").checkpoint_bytes == pytest.approx(
+        real, rel=0.02
+    )
 
 
 def test_layer_activations_are_34_bytes_per_unit_of_width() -> None:

@@ -40,6 +40,29 @@ def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
     assert status.tags == {"a": "b"}
 
 
+def checkpoint(run: RunFolder, step: int, loss: float | None) -> Path:
+    folder = run.outputs / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    (folder / "COMMIT.json").write_text(json.dumps({"format": 2, "step": step, "validation_loss": loss, "files": {}}))
+    return folder
+
+
+def test_status_has_the_checkpoint_of_lowest_validation_loss(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one")
+    assert LocalBackend(tmp_path).describe("one").best_checkpoint is None
+    checkpoint(run, 10, None)
+    assert LocalBackend(tmp_path).describe("one").best_checkpoint is None
+    for step, loss in ((20, 5.0), (30, 4.0), (40, 4.5), (50, 4.0)):
+        checkpoint(run, step, loss)
+    (checkpoint(run, 60, 1.0) / "COMMIT.json").write_text('{"format": 2, "st')
+    (checkpoint(run, 70, 1.0) / "COMMIT.json").unlink()
+    (checkpoint(run, 80, 1.0) / "COMMIT.json").write_text('{"format": 1, "step": 80}')
+    best = LocalBackend(tmp_path).describe("one").best_checkpoint
+    assert best is not None
+    assert (best.step, best.validation_loss) == (30, 4.0)
+    assert best.folder == str(run.outputs / "checkpoints" / "step-00000030")
+
+
 def test_the_last_report_of_a_large_file_is_read_from_its_end(tmp_path: Path) -> None:
     run = make_run(tmp_path, "large")
     for step in range(5000):

@@ -15,7 +15,8 @@ from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
-from tests.conftest import write_bert
+from orchestrator.summary import bytes_text
+from tests.conftest import tmpfs, write_bert
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -178,6 +179,35 @@ def test_a_model_that_is_not_what_its_lineage_says_is_refused_before_anything_is
     (folder / "bert" / "lineage.json").write_text("{")
     with pytest.raises(ConflictError, match=r"lineage\.json is torn"):
         plan("initial_model=bert", "data.sequence_length=32")
+
+
+def test_the_summary_forecasts_the_disk() -> None:
+    made = plan("checkpoint.every=50", "checkpoint.keep_every=400")
+    text = " ".join(made.summary().split())
+    assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 400" in text
+    assert f"disk {bytes_text(made.estimates.disk_bytes)} at most: 6 checkpoints of" in text
+    assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} more, to write checkpoints from (estimate)" in text
+    assert made.warnings == ()
+    alone = " ".join(plan("checkpoint.every=null", "checkpoint.keep_best=0").summary().split())
+    assert "checkpoints every 10 minutes; kept: last 2 " in alone
+    stepwise = plan("checkpoint.every=50", "checkpoint.every_minutes=null", "checkpoint.asynchronous=false")
+    assert "checkpoints every 50 steps; kept" in " ".join(stepwise.summary().split())
+    assert "to write checkpoints from" not in stepwise.summary()
+
+
+def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_warning(tmp_path: Path) -> None:
+    """On the disk of the home folder, which need not exist yet."""
+    with tmpfs(tmp_path / "disk", "100m") as disk:
+        home = disk / "not" / "yet"
+        resolved = resolve_spec("pretrain", sets=["recipe=tiny", "data.text=[text.txt]"], environ=NO_GPU)
+        fits = make_plan(resolved, home=home)
+        assert 50e6 < fits.estimates.disk_bytes < 60e6
+        assert fits.warnings == ()
+        (disk / "other").write_bytes(bytes(60_000_000))
+        (warning,) = make_plan(resolved, home=home).warnings
+    need = bytes_text(fits.estimates.disk_bytes)
+    assert warning.startswith(f"the disk may fill up with checkpoints: need up to {need}, have 4")
+    assert warning.endswith(f"free where {home} lies")
 
 
 def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:

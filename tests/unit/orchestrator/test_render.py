@@ -18,6 +18,14 @@ def status(**changes: object) -> RunStatus:
     return RunStatus.model_validate({**fields, **changes})
 
 
+def test_a_run_shows_its_best_checkpoint() -> None:
+    best = {"step": 30, "validation_loss": 4.56789, "folder": "/runs/run-1/outputs/checkpoints/step-00000030"}
+    assert "  best       checkpoint of step 30, validation loss 4.5679" in render.status_text(
+        status(best_checkpoint=best)
+    )
+    assert "best" not in render.status_text(status())
+
+
 def test_tables_fit_80_columns() -> None:
     text = render.table(
         [("n" * 90, "completed", "1/2", "2 min 01 s", "2026-11-21 12:00:00")], ("RUN", "S", "P", "T", "W")

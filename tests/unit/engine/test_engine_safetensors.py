@@ -1,0 +1,82 @@
+"""Our safetensors files are everybody's: read by the library's own loader, and to the letter of the format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from train_jobs.engine import safetensors_file
+from train_jobs.engine.safetensors_file import DTYPES, WrittenFile, read_file, write_file, write_tensors
+from train_jobs.engine.writer import at_once
+
+ALL_TYPES = {
+    f"{index}-{code}": torch.tensor([[0, 1, 1]]).to(dtype) for index, (dtype, code) in enumerate(DTYPES.items())
+}
+AWKWARD = {
+    "scalar": torch.tensor(3.0),
+    "empty": torch.zeros(0, 4),
+    "transposed": torch.arange(6.0).view(2, 3).T,
+    "every other": torch.arange(10)[::2],
+    "trained": torch.nn.Parameter(torch.ones(3)),
+    'snow \N{SNOWMAN} "quoted"': torch.tensor([float("nan"), float("-inf"), -0.0]),
+    "odd": torch.tensor([True, False, True]),
+}
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_reads_back(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    found = load_file(path)
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert as_bytes(found[name]) == as_bytes(tensor), name
+
+
+@pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD, {}], ids=["types", "awkward", "none"])
+@pytest.mark.parametrize("chunk", [safetensors_file.CHUNK, 1, 7])
+def test_the_library_reads_what_we_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensors: dict[str, torch.Tensor], chunk: int
+) -> None:
+    monkeypatch.setattr(safetensors_file, "CHUNK", chunk)
+    at_once(write_tensors(tmp_path / "file", tensors))
+    assert_reads_back(tmp_path / "file", tensors)
+
+
+def test_transformers_know_it_for_pytorchs(tmp_path: Path) -> None:
+    at_once(write_tensors(tmp_path / "file", AWKWARD))
+    with safe_open(tmp_path / "file", framework="pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+
+
+@pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD], ids=["types", "awkward"])
+def test_the_bytes_have_no_gap_and_no_tensor_is_misaligned(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    at_once(write_tensors(tmp_path / "file", tensors))
+    content = (tmp_path / "file").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    header = json.loads(content[8 : 8 + length])
+    spans = sorted((*header[name]["data_offsets"], tensor.element_size()) for name, tensor in tensors.items())
+    assert [begin for begin, _, _ in spans] == [0, *(end for _, end, _ in spans[:-1])]
+    assert spans[-1][1] == len(content) - 8 - length
+    assert all(begin % size == 0 for begin, _, size in spans)
+
+
+@pytest.mark.parametrize("chunk", [safetensors_file.CHUNK, 7])
+def test_what_it_says_of_a_file_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(safetensors_file, "CHUNK", chunk)
+    tensors, text = tmp_path / "tensors", tmp_path / "text"
+    written = {tensors: at_once(write_tensors(tensors, AWKWARD)), text: at_once(write_file(text, [b"ab", b"", b"c"]))}
+    for path, said in written.items():
+        content = path.read_bytes()
+        assert said == WrittenFile(len(content), hashlib.sha256(content).hexdigest())
+        assert at_once(read_file(path)) == said
+    assert text.read_bytes() == b"abc"

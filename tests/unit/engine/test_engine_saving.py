@@ -1,0 +1,277 @@
+"""When the loop saves, what it waits for, and that none of it changes where training goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_disk import Disk
+from engine_toy import ToyTask, held, make_loop, reports_in, run, weights_of
+
+from train_jobs.config import CheckpointConfig, StorageError
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.meter import Meter
+from train_jobs.engine.metrics import Progress, read_reports
+from train_jobs.engine.retention import Cadence
+
+CPU = torch.device("cpu")
+
+
+def committed_in(folder: Path) -> list[int]:
+    """Steps of the checkpoints that verify, by the eyes of a store that waits for nobody."""
+    store = CheckpointStore(folder / "checkpoints", keep_last=1)
+    steps = [int(path.name[5:]) for path in store.root.iterdir()] if store.root.is_dir() else []
+    return sorted(step for step in steps if store.at(step))
+
+
+def at_batch(number: int, action: Callable[[], object]) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """Trouble that does something during global batch `number`, counted from 0; step `number` is the last finished."""
+
+    def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        if batch == number:
+            action()
+        return loss
+
+    return trouble
+
+
+def fail() -> None:
+    raise ConnectionError("the machine is gone")
+
+
+class Graded(ToyTask):
+    """Validates to losses that it is told."""
+
+    losses: tuple[float, ...] = ()
+
+    def validate(self) -> dict[str, float]:
+        self.validations += 1
+        return {"loss": self.losses[self.validations - 1]}
+
+
+def graded(*losses: float) -> Graded:
+    task = Graded()
+    task.losses = losses
+    return task
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "kept"),
+    [(0, [5, 8]), (1, [4, 5, 8]), (2, [1, 4, 5, 8])],
+)
+def test_the_best_are_saved_at_their_step_and_kept(tmp_path: Path, keep_best: int, kept: list[int]) -> None:
+    """Saved are multiples of 5, the last step, and what is among the best when it is validated."""
+    task = graded(5.0, 6.0, 7.0, 4.0, 6.0, float("nan"), 6.5, 6.0)
+    checkpoint = {"every": 5, "keep_last": 2, "keep_best": keep_best}
+    run(make_loop(task, tmp_path, steps=8, validate_every=1, checkpoint=checkpoint))
+    assert committed_in(tmp_path) == kept
+
+
+def test_a_checkpoint_has_the_loss_of_its_own_weights_or_none(tmp_path: Path) -> None:
+    run(make_loop(graded(5.0, float("nan"), 7.0), tmp_path, steps=6, validate_every=2, checkpoint={"every": 1}))
+    commits = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("checkpoints/*/COMMIT.json"))]
+    found = [(commit["step"], commit["validation_loss"]) for commit in commits]
+    assert found == [(1, None), (2, 5.0), (3, None), (4, None), (5, None), (6, 7.0)]
+
+
+def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
+    """Without that, the mediocre loss after the resumption would be a new best."""
+    first = make_loop(graded(5.0, 3.0), tmp_path, steps=4, checkpoint={"every": 100, "keep_best": 1})
+    run(first)
+    task = graded(4.0, 4.5)
+    resumed = make_loop(task, tmp_path, steps=8, checkpoint={"every": 100, "keep_last": 1, "keep_best": 1})
+    checkpoint = resumed.checkpoints.newest()
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
+    run(resumed)
+    assert resumed.state.best == [3.0]
+    assert committed_in(tmp_path) == [4, 8]
+
+
+def test_steps_kept_for_good_are_saved_and_kept(tmp_path: Path) -> None:
+    run(make_loop(ToyTask(), tmp_path, steps=8, checkpoint={"every": 5, "keep_last": 1, "keep_every": 3}))
+    assert committed_in(tmp_path) == [3, 6, 8]
+
+
+def ticking(folder: Path, *, minutes: float, steps: int, **options: Any) -> Loop:
+    """A loop whose clock goes on by a minute in every step."""
+    now = [0.0]
+
+    def tick(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        now[0] += 60
+        return loss
+
+    config = CheckpointConfig(every=None, every_minutes=minutes, keep_every=options.pop("keep_every", None))
+    cadence = Cadence(config, clock=lambda: now[0])
+    now[0] += 1e6  # the time until training begins does not count
+    settings = {"steps": steps, "cadence": cadence, "micro_batch_size": 6, "validate_every": 100, **options}
+    return make_loop(ToyTask(trouble=tick), folder, **settings)
+
+
+def test_the_clock_asks_for_checkpoints_too(tmp_path: Path) -> None:
+    run(ticking(tmp_path / "clock", minutes=2.5, steps=8, checkpoint={"asynchronous": False}))
+    assert committed_in(tmp_path / "clock") == [3, 6, 8]
+    run(ticking(tmp_path / "both", minutes=2.5, steps=9, keep_every=4, checkpoint={"asynchronous": False}))
+    assert committed_in(tmp_path / "both") == [3, 4, 7, 8, 9], "every checkpoint sets the clock back"
+
+
+def test_the_clock_does_not_ask_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    loop = ticking(tmp_path, minutes=0.5, steps=6)
+    ticks = loop.task.trouble  # type: ignore[attr-defined]
+    written = at_batch(4, lambda: loop.checkpoints.newest())
+    loop.task.trouble = lambda batch, loss: written(batch, ticks(batch, loss))  # type: ignore[attr-defined]
+    with held(loop.checkpoints):
+        run(loop)
+    assert committed_in(tmp_path) == [1, 5, 6]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_the_cadence_a_resumed_run_is_an_undisturbed_one(
+    tmp_path: Path, seed: int, asynchronous: bool
+) -> None:
+    """Saved by the clock, as often as can be; died at random; weights, moments and reports to the last bit."""
+    saving = {"every": None, "every_minutes": 1e-6, "keep_best": 1, "asynchronous": asynchronous}
+    how: dict[str, Any] = {"steps": 20, "log_every": 7, "validate_every": 10}
+    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", **how, checkpoint={"every": 100})
+    run(undisturbed)
+    trouble = at_batch(random.Random(seed).randrange(2, 20), fail)
+    with pytest.raises(ConnectionError):
+        run(make_loop(ToyTask(dropout=0.3, trouble=trouble), tmp_path / "died", **how, checkpoint=saving))
+    resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "died", **how, checkpoint=saving)
+    checkpoint = resumed.checkpoints.newest()
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
+    run(resumed)
+    torch.testing.assert_close(weights_of(resumed), weights_of(undisturbed), rtol=0, atol=0)
+    torch.testing.assert_close(
+        resumed.optimizer.state_dict()["state"], undisturbed.optimizer.state_dict()["state"], rtol=0, atol=0
+    )
+    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "undisturbed")
+
+
+def test_the_time_before_a_checkpoint_counts_in_the_next_report(tmp_path: Path) -> None:
+    """Else a resumed run's first rate would be that of a few steps, or of none."""
+    stop = StopRequest()
+    task = ToyTask(trouble=at_batch(2, lambda: setattr(stop, "asked", True)))
+    with pytest.raises(Preempted):
+        run(make_loop(task, tmp_path, stop=stop, log_every=4))
+    stored = json.loads((tmp_path / "checkpoints" / "step-00000003" / "state.json").read_text())["meter"]
+    assert stored["steps"] == 3
+    assert stored["seconds"] > 0
+    meter = Meter.restore(stored, World(rank=0, local_rank=0, size=1, device=CPU))
+    assert (meter.steps, meter.seconds) == (3, stored["seconds"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_other_processes_share_out_what_is_still_to_be_reported(size: int) -> None:
+    rows = [[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]
+    worlds = [World(rank=rank, local_rank=rank, size=size, device=CPU) for rank in range(size)]
+    meters = [Meter.restore({"steps": 6, "seconds": 2.5, "sums": rows}, world) for world in worlds]
+    assert {(meter.steps, meter.seconds) for meter in meters} == {(6, 2.5)}
+    assert sum(meter.sums for meter in meters if meter.sums is not None).tolist() == [7.0, 70.0]
+    if size == 3:
+        assert [meter.sums.tolist() for meter in meters] == rows
+
+
+def test_nothing_to_report_is_nothing_after_a_resumption() -> None:
+    world = World(rank=0, local_rank=0, size=1, device=CPU)
+    empty = Meter()
+    empty.add(None, 1.5)
+    assert Meter.restore(json.loads(json.dumps(empty.gather(world))), world) == Meter(None, 0, 1.5)
+
+
+def run_on_a_busy_machine(loop: Loop) -> None:
+    """Runs it; the thread that writes gets no time."""
+    with held(loop.checkpoints):
+        run(loop)
+
+
+def test_a_run_ends_when_its_last_checkpoint_is_committed(tmp_path: Path) -> None:
+    run_on_a_busy_machine(make_loop(ToyTask(), tmp_path, steps=2))
+    assert committed_in(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_stop_is_one_once_its_checkpoint_is_committed(tmp_path: Path, batch: int) -> None:
+    """At step 4 there is a checkpoint already, still being written."""
+    stop = StopRequest()
+    task = ToyTask(trouble=at_batch(batch, lambda: setattr(stop, "asked", True)))
+    loop = make_loop(task, tmp_path, stop=stop, checkpoint={"every": 4})
+    with pytest.raises(Preempted):
+        run_on_a_busy_machine(loop)
+    assert committed_in(tmp_path) == [batch + 1]
+
+
+def test_a_run_that_fails_finishes_the_checkpoint_that_it_was_writing(tmp_path: Path) -> None:
+    loop = make_loop(ToyTask(trouble=at_batch(3, fail)), tmp_path)
+    with pytest.raises(ConnectionError):
+        run_on_a_busy_machine(loop)
+    assert committed_in(tmp_path) == [2]
+
+
+def test_a_full_disk_is_told_at_a_later_step_and_ends_the_run(disk: Disk) -> None:
+    reached: list[int] = []
+
+    def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
+        reached.append(batch)
+        if batch == 4:  # step 4 is being saved; let it fail
+            loop.checkpoints.newest()
+        return loss
+
+    loop = make_loop(ToyTask(trouble=trouble), disk.folder / "run", steps=100, micro_batch_size=6)
+    disk.resize(6 * 4096)  # one checkpoint has four files
+    with pytest.raises(StorageError, match="the checkpoint of step 4"):
+        run(loop)
+    assert reached == [0, 1, 2, 3, 4]
+    assert committed_in(disk.folder / "run") == [2]
+    assert [path.name for path in (disk.folder / "run" / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_what_ended_the_run_is_not_hidden_by_a_checkpoint_that_failed_too(disk: Disk) -> None:
+    shown = io.StringIO()
+    loop = make_loop(ToyTask(), disk.folder / "run", progress=Progress(6, shown))
+
+    def end() -> None:
+        disk.resize(2 * 4096)
+        fail()
+
+    loop.task.trouble = at_batch(3, end)  # type: ignore[attr-defined]
+    with held(loop.checkpoints), pytest.raises(ConnectionError):
+        run(loop)
+    assert "the checkpoint of step 2" in shown.getvalue()
+    assert "error[storage]" in shown.getvalue()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_person_and_the_metrics_are_told_what_a_checkpoint_cost(tmp_path: Path, asynchronous: bool) -> None:
+    shown = io.StringIO()
+    loop = make_loop(
+        ToyTask(trouble=at_batch(2, lambda: loop.checkpoints.newest())),
+        tmp_path,
+        steps=4,
+        log_every=1,
+        progress=Progress(4, shown),
+        checkpoint={"asynchronous": asynchronous},
+    )
+    run(loop)
+    lines = [line for line in shown.getvalue().splitlines() if line.startswith("checkpoint")]
+    assert [line.split(",")[0].rpartition(" in ")[0] for line in lines] == [
+        "checkpoint at step 2: 0.0 MB",
+        "checkpoint at step 4: 0.0 MB",
+    ]
+    assert all(" s, training waited 0.0" in line for line in lines)
+    reports = [(report["step"], report["metrics"]) for _, report in read_reports(tmp_path / "metrics.jsonl")]
+    ((step, figures),) = [(step, metrics) for step, metrics in reports if "checkpoint_seconds" in metrics]
+    assert step in {3, 4}
+    assert figures["checkpoint_seconds"] > 0
+    assert figures["checkpoint_wait_seconds"] > 0
+    assert asynchronous or figures["checkpoint_wait_seconds"] >= figures["checkpoint_seconds"]

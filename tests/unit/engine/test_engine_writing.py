@@ -1,0 +1,292 @@
+"""Checkpoints that are written while training goes on: what they hold, and how their failures are told."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_disk import Disk
+from engine_toy import held
+
+from train_jobs.config import StorageError
+from train_jobs.engine.checkpoint import CheckpointStore, Committed
+from train_jobs.engine.staging import StagingMemory
+from train_jobs.engine.writer import NICE, Work, Writer, at_once
+
+REPOSITORY = Path(__file__).parents[3]
+NO_STATE: dict[str, Any] = {"state": {}, "param_groups": []}
+
+
+def store_in(folder: Path, **options: Any) -> CheckpointStore:
+    return CheckpointStore(folder / "checkpoints", **{"keep_last": 5, "asynchronous": True, **options})
+
+
+def save(store: CheckpointStore, step: int, weight: torch.Tensor | None = None) -> None:
+    weight = torch.full((50, 50), float(step)) if weight is None else weight
+    store.save(step, weights={"weight": weight}, optimizer=NO_STATE, state={})
+
+
+def values_of(store: CheckpointStore) -> dict[int, float]:
+    """Step -> what its weight is full of, of every checkpoint that verifies, by another store's eyes."""
+    other = CheckpointStore(store.root, keep_last=1)
+    weights = {step: found.weights()["weight"] for step in range(20) if (found := other.at(step))}
+    assert all(weight.amin() == weight.amax() for weight in weights.values())
+    return {step: weight.flatten()[0].item() for step, weight in weights.items()}
+
+
+def test_what_happens_after_save_returns_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+    store, weight, state = store_in(tmp_path), torch.full((50, 50), 4.0), {"cursor": {"batch": 1}}
+    with held(store):
+        store.save(4, weights={"weight": weight}, optimizer=NO_STATE, state=state)
+        weight.zero_()
+        state["cursor"]["batch"] = 2
+    saved = store.newest()
+    assert saved is not None
+    assert values_of(store) == {4: 4.0}
+    assert saved.state()["cursor"] == {"batch": 1}
+
+
+def test_the_end_is_told_once(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    assert store.collect(wait=True) is None
+    with held(store):
+        save(store, 4)
+        assert store.writing
+        assert store.collect(wait=False) is None
+        assert values_of(store) == {}
+    done = store.collect(wait=True)
+    size = sum(path.stat().st_size for path in (store.root / "step-00000004").glob("[mos]*"))
+    assert done == Committed(4, size, pytest.approx(done.seconds))
+    assert done.seconds > 0
+    assert not store.writing
+    assert store.collect(wait=True) is None
+
+
+def test_a_checkpoint_finishes_the_one_before(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    with held(store):
+        save(store, 4)
+        save(store, 8)
+        assert values_of(store) == {4: 4.0}
+    assert store.collect(wait=True) is not None
+    assert values_of(store) == {4: 4.0, 8: 8.0}
+
+
+def test_who_waits_does_the_rest_himself(tmp_path: Path) -> None:
+    """On a busy machine the thread that writes may get no time at all."""
+    store = store_in(tmp_path)
+    with held(store):
+        save(store, 4)
+        done = store.collect(wait=True)
+        assert done is not None
+        assert values_of(store) == {4: 4.0}
+
+
+def test_looking_for_the_newest_finishes_it_and_takes_nothing_away(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    with held(store):
+        save(store, 4)
+        found = store.newest()
+        assert found is not None
+        assert found.step == 4
+        done = store.collect(wait=False)
+    assert done is not None
+    assert done.step == 4
+
+
+def test_without_a_thread_it_is_there_when_save_returns(tmp_path: Path) -> None:
+    store = store_in(tmp_path, asynchronous=False)
+    with held(store):
+        save(store, 4)
+        assert not store.writing
+        assert values_of(store) == {4: 4.0}
+        done = store.collect(wait=False)
+    assert done is not None
+    assert done.step == 4
+
+
+@pytest.mark.parametrize("again", ["collect", "save"])
+def test_a_failure_is_told_once_and_leaves_nothing(disk: Disk, again: str) -> None:
+    store = store_in(disk.folder)
+    save(store, 4)
+    store.collect(wait=True)
+    save(store, 8, torch.zeros(2_000_000))  # the disk has 4 MiB
+    with pytest.raises(StorageError, match="the checkpoint of step 8"):
+        store.collect(wait=True) if again == "collect" else save(store, 12)
+    assert [path.name for path in store.root.iterdir()] == ["step-00000004"]
+    assert store.collect(wait=True) is None
+    save(store, 12)
+    store.collect(wait=True)
+    assert values_of(store) == {4: 4.0, 12: 12.0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")
+def test_the_thread_stands_back_and_nobody_else_does() -> None:
+    found: list[tuple[str, int]] = []
+
+    def look() -> Generator[None, None, None]:
+        found.append((threading.current_thread().name, priority()))
+        yield
+        done.set()
+
+    done, before = threading.Event(), priority()
+    Writer().start(Work(look()))
+    assert done.wait(20)
+    ((name, lowered),) = found
+    assert name.startswith("checkpoint-writer")
+    assert lowered == NICE > before == priority()
+
+
+def priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_work_taken_over_is_done_once_and_in_order() -> None:
+    taken_over, did = threading.Event(), []
+
+    def steps() -> Generator[None, None, str]:
+        for number in range(6):
+            did.append((number, threading.current_thread() is threading.main_thread()))
+            if number == 2:
+                threading.Timer(0.1, taken_over.set).start()
+                go.set()
+                taken_over.wait()
+            yield
+        return "done"
+
+    go = threading.Event()
+    work = Work(steps())
+    Writer().start(work)
+    go.wait()  # the thread is in the middle of its third step
+    assert not work.done
+    work.finish()
+    assert work.result() == "done"
+    assert did == [(0, False), (1, False), (2, False), (3, True), (4, True), (5, True)]
+
+
+def test_what_goes_wrong_in_the_thread_is_told_to_who_asks() -> None:
+    def steps() -> Generator[None, None, None]:
+        yield
+        raise ConnectionError("the machine is gone")
+
+    work = Work(steps())
+    Writer().start(work)
+    work.finish()
+    assert work.done
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            work.result()
+
+
+def test_work_without_steps_is_done_at_once() -> None:
+    def steps() -> Generator[None, None, int]:
+        return 3
+        yield
+
+    assert at_once(steps()) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is not kept elsewhere")
+def test_without_memory_for_the_copy_training_waits_and_one_warning_says_so(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = store_in(tmp_path, warn=warnings.append)
+    weight = torch.full((64 << 20,), 4, dtype=torch.int8)
+    with no_more_memory():
+        save(store, 4, weight)
+        assert not store.writing
+    save(store, 8, weight)
+    assert not store.writing
+    assert values_of(store) == {4: 4.0, 8: 4.0}
+    (warning,) = warnings
+    assert warning.startswith(
+        "warning: no memory for a copy of 64 MiB, so training waits while checkpoints are written"
+    )
+
+
+@contextmanager
+def no_more_memory() -> Iterator[None]:
+    """This process may grow by 32 MiB and no more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (32 << 20), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_copies_are_apart_from_the_originals_and_from_each_other() -> None:
+    tensors = {
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "view": torch.arange(6.0).view(2, 3).T,
+        "scalar": torch.tensor(2.0, dtype=torch.float64),
+        "empty": torch.zeros(0),
+        "trained": torch.nn.Parameter(torch.ones(2)),
+    }
+    expected = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    copies = StagingMemory().copy({"a": tensors, "b": {"half": torch.zeros(2)}})
+    for tensor in tensors.values():
+        tensor.data.zero_()
+    copies["b"]["half"].fill_(9.0)
+    torch.testing.assert_close(copies["a"], expected, rtol=0, atol=0)
+    assert not any(copy.requires_grad for copy in copies["a"].values())
+
+
+def test_the_memory_is_taken_once_and_grows_if_it_must() -> None:
+    memory = StagingMemory()
+    first = memory.copy({"a": {"x": torch.zeros(1000)}})["a"]["x"].data_ptr()
+    assert memory.copy({"a": {"y": torch.ones(1000)}})["a"]["y"].data_ptr() == first
+    assert memory.copy({"a": {"y": torch.ones(10)}})["a"]["y"].data_ptr() == first
+    larger = memory.copy({"a": {"x": torch.full((3000,), 7.0)}})["a"]["x"]
+    assert larger.eq(7).all()
+
+
+WRITES_FOR_A_WHILE = """
+import sys, torch
+from pathlib import Path
+from train_jobs.engine.checkpoint import CheckpointStore
+store = CheckpointStore(Path(sys.argv[1]), keep_last=1, asynchronous=True)
+for step, size in ((4, 10), (8, 500_000_000)):
+    weights = {"weight": torch.full((size,), step, dtype=torch.int8)}
+    store.save(step, weights=weights, optimizer={"state": {}, "param_groups": []}, state={})
+"""
+
+
+def test_a_kill_while_a_checkpoint_is_written_costs_that_checkpoint_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITES_FOR_A_WHILE, str(tmp_path)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    begun = tmp_path / "step-00000008" / "model.safetensors"
+    limit = time.monotonic() + 60
+    while not begun.exists() and process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert begun.exists()
+    assert not (begun.parent / "COMMIT.json").exists()
+    store = CheckpointStore(tmp_path, keep_last=1)
+    found = store.newest()
+    assert found is not None
+    assert found.step == 4
+    save(store, 6)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000006"]
+
+
+def test_a_program_that_ends_finishes_what_it_writes(tmp_path: Path) -> None:
+    program = WRITES_FOR_A_WHILE.replace("500_000_000", "50_000_000")
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True)
+    found = CheckpointStore(tmp_path, keep_last=1).newest()
+    assert found is not None
+    assert found.step == 8

@@ -1,0 +1,44 @@
+"""The state of a torch optimizer as named tensors and plain values, and back: nothing in it needs pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def flatten(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Takes an optimizer's `state_dict()` apart.
+
+    Returns:
+        Tensors named PARAMETER.KEY (`bert.pooler.dense.weight.exp_avg`), where an optimizer that was given no names
+        has the parameter's number; and the rest, JSON-safe: `param_groups` as they are, and `values`, what is no
+        tensor, by the same names.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, Any] = {}
+    names = _names(state_dict["param_groups"])
+    for number, entries in state_dict["state"].items():
+        for key, value in entries.items():
+            (tensors if isinstance(value, torch.Tensor) else values)[f"{names[number]}.{key}"] = value
+    return tensors, {"param_groups": list(state_dict["param_groups"]), "values": values}
+
+
+def unflatten(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """What `flatten` took apart, for `load_state_dict`; a tuple among the options has become a list."""
+    numbers = {name: number for number, name in _names(rest["param_groups"]).items()}
+    state: dict[int, dict[str, Any]] = {}
+    for full_name, value in {**tensors, **rest["values"]}.items():
+        name, _, key = full_name.rpartition(".")
+        state.setdefault(numbers[name], {})[key] = value
+    return {"state": state, "param_groups": rest["param_groups"]}
+
+
+def _names(groups: list[dict[str, Any]]) -> dict[int, str]:
+    """Number of each parameter -> its name."""
+    return {
+        number: name
+        for group in groups
+        for number, name in zip(group["params"], group.get("param_names", map(str, group["params"])), strict=True)
+    }
