@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 GIT_SECONDS = 10.0  # enough for a million files on a slow disk; most repositories answer in a hundredth of one
 # What git sets for a hook is about the hook's repository, whatever folder is asked about.
 _OF_HOOKS = ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
-_BEFORE_PATH = {"1": 8, "u": 10}  # words before the path in a line of porcelain v2: a changed file, an unmerged one
 
 
 class GitFacts(Config):
@@ -85,7 +84,8 @@ def git_facts(folder: Path, shipped: Iterable[str], *, guest: bool = False) -> G
         return None
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
     commit, branch = heads["branch.oid"], heads["branch.head"]
-    changed = {line.split(" ", _BEFORE_PATH[line[0]])[-1] for line in lines if line[0] in _BEFORE_PATH}
+    # porcelain v2: eight words, then the path; of an unmerged file two hashes more, and it is tracked in any case
+    changed = {line.split(" ", 8)[-1] for line in lines if line[0] in "1u"}
     known, prefix = set(tracked), folder.relative_to(repository)
     untracked = {str(prefix / path) for path in shipped if not _tracked(path, known)}
     return GitFacts(

@@ -55,7 +55,7 @@ class IgnoreRules:
     outer: str
     """Path of the code below the outermost folder whose ignore file counts: "", or "experiments/"."""
     nested: bool
-    """Folders inside the code have ignore files of their own."""
+    """A `.gitignore` in a folder of the code counts too."""
     files: tuple[_IgnoreFile, ...] = ()
     """The nearest first."""
 
@@ -75,8 +75,6 @@ class IgnoreRules:
 
     def entering(self, folder: Path, path: str) -> IgnoreRules:
         """The rules inside a folder that has a `.gitignore`; `path` is the folder's in the code: "", or "sub/"."""
-        if not self.nested:
-            return self
         return self._with(folder / GIT_IGNORE, path + GIT_IGNORE, self.outer + path)
 
     def ignored_by(self, path: str) -> str | None:

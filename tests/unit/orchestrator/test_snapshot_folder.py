@@ -126,6 +126,11 @@ def test_what_is_never_code_is_left_out_and_said(package: Path, code: Path, tmp_
     assert {entry.path: entry.files for entry in snapshot.left_out}["data/"] == 2
 
 
+def test_the_folder_itself_is_code_whatever_lies_in_it(package: Path, code: Path) -> None:
+    write(code, "pyvenv.cfg", "bin/activate")
+    assert shipped(take(package, code)) == ["bin/activate", "my_pretrain.py", "pyvenv.cfg"]
+
+
 def test_metrics_alone_do_not_make_a_folder_an_output(package: Path, code: Path) -> None:
     write(code, "analysis/metrics.jsonl", "analysis/plot.py")
     assert shipped(take(package, code)) == ["analysis/metrics.jsonl", "analysis/plot.py", "my_pretrain.py"]
@@ -167,9 +172,10 @@ def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: P
     (code / "linked").symlink_to("pkg")
     (code / "pkg" / "again").symlink_to("../configs")
     (code / "texts").symlink_to("data")
+    (code / "text").symlink_to("data/a.txt")
     (code / "repository").symlink_to(".git")
     write(code, ".git/config")
-    snapshot = take(package, code, {code / "data": "data"})
+    snapshot = take(package, code, {code / "data": "data", tmp_path: "home folder"})
     assert shipped(snapshot) == [
         *("absolute.yaml", "configs/a.yaml", "current.yaml", "linked/again/a.yaml", "linked/deep/x.py"),
         *("my_pretrain.py", "pkg/again/a.yaml", "pkg/deep/x.py"),
@@ -178,6 +184,7 @@ def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: P
         ".git/": "version control",
         "data/": "data",
         "repository": "version control",
+        "text": "data",
         "texts": "data",
     }
     snapshot.write(tmp_path / "run")
@@ -297,7 +304,8 @@ def test_the_limit_of_all_files_together_names_the_largest(package: Path, code: 
         "5.bin 0.0015 MB, 4.bin 0.0014 MB, 3.bin 0.0013 MB, 2.bin 0.0012 MB"
     ]
     assert problem.facts["limits"] == "--set code.largest_total_mb=1 ships them all"
-    assert len(shipped(take(package, code, largest_total_mb=0.009115))) == 8
+    write(code, "6.bin", text="x" * 485)
+    assert len(shipped(take(package, code, largest_total_mb=0.008))) == 8  # to the byte
 
 
 def test_a_file_as_large_as_the_limit_is_shipped(package: Path, code: Path) -> None:
@@ -309,8 +317,18 @@ def test_a_file_as_large_as_the_limit_is_shipped(package: Path, code: Path) -> N
     )
 
 
+def test_a_file_past_its_limit_does_not_count_among_the_others(package: Path, code: Path) -> None:
+    write(code, "a.bin", text="x" * 2_000_000)
+    problem = refused(package, code, largest_file_mb=1, largest_total_mb=1.5)
+    assert problem.problems == ["a.bin: 2 MB, over code.largest_file_mb (1)"]
+    assert problem.facts["limits"] == "--set code.largest_file_mb=2 --set code.largest_total_mb=3 ships them all"
+    assert len(shipped(take(package, code, largest_file_mb=2, largest_total_mb=3))) == 2
+
+
 def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: Path, code: Path) -> None:
-    write(code, *(f"{number}.key" for number in range(21)))
+    write(code, *(f"{number}.key" for number in range(20)))
+    assert str(refused(package, code).fix).count(".key") == 20
+    write(code, "20.key")
     problem = refused(package, code)
     assert len(problem.problems) == 21
     assert problem.fix == f"mend what is named, or leave it out: a line each in {code}/.gitignore"

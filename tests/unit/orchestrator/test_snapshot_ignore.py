@@ -90,13 +90,15 @@ def test_random_patterns_over_random_trees_mean_what_they_mean_to_git(tmp_path: 
         "keep.py/",
         "\ufeffdata\r\n*.txt\r\n",
         "nothing\\",
+        "space\\ ",
+        "data   ",
         "!",
         "/",
     ],
 )
 def test_a_pattern_means_what_it_means_to_git(tmp_path: Path, patterns: str) -> None:
     names = ["keep.py", "data__keep.py", "data__deep__keep.py", "sub__keep.py", "a__b__c__keep.py", "a__keep.py"]
-    write(tmp_path, **dict.fromkeys([*names, "sub__data__x.txt", "#x", "!y", "1st", "[x", "data.txt"], ""))
+    write(tmp_path, **dict.fromkeys([*names, "sub__data__x.txt", "#x", "!y", "1st", "[x", "data.txt", "space "], ""))
     (tmp_path / ".gitignore").write_text(patterns, encoding="utf-8")
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     assert shipped(tmp_path) == kept_by_git(tmp_path)
