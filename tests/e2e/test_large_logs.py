@@ -98,8 +98,8 @@ def test_memory_does_not_grow_while_a_log_is_followed(console: Console, size: in
             printed = 0
             while printed < bytes_of_log:
                 with run.rank_log(0).open("ab") as stream:
-                    stream.write(LINES)
-                printed += len(process.stdout.read(len(LINES)))
+                    stream.write(LINES * 8)
+                printed += len(process.stdout.read(len(LINES) * 8))
         peaks.append(peak(console, process))
         assert process.stdout.read() == b""
         process.stdout.close()
