@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -158,11 +159,19 @@ def test_a_folder_that_is_left_out_is_not_entered(package: Path, code: Path) -> 
     assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
 
 
-def test_pipes_and_sockets_are_left_out_and_not_waited_for(package: Path, code: Path) -> None:
+def test_pipes_and_sockets_are_left_out_and_not_waited_for(
+    package: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(code / "pipe")
-    snapshot = take(package, code)
+    os.mkfifo(code / ".gitignore")
+    (code / "link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(code)  # a socket's path may have a hundred characters
+        listener.bind("socket")
+        snapshot = take(package, code)
     assert shipped(snapshot) == ["my_pretrain.py"]
-    assert left_out(snapshot) == {"pipe": "no file: a pipe, a socket or a device"}
+    why = "no file: a pipe, a socket or a device"
+    assert left_out(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
 
 
 def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: Path, tmp_path: Path) -> None:
