@@ -23,6 +23,7 @@ from orchestrator.specs import CodeSpec
 
 PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"
 AWS = "AKIA" + "QWERTYUIOPASDFGH"
+GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ def test_links_that_lead_to_one_another_end(package: Path, code: Path) -> None:
 def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code: Path) -> None:
     write(code, ".env", text="PASSWORD=hunter2\n")
     write(code, "keys/tls.pem", text=PEM)
-    write(code, "settings.py", text=f"a = 1\n\nkey = '{AWS}'\n")
+    write(code, "settings.py", text=f"token = '{GITHUB}'\n\nkey = '{AWS}'\n")
     write(code, "weights.bin", text="x" * 12_000)
     write(code, "train_jobs/pretrain.py", "train_jobs.py")
     (code / "out").symlink_to("/")
@@ -246,12 +247,13 @@ def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code
         "keys/tls.pem: has the name of a file of secrets (*.pem)",
         "keys/tls.pem:1: holds a private key",
         "out: a symlink that leaves the folder, to /",
+        "settings.py:1: holds a GitHub token",
         "settings.py:3: holds an AWS access key",
         "train_jobs.py: takes the place of what the code is shipped beside",
         "train_jobs/: takes the place of what the code is shipped beside",
         "weights.bin: 0.012 MB, over code.largest_file_mb (0.0105)",
     ]
-    for secret in (AWS, "hunter2", "MC4CAQ"):
+    for secret in (AWS, GITHUB, "hunter2", "MC4CAQ"):
         assert secret not in str(problem)
         assert secret not in json.dumps(problem.as_json())
 
@@ -332,6 +334,13 @@ def test_a_file_past_its_limit_does_not_count_among_the_others(package: Path, co
     assert problem.problems == ["a.bin: 2 MB, over code.largest_file_mb (1)"]
     assert problem.facts["limits"] == "--set code.largest_file_mb=2 --set code.largest_total_mb=3 ships them all"
     assert len(shipped(take(package, code, largest_file_mb=2, largest_total_mb=3))) == 2
+
+
+def test_a_folder_of_terabytes_is_not_read_to_be_refused(package: Path, code: Path) -> None:
+    with (code / "a.bin").open("wb") as stream:
+        stream.truncate(10**12)  # a hole that takes no space
+    (problem,) = refused(package, code, largest_file_mb=1e7).problems
+    assert problem.startswith("2 files: 1e+06 MB together, over code.largest_total_mb (100)")
 
 
 def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: Path, code: Path) -> None:
