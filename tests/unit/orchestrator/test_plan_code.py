@@ -181,6 +181,16 @@ def test_the_plan_says_that_nothing_is_left_out_and_why() -> None:
     assert "left out" not in squeezed(plan())
 
 
+def test_the_plan_names_a_few_of_many_ignore_files(folder: Path) -> None:
+    for name in "abcdef":
+        (folder / "code" / name).mkdir()
+        (folder / "code" / name / ".gitignore").write_text("*.log\n")
+    few = ", ".join(f"{name}/.gitignore" for name in "abcde")
+    assert f"ignoring {few}, ... left out" in squeezed(plan("code.folder=code"))
+    (folder / "code" / "f" / ".gitignore").unlink()
+    assert f"ignoring {few} left out" in squeezed(plan("code.folder=code"))
+
+
 def test_the_plan_says_when_there_is_more_left_out_than_it_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
