@@ -98,6 +98,7 @@ def test_a_file_is_no_folder_of_code() -> None:
     [
         (["code.folder=code"], ["code.folder"]),
         (["code.folder=code", "code.entry=my_pretrain"], []),
+        (["code.folder=code", "code.entry=my_pretrain", "code.largest_file_mb=1", "code.allow_secrets=[a]"], []),
         (["code.entry=my_pretrain", "code.largest_file_mb=1"], ["code.largest_file_mb"]),
         (["code.largest_total_mb=1", "code.allow_secrets=[a]"], ["code.largest_total_mb", "code.allow_secrets"]),
     ],

@@ -433,19 +433,28 @@ def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
     assert caught.value.facts == {"where": "job.yaml:3", "known": "my_pretrain, tools.train, train_jobs.pretrain"}
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"), [("/late.py", "late.py (.gitignore)"), ("/l*/", None), ("la*", "late.py (.gitignore)")]
-)
-def test_an_entry_that_is_left_out_says_so(package: Path, code: Path, line: str, shown: str | None) -> None:
-    write(code, "late.py")
-    write(code, ".gitignore", text=line + "\n")
-    snapshot = take(package, code)
-    if shown is None:
-        snapshot.check_entry("late", where="--set")
-        return
-    with pytest.raises(SpecError) as caught:
-        snapshot.check_entry("late", where="--set")
-    assert caught.value.facts["left out"] == shown
+def test_a_package_that_can_be_run_is_a_near_name_too(package: Path, code: Path) -> None:
+    write(code, "tools/__main__.py")
+    with pytest.raises(SpecError, match=r'no module tolls \(did you mean "tools"\?\)'):
+        take(package, code).check_entry("tolls", where="--set")
+
+
+def test_few_modules_are_listed_and_many_are_not(package: Path, code: Path) -> None:
+    write(code, *(f"module_{number}.py" for number in range(13)))
+    for more, listed in ((), True), (("one_more.py",), False):
+        write(code, *more)
+        with pytest.raises(SpecError) as caught:
+            take(package, code).check_entry("absent", where="--set")
+        assert ("known" in caught.value.facts) is listed
+
+
+def test_an_entry_that_is_left_out_says_so(package: Path, code: Path) -> None:
+    write(code, "late.py", "lat")
+    for line, fact in (("/late.py", "late.py (.gitignore)"), ("la*.py", "late.py (.gitignore)"), ("/lat", None)):
+        write(code, ".gitignore", text=line + "\n")
+        with pytest.raises(SpecError) as caught:
+            take(package, code).check_entry("late" if fact else "late2", where="--set")
+        assert caught.value.facts.get("left out") == fact
 
 
 def test_an_entry_in_a_folder_that_is_left_out_says_so(package: Path, code: Path) -> None:
