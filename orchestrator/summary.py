@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
 
 WIDTH = 80
 LABEL = 14
+FEW = 5  # names of a list that may be long
 SHOWN_APART = {"recipe", "name", "initial_model"}  # changed values that have a line of their own
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
@@ -104,7 +105,7 @@ def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
     yield "largest", ", ".join(f"{file.path} {bytes_text(file.size)}" for file in snapshot.largest)
     if snapshot.folder:
-        yield "ignoring", ", ".join(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
+        yield "ignoring", _few(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
         yield "left out", _left_out(snapshot)
         yield "commit", _git_text(snapshot.folder_git)
     if snapshot.package_git:
@@ -116,10 +117,12 @@ def _left_out(snapshot: Snapshot) -> str:
         return "nothing"
     more = "" if all(entry.counted for entry in snapshot.left_out) else "more than "
     total = sum(entry.files for entry in snapshot.left_out)
-    most = ", ".join(
-        f"{entry.path} {entry.files:,}{'' if entry.counted else '+'} ({entry.why})" for entry in snapshot.most_left_out
-    )
-    return f"{more}{total:,} files: {most}" + (", ..." if len(snapshot.left_out) > len(snapshot.most_left_out) else "")
+    named = [f"{out.path} {out.files:,}{'' if out.counted else '+'} ({out.why})" for out in snapshot.most_left_out]
+    return f"{more}{total:,} files: {', '.join(named)}" + (", ..." if len(snapshot.left_out) > len(named) else "")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
 
 
 def _git_text(git: GitFacts | None) -> str:

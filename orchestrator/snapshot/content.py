@@ -19,7 +19,6 @@ import train_jobs.config
 from orchestrator.errors import ConflictError, SpecError, StorageError
 from orchestrator.snapshot.files import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts, git_facts
-from orchestrator.snapshot.user import read_code
 from orchestrator.specs import CodeSpec
 from train_jobs.config.base import Config
 from train_jobs.config.load import MAX_LISTED, did_you_mean
@@ -173,6 +172,8 @@ def take_snapshot(
     package_git = git_facts(root, names, guest=True)
     if code is None or code.folder is None:
         return Snapshot(root=root, files=_sorted(files), package_git=package_git)
+    from orchestrator.snapshot.user import read_code  # 10 ms that a plan without code of one's own need not pay
+
     user = read_code(code, code.folder, apart or {}, taken=frozenset({PACKAGE, f"{PACKAGE}.py"}))
     return Snapshot(
         root=root,

@@ -70,8 +70,8 @@ class Walk:
         taken: names at the top that are not free.
 
     Attributes:
-        found: what is shipped, by path.
-        left_out: what is not, in the order of the walk.
+        found: what is shipped, in the order of the walk.
+        left_out: what is not.
         obstacles: what can neither be shipped nor be left out unasked.
         ignore_files: names of those that were read.
     """
@@ -87,7 +87,6 @@ class Walk:
         rules = IgnoreRules.of(root, repository)
         self.ignore_files = [file.name for file in reversed(rules.files)]
         self._folder(root, "", rules, ())
-        self.found.sort()
 
     def _folder(self, folder: Path, path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
         try:
@@ -100,7 +99,7 @@ class Walk:
         if path and (kind := next((kind for signs, kind in _KNOWN_BY if signs <= names), None)):
             self._leave(folder, path, kind)
             return
-        if GIT_IGNORE in names and rules.nested:
+        if rules.nested and GIT_IGNORE in names and (folder / GIT_IGNORE).is_file():
             rules = rules.entering(folder, path)
             self.ignore_files.append(path + GIT_IGNORE)
         for entry in entries:

@@ -28,9 +28,9 @@ class UserCode(NamedTuple):
     """What is shipped of the user's folder, and what is not."""
 
     files: tuple[SnapshotFile, ...]
-    """Sorted by path, which is relative to the folder."""
+    """Their paths are relative to the folder."""
     left_out: tuple[LeftOut, ...]
-    """What is not shipped, in the order of the folder."""
+    """What is not shipped."""
     ignore_files: tuple[str, ...]
     """Names of those that were read, the outermost first."""
 

@@ -13,11 +13,7 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use."""
     code = job.code
     rules = (
-        (
-            "code.folder",
-            code.entry.startswith("train_jobs."),
-            f"{code.entry} runs, and uses none of it",
-        ),
+        ("code.folder", code.entry.startswith("train_jobs."), f"{code.entry} runs, and uses none of it"),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         ("optimizer.bias_correction", job.optimizer.name == "adamw", "adamw always corrects"),

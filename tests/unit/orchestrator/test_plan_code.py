@@ -98,6 +98,7 @@ def test_a_file_is_no_folder_of_code() -> None:
     [
         (["code.folder=code"], ["code.folder"]),
         (["code.folder=code", "code.entry=my_pretrain"], []),
+        (["code.folder=code", "code.entry=my_pretrain", "code.largest_file_mb=1", "code.allow_secrets=[a]"], []),
         (["code.entry=my_pretrain", "code.largest_file_mb=1"], ["code.largest_file_mb"]),
         (["code.largest_total_mb=1", "code.allow_secrets=[a]"], ["code.largest_total_mb", "code.allow_secrets"]),
     ],
@@ -179,6 +180,16 @@ def test_the_plan_says_that_nothing_is_left_out_and_why() -> None:
     text = squeezed(plan("code.folder=code"))
     assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
     assert "left out" not in squeezed(plan())
+
+
+def test_the_plan_names_a_few_of_many_ignore_files(folder: Path) -> None:
+    for name in "abcdef":
+        (folder / "code" / name).mkdir()
+        (folder / "code" / name / ".gitignore").write_text("*.log\n")
+    few = ", ".join(f"{name}/.gitignore" for name in "abcde")
+    assert f"ignoring {few}, ... left out" in squeezed(plan("code.folder=code"))
+    (folder / "code" / "f" / ".gitignore").unlink()
+    assert f"ignoring {few} left out" in squeezed(plan("code.folder=code"))
 
 
 def test_the_plan_says_when_there_is_more_left_out_than_it_counts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from orchestrator.specs import CodeSpec
 
 PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"
 AWS = "AKIA" + "QWERTYUIOPASDFGH"
+GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
 
 
 @pytest.fixture
@@ -158,11 +160,19 @@ def test_a_folder_that_is_left_out_is_not_entered(package: Path, code: Path) -> 
     assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
 
 
-def test_pipes_and_sockets_are_left_out_and_not_waited_for(package: Path, code: Path) -> None:
+def test_pipes_and_sockets_are_left_out_and_not_waited_for(
+    package: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(code / "pipe")
-    snapshot = take(package, code)
+    os.mkfifo(code / ".gitignore")
+    (code / "link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(code)  # a socket's path may have a hundred characters
+        listener.bind("socket")
+        snapshot = take(package, code)
     assert shipped(snapshot) == ["my_pretrain.py"]
-    assert left_out(snapshot) == {"pipe": "no file: a pipe, a socket or a device"}
+    why = "no file: a pipe, a socket or a device"
+    assert left_out(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
 
 
 def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: Path, tmp_path: Path) -> None:
@@ -227,7 +237,7 @@ def test_links_that_lead_to_one_another_end(package: Path, code: Path) -> None:
 def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code: Path) -> None:
     write(code, ".env", text="PASSWORD=hunter2\n")
     write(code, "keys/tls.pem", text=PEM)
-    write(code, "settings.py", text=f"a = 1\n\nkey = '{AWS}'\n")
+    write(code, "settings.py", text=f"token = '{GITHUB}'\n\nkey = '{AWS}'\n")
     write(code, "weights.bin", text="x" * 12_000)
     write(code, "train_jobs/pretrain.py", "train_jobs.py")
     (code / "out").symlink_to("/")
@@ -237,12 +247,13 @@ def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code
         "keys/tls.pem: has the name of a file of secrets (*.pem)",
         "keys/tls.pem:1: holds a private key",
         "out: a symlink that leaves the folder, to /",
+        "settings.py:1: holds a GitHub token",
         "settings.py:3: holds an AWS access key",
         "train_jobs.py: takes the place of what the code is shipped beside",
         "train_jobs/: takes the place of what the code is shipped beside",
         "weights.bin: 0.012 MB, over code.largest_file_mb (0.0105)",
     ]
-    for secret in (AWS, "hunter2", "MC4CAQ"):
+    for secret in (AWS, GITHUB, "hunter2", "MC4CAQ"):
         assert secret not in str(problem)
         assert secret not in json.dumps(problem.as_json())
 
@@ -323,6 +334,13 @@ def test_a_file_past_its_limit_does_not_count_among_the_others(package: Path, co
     assert problem.problems == ["a.bin: 2 MB, over code.largest_file_mb (1)"]
     assert problem.facts["limits"] == "--set code.largest_file_mb=2 --set code.largest_total_mb=3 ships them all"
     assert len(shipped(take(package, code, largest_file_mb=2, largest_total_mb=3))) == 2
+
+
+def test_a_folder_of_terabytes_is_not_read_to_be_refused(package: Path, code: Path) -> None:
+    with (code / "a.bin").open("wb") as stream:
+        stream.truncate(10**12)  # a hole that takes no space
+    (problem,) = refused(package, code, largest_file_mb=1e7).problems
+    assert problem.startswith("2 files: 1e+06 MB together, over code.largest_total_mb (100)")
 
 
 def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: Path, code: Path) -> None:
@@ -415,19 +433,28 @@ def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
     assert caught.value.facts == {"where": "job.yaml:3", "known": "my_pretrain, tools.train, train_jobs.pretrain"}
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"), [("/late.py", "late.py (.gitignore)"), ("/l*/", None), ("la*", "late.py (.gitignore)")]
-)
-def test_an_entry_that_is_left_out_says_so(package: Path, code: Path, line: str, shown: str | None) -> None:
-    write(code, "late.py")
-    write(code, ".gitignore", text=line + "\n")
-    snapshot = take(package, code)
-    if shown is None:
-        snapshot.check_entry("late", where="--set")
-        return
-    with pytest.raises(SpecError) as caught:
-        snapshot.check_entry("late", where="--set")
-    assert caught.value.facts["left out"] == shown
+def test_a_package_that_can_be_run_is_a_near_name_too(package: Path, code: Path) -> None:
+    write(code, "tools/__main__.py")
+    with pytest.raises(SpecError, match=r'no module tolls \(did you mean "tools"\?\)'):
+        take(package, code).check_entry("tolls", where="--set")
+
+
+def test_few_modules_are_listed_and_many_are_not(package: Path, code: Path) -> None:
+    write(code, *(f"module_{number}.py" for number in range(13)))
+    for more, listed in ((), True), (("one_more.py",), False):
+        write(code, *more)
+        with pytest.raises(SpecError) as caught:
+            take(package, code).check_entry("absent", where="--set")
+        assert ("known" in caught.value.facts) is listed
+
+
+def test_an_entry_that_is_left_out_says_so(package: Path, code: Path) -> None:
+    write(code, "late.py", "lat")
+    for line, fact in (("/late.py", "late.py (.gitignore)"), ("la*.py", "late.py (.gitignore)"), ("/lat", None)):
+        write(code, ".gitignore", text=line + "\n")
+        with pytest.raises(SpecError) as caught:
+            take(package, code).check_entry("late" if fact else "late2", where="--set")
+        assert caught.value.facts.get("left out") == fact
 
 
 def test_an_entry_in_a_folder_that_is_left_out_says_so(package: Path, code: Path) -> None:
