@@ -8,18 +8,20 @@ from typing import Any
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run
+    from orchestrator.cli.arguments import add_output, add_run, add_verb
 
-    debug = verbs.add_parser(
+    debug = add_verb(
+        verbs,
         "debug",
-        help="where the ranks of a run stand",
+        run_debug,
+        summary="where the ranks of a run stand",
         description="Where each rank of a live run stands at this moment: the Python stacks of all its threads, the"
         " innermost frame first. The run goes on.",
+        example="debug @last --rank 1",
     )
     add_run(debug)
     debug.add_argument("--rank", type=int, metavar="N", help="of this process only")
     add_output(debug)
-    debug.set_defaults(run=run_debug)
 
 
 def run_debug(arguments: argparse.Namespace) -> int:

@@ -64,6 +64,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, str, dict[s
         folder / "job.yaml",
         data={"text": [str(write_corpus(folder / "corpus.txt"))]},
         watchdog={"hang_minutes": 0.2},
+        checkpoint={"asynchronous": False},  # on a busy machine twelve seconds may not be enough for the writer
     )
     started = console(
         *("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-d", "-o", "json"),
