@@ -64,7 +64,6 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, str, dict[s
         folder / "job.yaml",
         data={"text": [str(write_corpus(folder / "corpus.txt"))]},
         watchdog={"hang_minutes": 0.2},
-        checkpoint={"asynchronous": False},  # on a busy machine twelve seconds may not be enough for the writer
     )
     started = console(
         *("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-d", "-o", "json"),
@@ -103,7 +102,7 @@ def test_a_rank_that_hangs_ends_the_attempt_with_76_and_the_next_completes(hung:
     logs = [(console.folder(name) / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
     assert " in hanging_here\n" in logs[1]
     assert " in all_reduce\n" in logs[0]
-    assert "resumed at step 4" in logs[0]
+    assert "resumed at step 6" in logs[0]
 
 
 def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
