@@ -354,10 +354,8 @@ class Orchestrator:
                 },
                 fix=f"orchestrator resume {status.name}",
             )
-        request = self.request(plan, new=new)
-        self._home.mkdir(parents=True, exist_ok=True)
+        handle = backend.schedule(self.request(plan, new=new), plan)
         remember(backend.name, self._home)
-        handle = backend.schedule(request, plan)
         return Run(backend, handle, created=True)
 
     def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:

@@ -136,6 +136,11 @@ def last_step(folder: Path) -> int:
     return json.loads(lines[-1])["step"] if lines else 0
 
 
+def committed(folder: Path) -> list[Path]:
+    """Checkpoints of a run that count, the oldest first."""
+    return sorted(path.parent for path in (folder / "outputs" / "checkpoints").glob("*/COMMIT.json"))
+
+
 def write_corpus(path: Path, *, documents: int = 60, seed: int = 0) -> Path:
     """English-like text with something to learn: documents of sentences over a few hundred words."""
     import random

@@ -64,6 +64,7 @@ def remember(name: str, home: Path) -> None:
     """Notes that runs were sent to a backend, so that `used_backends` looks there."""
     if name in _OURS or name in _noted(home):
         return
+    home.mkdir(parents=True, exist_ok=True)
     with (home / _USED).open("a") as stream:
         stream.write(f"{name}\n")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
 
 TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
 
@@ -46,7 +46,7 @@ def test_a_node_that_dies_ends_the_other_and_a_restart_goes_on(console: Console,
     submitted = console("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "--max-restarts", "1", "-d", "-o", "json")
     name = submitted.json["name"]
     folder = console.folder(name)
-    wait_for(lambda: last_step(folder) >= 12, what="step 12")
+    wait_for(lambda: last_step(folder) >= 12 and committed(folder), what="step 12 and a checkpoint")
     pids = [rank_pid(folder, rank) for rank in (0, 1)]
     for rank, pid in enumerate(pids):
         assert pid is not None

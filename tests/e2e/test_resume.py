@@ -65,7 +65,7 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     assert undisturbed.code == 0, undisturbed.err
     name = console(*words, "--new", "-d").json["name"]
     assert name == undisturbed.json["name"] + "-2"
-    folder, when, rank = console.folder(name), random.randint(8, 90), random.randrange(processes)
+    folder, when, rank = console.folder(name), random.randint(12, 90), random.randrange(processes)
     wait_for(lambda: last_step(folder) >= when, what=f"step {when}")
     pid = rank_pid(folder, rank)
     assert pid is not None

@@ -28,8 +28,9 @@ WELL = {
     "attach": [("attach", "done")],
     "wait": [("wait", "done", "--timeout", "1s")],
     "cancel": [("cancel", "done", "failed"), ("cancel", "done", "--no-wait")],
-    "preempt": [],  # of a run that goes on: tests/e2e/test_resume.py
+    "preempt": [],  # of a run that goes on: tests/contract
     "resume": [],  # likewise
+    "debug": [],  # likewise: tests/e2e/test_looking_inside.py
     "download": [("download", "done", "plan", "--to", "to")],
     "prune": [
         ("prune", "--keep-last", "4", "--dry-run"),
@@ -54,6 +55,7 @@ BADLY = {
     "cancel": [("cancel", "missing")],
     "preempt": [("preempt", "done")],
     "resume": [("resume", "done")],
+    "debug": [("debug", "done"), ("debug", "missing")],
     "download": [("download", "done", "nothing")],
     "prune": [("prune",), ("prune", "--older-than", "soon")],
     "diff": [("diff", "done"), ("diff", "done", "broken")],
@@ -66,7 +68,7 @@ BADLY = {
 def verbs_with_documents() -> set[str]:
     (action,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     styled = {verb for verb, parser in action.choices.items() if "--output" in parser._option_string_actions}
-    assert set(action.choices) - styled <= WITHOUT_DOCUMENT | {"logs"}
+    assert set(action.choices) - styled <= WITHOUT_DOCUMENT
     return styled
 
 
@@ -103,9 +105,7 @@ def cases(table: dict[str, list[tuple[str, ...]]]) -> list[Any]:
 
 
 def test_every_verb_with_a_document_has_its_cases() -> None:
-    missing = verbs_with_documents() - {"logs"}
-    assert missing <= WELL.keys()
-    assert missing <= BADLY.keys()
+    assert verbs_with_documents() == WELL.keys() == BADLY.keys()
 
 
 @pytest.mark.parametrize("words", cases(WELL))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs import RunState
-from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
+from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 from tests.run_folders import make_run
 
 
@@ -25,7 +25,7 @@ def test_all_that_was_printed_is_there_after_a_death_a_restart_and_a_cancellatio
     log = folder / "logs" / "rank-0.log"
     with (console.cwd / "followed").open("w") as stream:
         following = console.start("logs", name, "-f", stdout=stream)
-    wait_for(lambda: last_step(folder) >= 6, what="step 6")
+    wait_for(lambda: committed(folder), what="a checkpoint")
     pid = rank_pid(folder, 0)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
