@@ -77,6 +77,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     world = distributed.start(device)
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world)
+    progress = Progress(config.train.steps)
     loop = Loop(
         task,
         world=world,
@@ -95,10 +96,11 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             keep_best=config.checkpoint.keep_best,
             keep_every=config.checkpoint.keep_every,
             asynchronous=config.checkpoint.asynchronous,
+            warn=progress.line,
         ),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
-        progress=Progress(config.train.steps),
+        progress=progress,
         stop=stop,
     )
     resume(loop, config)
