@@ -114,6 +114,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             keep_best=config.checkpoint.keep_best,
             keep_every=config.checkpoint.keep_every,
             asynchronous=config.checkpoint.asynchronous,
+            warn=progress.line,
         ),
         checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),

@@ -10,6 +10,7 @@ Run as a script it is one process of a job; see `main`.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
@@ -217,7 +218,7 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def main(folder: Path) -> None:
-    """One process of a job, which trains undisturbed, then stopped and resumed, and at last loses a process.
+    """One process of a job, which trains undisturbed, stopped and resumed, by the clock, and at last loses a process.
 
     Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, and in said-RANK.json where it
     stopped and, from the process that survives, what it says of the loss of the other.
@@ -244,6 +245,11 @@ def main(folder: Path) -> None:
     resumed.restore(checkpoint)
     run(resumed)
     save_file(weights_of(resumed), folder / f"resumed-{world.rank}.safetensors")
+
+    minutes = itertools.count()  # rank 1's clock is always past its time
+    saving = CheckpointConfig(every_minutes=4 if world.is_main else 1, keep_best=0)
+    cadence = Cadence(saving, clock=lambda: 60.0 * next(minutes) * (1 if world.is_main else 100))
+    run(make_loop(ToyTask(world, rows=7), folder / "clocked", cadence=cadence, checkpoint={"asynchronous": False}))
 
     bereft = make_loop(
         ToyTask(world, rows=7, trouble=lambda batch, loss: _die(loss, when=batch == 2 and world.rank == 1)),

@@ -102,10 +102,16 @@ def test_an_optimizer_goes_on_as_if_it_had_never_been_saved(tmp_path: Path) -> N
     again.load_state_dict(saved.weights())
     resumed = torch.optim.SGD(again.parameters(), lr=99.0)
     resumed.load_state_dict(saved.optimizer())
-    shutil.rmtree(tmp_path)
+    fill_with_zeros_in_place(saved.folder / "optimizer.safetensors")
     train(first, optimizer, steps[2:])
     train(again, resumed, steps[2:])
     torch.testing.assert_close(dict(again.state_dict()), dict(first.state_dict()), rtol=0, atol=0)
+
+
+def fill_with_zeros_in_place(path: Path) -> None:
+    """What has mapped the file sees it."""
+    with path.open("r+b") as stream:
+        stream.write(bytes(path.stat().st_size))
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: list[torch.Tensor]) -> None:
@@ -287,20 +293,28 @@ def test_every_so_many_steps_are_kept_for_good(tmp_path: Path) -> None:
 
 def test_a_commit_that_cannot_be_read_deletes_nothing(store: CheckpointStore) -> None:
     """A store that fails for a moment: what it does not show may be whole."""
-    (store.root / "step-00000004" / COMMIT).unlink()
-    (store.root / "step-00000004" / COMMIT).mkdir()  # reading it fails, also for root
-    with pytest.raises(IsADirectoryError):
+    commit = store.root / "step-00000004" / COMMIT
+    commit.unlink()
+    commit.symlink_to(commit)  # reading it fails, also for root
+    with pytest.raises(OSError, match="symbolic links"):
         save(store, 12)
     assert steps_of(store) == [4, 8, 12]
 
 
+def test_a_copy_under_another_step_takes_nobodys_place(store: CheckpointStore) -> None:
+    shutil.copytree(store.root / "step-00000008", store.root / "step-00000006")
+    save(store, 12)
+    assert steps_of(store) == [4, 8, 12]
+
+
+@pytest.mark.parametrize("name", [COMMIT, "model.safetensors"])
 @pytest.mark.parametrize("damage", [truncate, Path.unlink])
 @pytest.mark.parametrize("keep_last", [1, 2])
 def test_what_was_just_saved_outlives_newer_remains(
-    store: CheckpointStore, damage: Callable[[Path], None], keep_last: int
+    store: CheckpointStore, name: str, damage: Callable[[Path], None], keep_last: int
 ) -> None:
-    """Died while committing step 8, resumed from 4, asked to stop at 5."""
-    damage(store.root / "step-00000008" / COMMIT)
+    """Died while committing step 8, or it was damaged since; resumed from 4, asked to stop at 5."""
+    damage(store.root / "step-00000008" / name)
     store.retention = Retention(keep_last)
     save(store, 5)
     assert newest_step(store) == 5

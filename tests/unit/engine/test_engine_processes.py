@@ -86,7 +86,17 @@ def test_what_one_process_hears_stops_all_at_the_same_step_and_loses_nothing(job
 
 def test_a_report_over_the_steps_before_and_after_a_stop_is_what_it_would_have_been(job: Path) -> None:
     """Stopped at step 3 with reports every 2: each process brings back its own sums, to the last bit."""
+    state = json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())
+    assert [rows for *_, rows in state["meter"]["sums"]] == [3, 4], "the shares of step 3"
     assert reports_in(job / "stopped") == reports_in(job / "undisturbed")
+
+
+def test_the_main_process_has_the_clock_and_all_save_with_it(job: Path) -> None:
+    """Its clock goes on by a minute whenever it is looked at, by setting it back too: due at the fourth look."""
+    assert sorted(path.name for path in (job / "clocked" / "checkpoints").iterdir()) == [
+        "step-00000003",
+        "step-00000006",
+    ]
 
 
 def test_the_report_is_of_the_whole_global_batch_and_comes_once(job: Path, tmp_path: Path) -> None:

@@ -182,6 +182,14 @@ def test_other_processes_share_out_what_is_still_to_be_reported(size: int) -> No
         assert [meter.sums.tolist() for meter in meters] == rows
 
 
+def test_sums_add_up_in_fp64_whatever_they_come_in() -> None:
+    meter = Meter()
+    for value in (2.0**24, 1.0):  # fp32 cannot hold their sum
+        meter.add(torch.tensor([value]), 0.0)
+    assert meter.sums is not None
+    assert meter.sums.tolist() == [2.0**24 + 1]
+
+
 def test_nothing_to_report_is_nothing_after_a_resumption() -> None:
     world = World(rank=0, local_rank=0, size=1, device=CPU)
     empty = Meter()
@@ -216,6 +224,16 @@ def test_a_run_that_fails_finishes_the_checkpoint_that_it_was_writing(tmp_path: 
     with pytest.raises(ConnectionError):
         run_on_a_busy_machine(loop)
     assert committed_in(tmp_path) == [2]
+
+
+def test_metrics_are_on_the_disk_before_a_checkpoint_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that dies must not leave a checkpoint with reports missing before it."""
+    loop = make_loop(ToyTask(), tmp_path, steps=4, checkpoint={"asynchronous": False})
+    found = []
+    real = loop.metrics.sync
+    monkeypatch.setattr(loop.metrics, "sync", lambda: (found.append(committed_in(tmp_path)), real()))
+    run(loop)
+    assert found[:2] == [[], [2]]
 
 
 def test_a_full_disk_is_told_at_a_later_step_and_ends_the_run(disk: Disk) -> None:

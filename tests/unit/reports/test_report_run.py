@@ -253,6 +253,15 @@ def test_a_run_that_goes_on_has_what_there_is(plan: dict[str, Any]) -> None:
     assert "reference" not in {attributes.get("class") for _, attributes in page.tags}
 
 
+def test_the_best_checkpoint_is_told_where_there_is_one(plan: dict[str, Any]) -> None:
+    best = {"step": 1200, "validation_loss": 5.43219, "folder": "/runs/demo/outputs/checkpoints/step-00001200"}
+    assert (
+        "Best checkpoint\nstep 1,200, validation loss 5.4322"
+        in Page(render(_status(best_checkpoint=best), _reports(), plan, RESULT)).text
+    )
+    assert "Best checkpoint" not in Page(render(_status(), _reports(), plan, RESULT)).text
+
+
 def test_a_failed_run_tells_why(plan: dict[str, Any]) -> None:
     reason = "error[training]: the loss is not finite\n  step  7"
     text = Page(render(_status(RunState.FAILED, reason=reason, exit_code=1, attempt=2), _reports(7), plan, {})).text
