@@ -86,7 +86,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run.rank_log(0).write_text("a line\n")
         run.code.mkdir()
     (make_run(console.home, "broken", age=9).path / "plan.json").write_text("{")
-    make_run(console.home, "old", age=99)
+    make_run(console.home, "old", age=99, plan=plan)
     return folder
 
 
