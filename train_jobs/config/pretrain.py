@@ -87,9 +87,14 @@ class ObjectiveConfig(Config):
     """Masked language model and next-sentence prediction."""
 
     masked_lm_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
-    """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay."""
+    """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay. Validation is always at 15%."""
     max_predictions: Positive | None = None
     """Most tokens predicted in a sequence. None: sequence_length x masked_lm_probability, rounded up (20 for 128)."""
+    whole_word: bool = False
+    """Predict all pieces of a word or none; validation does not, so that its loss compares with that of other runs."""
+    duplicates: Positive | None = None
+    """Static masking: pairs and masks of so many epochs, which then come again in another order, as data written once
+    with this dupe_factor. None: dynamic masking, new pairs and masks in each epoch."""
     next_sentence: bool = True
     """Train next-sentence prediction; off, its head stays as initialised and its loss is not counted."""
 

@@ -260,6 +260,8 @@ def test_a_used_folder_is_gone_on_from(
         ({"train": {"steps": 8}}, "train.steps: 4 -> 8"),
         ({"train": {"seed": 1}}, "train.seed: 42 -> 1"),
         ({"objective": {"next_sentence": False}}, "objective.next_sentence: True -> False"),
+        ({"objective": {"whole_word": True}}, "objective.whole_word: False -> True"),
+        ({"objective": {"duplicates": 5}}, "objective.duplicates: None -> 5"),
         ({"data": {"short_sequence_probability": 0.0}}, "data.short_sequence_probability: 0.5 -> 0.0"),
         ({"initial_model": "/some/bert"}, "start.from_initial_model: False -> True"),
     ],

@@ -206,6 +206,22 @@ def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ig
     assert warning.startswith(f"{ignored} has no effect: ")
 
 
+@pytest.mark.parametrize(
+    ("sets", "asked"),
+    [
+        (["objective.masked_lm_probability=0.4"], 51),
+        (["data.sequence_length=512"], 77),
+        (["objective.masked_lm_probability=0.16"], None),  # 20 of 128: as many as there may be
+        (["objective.masked_lm_probability=0.4", "objective.max_predictions=null"], None),
+        (["objective.max_predictions=10"], None),  # no more than is asked for
+    ],
+)
+def test_a_rate_that_a_fixed_number_of_predictions_caps_is_a_warning(sets: list[str], asked: int | None) -> None:
+    warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
+    expected = [f"objective.max_predictions=20 holds whole sequences below the {asked} predictions"] if asked else []
+    assert [warning.partition(" that ")[0] for warning in warnings] == expected
+
+
 def test_relative_paths_start_at_their_file_or_at_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
