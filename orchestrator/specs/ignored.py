@@ -24,6 +24,11 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),
         ("schedule.power", job.schedule.name == "constant", "a constant rate does not decay"),
         ("schedule.continuous", job.schedule.name == "constant", "a constant rate does not decay"),
+        (
+            "train.loss_normalization",
+            job.train.micro_batch_size >= job.train.global_batch_size,
+            "a global batch is one micro batch",
+        ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     )

@@ -142,6 +142,10 @@ class TrainConfig(Config):
     """Sequences per optimizer step, over all processes and accumulation steps."""
     micro_batch_size: Positive = 32
     """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change."""
+    loss_normalization: Literal["global", "micro_batch"] = "global"
+    """What a step's loss is the mean over. global: all masked tokens, and pairs, of the global batch, however it is cut
+    up. micro_batch: each micro batch's own mean, all counting the same, a partial one too: as the published recipes
+    do; the size of micro batches and the number of processes then are part of the recipe."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42

@@ -197,6 +197,7 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
         (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
+        (["train.loss_normalization=micro_batch"], "train.loss_normalization"),
         (["profile.start=3"], "profile.start"),
     ],
 )
