@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.corpus.batches import Batch
-from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
@@ -25,45 +22,6 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import BertPretraining, pretrain, read_config, resume, trajectory
 
-CPU = torch.device("cpu")
-ALONE = World(rank=0, local_rank=0, size=1, device=CPU)
-SECTIONS: dict[str, dict[str, Any]] = {
-    "model": {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 32,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    },
-    "data": {"sequence_length": 32, "vocab_size": 256, "validation_fraction": 0.2, "short_sequence_probability": 0.5},
-    "train": {"steps": 4, "global_batch_size": 6, "micro_batch_size": 4, "precision": "fp32"},
-    "validation": {"max_sequences": 20},
-}
-
-
-def config_with(**sections: Any) -> PretrainConfig:
-    """The small job with some sections or settings changed."""
-    merged: dict[str, Any] = dict(SECTIONS)
-    for name, values in sections.items():
-        merged[name] = {**SECTIONS.get(name, {}), **values} if isinstance(values, dict) else values
-    return PretrainConfig.model_validate(merged)
-
-
-NO_PAIRS = {"objective": {"next_sentence": False}}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    folder = tmp_path_factory.mktemp("pretrain")
-    data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
-    return prepare_store(data, folder / "store", progress=lambda _: None)
-
-
-def totals_of(task: BertPretraining, batch: Batch) -> torch.Tensor:
-    return torch.tensor(task.counts(batch))
-
 
 def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
@@ -72,16 +30,6 @@ def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
     assert task.counts(batch) == [masked, 6]
     assert 6 <= masked < batch.masked_labels.size, "some slots are padding"
     assert BertPretraining(config_with(**NO_PAIRS), store, ALONE).counts(batch) == [masked]
-
-
-def by_hand(task: BertPretraining, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean losses of both objectives over a batch, without any of the job's own shortcuts."""
-    mask = torch.arange(32) < torch.from_numpy(batch.lengths)[:, None]
-    logits, pairs = task.model(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.token_type_ids), mask)
-    rows, slots = np.nonzero(batch.masked_labels != -100)
-    predicted = logits[rows, batch.masked_positions[rows, slots]]
-    mlm = F.cross_entropy(predicted.double(), torch.from_numpy(batch.masked_labels[rows, slots]))
-    return mlm, F.cross_entropy(pairs.double(), torch.from_numpy(batch.next_sentence_labels))
 
 
 @pytest.mark.parametrize("sections", [{}, NO_PAIRS])
@@ -113,104 +61,6 @@ def test_gradients_of_micro_batches_are_those_of_the_mean(store: TokenStore) -> 
     for start in range(6):
         task.loss(batch.slice(start, start + 1), totals)[0].backward()
     torch.testing.assert_close([p.grad for p in parameters], list(expected), rtol=1e-4, atol=1e-7)
-
-
-def gradients_of(config: PretrainConfig, store: TokenStore, shares: list[Batch]) -> list[torch.Tensor]:
-    """Sum over processes and micro batches of the gradients of the task's losses, as the engine takes it."""
-    task = BertPretraining(config, store, ALONE)
-    totals = sum(totals_of(task, share) for share in shares)
-    micro = config.train.micro_batch_size
-    for share in shares:
-        for start in range(0, len(share), micro):
-            task.loss(share.slice(start, min(start + micro, len(share))), totals)[0].backward()
-    return [p.grad for p in task.model.parameters() if p.requires_grad]
-
-
-def shares_of(config: PretrainConfig, store: TokenStore, processes: int) -> list[Batch]:
-    worlds = [World(rank=rank, local_rank=rank, size=processes, device=CPU) for rank in range(processes)]
-    return [BertPretraining(config, store, world).train_batch({})[0] for world in worlds]
-
-
-def with_equal_counts(batch: Batch) -> Batch:
-    """The batch with one token to predict in each sequence."""
-    labels = batch.masked_labels.copy()
-    labels[:, 1:] = -100
-    return dataclasses.replace(batch, masked_labels=labels)
-
-
-@pytest.mark.parametrize("objective", [{}, NO_PAIRS["objective"]])
-@pytest.mark.parametrize(
-    ("sequences", "cuts"),
-    [
-        (8, [(0, 2), (2, 4), (4, 6), (6, 8)]),  # 2 processes x 2 micro batches
-        (7, [(0, 2), (2, 3), (3, 5), (5, 7)]),  # a share of 3 and one of 4
-        (5, [(0, 2), (2, 4), (4, 5)]),  # one process has one micro batch, the other two
-    ],
-)
-def test_either_normalisation_is_what_it_says_however_shares_are_cut(
-    store: TokenStore, sequences: int, cuts: list[tuple[int, int]], objective: dict[str, Any]
-) -> None:
-    found = {}
-    for kind in ("global", "micro_batch"):
-        train = {"global_batch_size": sequences, "micro_batch_size": 2, "loss_normalization": kind}
-        config = config_with(train=train, objective=objective)
-        found[kind] = gradients_of(config, store, shares_of(config, store, processes=2))
-    task = BertPretraining(config, store, ALONE)
-    whole, _ = task.train_batch({})
-    parameters = [p for p in task.model.parameters() if p.requires_grad]
-    terms = 1 if objective else 2
-    micro_batches = [whole.slice(*cut) for cut in cuts]
-    assert len({tuple(row) for row in [((b.masked_labels >= 0).sum(), len(b)) for b in micro_batches]}) > 1
-    means = [sum(by_hand(task, batch)[:terms]) for batch in micro_batches]
-    expected = {
-        "global": torch.autograd.grad(sum(by_hand(task, whole)[:terms]), parameters),
-        "micro_batch": torch.autograd.grad(sum(means) / len(means), parameters),
-    }
-    for kind, gradients in found.items():
-        torch.testing.assert_close(gradients, list(expected[kind]), rtol=1e-4, atol=1e-7, msg=kind)
-    assert not torch.allclose(found["global"][0], found["micro_batch"][0], rtol=1e-2, atol=1e-5)
-
-
-def test_with_equal_counts_both_normalisations_are_one(store: TokenStore) -> None:
-    found = []
-    for kind in ("global", "micro_batch"):
-        train = {"global_batch_size": 8, "micro_batch_size": 2, "loss_normalization": kind}
-        config = config_with(train=train)
-        shares = [with_equal_counts(share) for share in shares_of(config, store, processes=2)]
-        found.append(gradients_of(config, store, shares))
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-8)
-
-
-def test_the_loop_trains_on_the_mean_of_means_and_reports_the_global_mean(store: TokenStore, tmp_path: Path) -> None:
-    train = {"steps": 1, "loss_normalization": "micro_batch"}  # 6 sequences in micro batches of 4 and 2
-    loop = loop_for(config_with(train=train, optimizer={"max_grad_norm": None}), store, tmp_path)
-    task = loop.task
-    assert isinstance(task, BertPretraining)
-    whole, _ = task.train_batch({})
-    task.model.train()
-    micro_batches = [whole.slice(0, 4), whole.slice(4, 6)]
-    loss = sum(sum(by_hand(task, batch)) for batch in micro_batches) / 2
-    expected = torch.autograd.grad(loss, list(task.model.parameters()))
-    mlm, nsp = (value.item() for value in by_hand(task, whole))
-    loop.metrics = MetricsLog(tmp_path / "metrics.jsonl")
-    loop.metrics.open(from_step=0)
-    loop.run()
-    loop.metrics.close()
-    torch.testing.assert_close(loop.gradients.flat, torch.cat([gradient.flatten() for gradient in expected]))
-    reported = next(read_reports(tmp_path / "metrics.jsonl"))[1]["metrics"]
-    assert reported["train_mlm_loss"] == pytest.approx(mlm, rel=1e-5)
-    assert reported["train_loss"] == pytest.approx(mlm + nsp, rel=1e-5)
-
-
-def test_a_micro_batch_without_a_masked_token_adds_nothing(store: TokenStore) -> None:
-    config = config_with(train={"loss_normalization": "micro_batch"}, **NO_PAIRS)
-    task = BertPretraining(config, store, ALONE)
-    batch = task.train_batch({})[0].slice(0, 2)
-    empty = dataclasses.replace(batch, masked_labels=np.full_like(batch.masked_labels, -100))
-    loss, _ = task.loss(empty, totals_of(task, empty))
-    loss.backward()
-    assert loss.item() == 0
-    assert not any(p.grad.any() for p in task.model.parameters() if p.grad is not None)
 
 
 def test_metrics_are_means_over_what_was_counted(store: TokenStore) -> None:
@@ -309,7 +159,7 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         precision="fp32",
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
         schedule=lambda step: 1e-3,
-        max_grad_norm=config.optimizer.max_grad_norm,
+        max_grad_norm=1.0,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
@@ -318,6 +168,28 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         progress=Progress(config.train.steps),
         stop=StopRequest(),
     )
+
+
+def test_the_loop_trains_on_the_mean_of_means_and_reports_the_global_mean(store: TokenStore, tmp_path: Path) -> None:
+    train = {"steps": 1, "loss_normalization": "micro_batch"}  # 6 sequences in micro batches of 4 and 2
+    loop = loop_for(config_with(train=train), store, tmp_path)
+    loop.max_grad_norm = None  # or its gradients would be clipped ones
+    task = loop.task
+    assert isinstance(task, BertPretraining)
+    whole, _ = task.train_batch({})
+    task.model.train()
+    micro_batches = [whole.slice(0, 4), whole.slice(4, 6)]
+    loss = sum(sum(by_hand(task, batch)) for batch in micro_batches) / 2
+    expected = torch.autograd.grad(loss, list(task.model.parameters()))
+    mlm, nsp = (value.item() for value in by_hand(task, whole))
+    loop.metrics = MetricsLog(tmp_path / "metrics.jsonl")
+    loop.metrics.open(from_step=0)
+    loop.run()
+    loop.metrics.close()
+    torch.testing.assert_close(loop.gradients.flat, torch.cat([gradient.flatten() for gradient in expected]))
+    reported = next(read_reports(tmp_path / "metrics.jsonl"))[1]["metrics"]
+    assert reported["train_mlm_loss"] == pytest.approx(mlm, rel=1e-5)
+    assert reported["train_loss"] == pytest.approx(mlm + nsp, rel=1e-5)
 
 
 @pytest.fixture
