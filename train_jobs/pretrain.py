@@ -237,7 +237,7 @@ class BertPretraining:
         sums = self._sums(batch)
         mlm, nsp = sums.mlm_loss_sum, sums.nsp_loss_sum
         if self._micro_batch_means:
-            mlm, nsp = mlm / sums.mlm_count.clamp(min=1), nsp / sums.nsp_count.clamp(min=1)
+            mlm, nsp = mlm / sums.mlm_count.clamp(min=1), nsp / len(batch)
         loss = mlm / totals[0]
         if self._config.objective.next_sentence:
             loss = loss + nsp / totals[1]

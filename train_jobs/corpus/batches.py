@@ -116,7 +116,7 @@ class PretrainingData:
     ) -> None:
         self._store, self._split, self._data, self._objective = store, split, data, objective
         self._max_predictions, self._seed = max_predictions, seed
-        self._stream = self._examples(seed, duplicates=objective.duplicates)
+        self._stream = self._examples(seed)
         self._continues_word = continuing_pieces(store.vocabulary) if objective.whole_word else None
 
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
@@ -145,7 +145,7 @@ class PretrainingData:
         (at which rate, whole words, static), so that the losses of recipes compare. A split with fewer examples gives
         what it has; a process may get none.
         """
-        stream = self._examples(VALIDATION_SEED, duplicates=None)
+        stream = self._examples(VALIDATION_SEED)
         spans = stream.first_epoch(max_sequences)
         start, stop = _bounds(sum(map(len, spans)), rank, world_size)
         for first in range(start, stop, batch_size):
@@ -158,14 +158,14 @@ class PretrainingData:
                 seed=VALIDATION_SEED,
             )
 
-    def _examples(self, seed: int, *, duplicates: int | None) -> ExampleStream:
+    def _examples(self, seed: int) -> ExampleStream:
         return ExampleStream(
             self._store,
             self._split,
             data=self._data,
             next_sentence=self._objective.next_sentence,
             seed=seed,
-            duplicates=duplicates,
+            duplicates=self._objective.duplicates,  # of which epoch 0, all that validation reads, knows nothing
         )
 
     def _collate(

@@ -88,6 +88,11 @@ def test_small_sequences_by_hand(pattern: str, most: int, outcomes: set[tuple[in
     assert found == {frozenset(outcome) for outcome in outcomes}
 
 
+def test_sequences_of_few_words_and_of_many_share_a_batch() -> None:
+    ids = np.concatenate([repeated("Cw####S", 1), repeated("CwwwwwS", 1)])
+    assert predicted(mask(ids, most=5)) == [frozenset(range(1, 6))] * 2
+
+
 def test_words_are_chosen_as_often_as_a_random_order_chooses_them() -> None:
     pattern, most, times = "Cw#ww##wS#wS", 4, 20_000
     words = words_of(repeated(pattern, 1)[0].tolist())
