@@ -1,4 +1,4 @@
-"""Chooses the tokens to predict and hides them: dynamic masking, by the rules of Devlin et al. 2019, section 3.1.
+"""Chooses the tokens to predict and hides them, by the rules of Devlin et al. 2019, section 3.1.
 
 Every position but [CLS], [SEP] and padding is a candidate; min(max_predictions, max(1, round(length x probability)))
 are chosen without replacement, length counting [CLS] and [SEP]; of these 80% become [MASK], 10% stay, 10% become a

@@ -32,9 +32,9 @@ _OPTIONAL = (
     "cls.seq_relationship.",
 )  # heads: a folder has all of one or none of it
 _ENCODER = ("embeddings.", "encoder.", "pooler.")  # how names start in the folder of a model without heads
-_TABLE, _BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
-_ROWS_OF_VOCABULARY = {_TABLE, _BIAS}
-_NEVER = -1e4  # a logit whose probability is zero in fp32, and that fp16 holds
+_BIAS = "cls.predictions.bias"
+_ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
+_NEVER = -40.0  # as a logit too little for fp32 to notice in a softmax, and no weight in LAMB's norm of the bias
 _DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 _LISTED = 5  # names spelled out in an error
 
