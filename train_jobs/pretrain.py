@@ -21,6 +21,7 @@ Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -207,6 +208,7 @@ class BertPretraining:
             self.model.freeze_next_sentence()
         self.model.to(world.device)
         self._entropy = store.manifest.validation_unigram_entropy
+        self._micro_batch_means = config.train.loss_normalization == "micro_batch"
         self._terms = ["mlm", "nsp"] if config.objective.next_sentence else ["mlm"]
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
@@ -220,16 +222,26 @@ class BertPretraining:
         return batch, following.as_dict()
 
     def counts(self, batch: Batch) -> list[float]:
-        """Masked tokens, and sentence pairs where they count."""
+        """Masked tokens, and sentence pairs where they count; or for each term the micro batches, whose means count."""
+        if self._micro_batch_means:
+            micro_batches = math.ceil(len(batch) / self._config.train.micro_batch_size)
+            return [float(micro_batches)] * len(self._terms)
         masked = float((batch.masked_labels >= 0).sum())
         return [masked, float(len(batch))][: len(self._terms)]
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """MLM loss over all masked tokens plus NSP loss over all pairs of the global batch."""
+        """MLM loss over all masked tokens plus NSP loss over all pairs of the global batch.
+
+        Or of the micro batch, as its part of a mean of such means: it counts as much as any other, whatever it holds
+        and whichever process has it, and nothing if no token of it is masked. What is reported are global means.
+        """
         sums = self._sums(batch)
-        loss = sums.mlm_loss_sum / totals[0]
+        mlm, nsp = sums.mlm_loss_sum, sums.nsp_loss_sum
+        if self._micro_batch_means:
+            mlm, nsp = mlm / sums.mlm_count.clamp(min=1), nsp / len(batch)
+        loss = mlm / totals[0]
         if self._config.objective.next_sentence:
-            loss = loss + sums.nsp_loss_sum / totals[1]
+            loss = loss + nsp / totals[1]
         return loss, as_vector(sums)
 
     def metrics(self, sums: list[float]) -> dict[str, float]:

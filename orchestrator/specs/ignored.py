@@ -1,4 +1,4 @@
-"""Settings that have no effect beside others of the same spec: each of them is a warning."""
+"""Settings that have no effect, or not the whole of it, beside others of the same spec: each of them is a warning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of 
 
 
 def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
-    """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use."""
+    """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
     code = job.code
     rules = (
         ("code.folder", code.entry.startswith("train_jobs."), f"{code.entry} runs, and uses none of it"),
@@ -20,7 +20,25 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),
         ("schedule.power", job.schedule.name == "constant", "a constant rate does not decay"),
         ("schedule.continuous", job.schedule.name == "constant", "a constant rate does not decay"),
+        (
+            "train.loss_normalization",
+            job.train.micro_batch_size >= job.train.global_batch_size,
+            "a global batch is one micro batch",
+        ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     )
-    return [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
+    ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
+    return [*ignored, *_capped_predictions(job, changed)]
+
+
+def _capped_predictions(job: PretrainSpec, changed: Container[str]) -> list[str]:
+    """A warning if what the user changed asks for more predictions than a fixed `objective.max_predictions` allows."""
+    asked = round(job.data.sequence_length * job.objective.masked_lm_probability)
+    decide = ("objective.masked_lm_probability", "data.sequence_length")
+    if asked <= job.max_predictions or not any(key in changed for key in decide):
+        return []
+    return [
+        f"objective.max_predictions={job.max_predictions} holds whole sequences below the {asked} predictions that "
+        f"{' x '.join(decide)} asks for; null follows them"
+    ]

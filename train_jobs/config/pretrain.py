@@ -87,9 +87,14 @@ class ObjectiveConfig(Config):
     """Masked language model and next-sentence prediction."""
 
     masked_lm_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
-    """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay."""
+    """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay. Validation is always at 15%."""
     max_predictions: Positive | None = None
     """Most tokens predicted in a sequence. None: sequence_length x masked_lm_probability, rounded up (20 for 128)."""
+    whole_word: bool = False
+    """Predict all pieces of a word or none; validation does not, so that its loss compares with that of other runs."""
+    duplicates: Positive | None = None
+    """Static masking: pairs and masks of so many epochs, which then come again in another order, as data written once
+    with this dupe_factor. None: dynamic masking, new pairs and masks in each epoch."""
     next_sentence: bool = True
     """Train next-sentence prediction; off, its head stays as initialised and its loss is not counted."""
 
@@ -137,6 +142,10 @@ class TrainConfig(Config):
     """Sequences per optimizer step, over all processes and accumulation steps."""
     micro_batch_size: Positive = 32
     """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change."""
+    loss_normalization: Literal["global", "micro_batch"] = "global"
+    """What a step's loss is the mean over. global: all masked tokens, and pairs, of the global batch, however it is cut
+    up. micro_batch: each micro batch's own mean, all counting the same, a partial one too: as the published recipes
+    do; the size of micro batches and the number of processes then are part of the recipe."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
 from train_jobs.corpus.manifest import SpecialIds, Split
-from train_jobs.corpus.masking import Ids, mask_tokens
+from train_jobs.corpus.masking import Flags, Ids, mask_tokens
 from train_jobs.corpus.pairs import Plan
 from train_jobs.corpus.randomness import Keys, keys
 from train_jobs.corpus.store import Block, TokenStore
+from train_jobs.corpus.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
 VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation never depends on the seed of training
-VALIDATION_PROBABILITY = 0.15  # whatever is trained with, so that losses compare
+VALIDATION_PROBABILITY = 0.15  # of pieces, not of words, whatever is trained with: so that losses compare
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sequences:
     input_ids: Ids
     token_type_ids: Ids
     lengths: Ids
-    candidates: npt.NDArray[np.bool_]
+    candidates: Flags
     """[sequences, length] every position but [CLS], [SEP] and padding."""
 
 
@@ -99,7 +99,7 @@ class PretrainingData:
         store: tokenised text.
         split: "train" or "validation".
         data: sequence_length and short_sequence_probability are used.
-        objective: masked_lm_probability and next_sentence are used.
+        objective: all but max_predictions is used; validation uses next_sentence alone.
         max_predictions: most tokens to predict in a training sequence.
         seed: decides order, pairs and masks of training batches.
     """
@@ -117,6 +117,7 @@ class PretrainingData:
         self._store, self._split, self._data, self._objective = store, split, data, objective
         self._max_predictions, self._seed = max_predictions, seed
         self._stream = self._examples(seed)
+        self._continues_word = continuing_pieces(store.vocabulary) if objective.whole_word else None
 
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
         """This process's share of the next global batch, and the cursor after all of it.
@@ -132,6 +133,7 @@ class PretrainingData:
             list(share(spans, start, stop)),
             probability=self._objective.masked_lm_probability,
             max_predictions=self._max_predictions,
+            continues_word=self._continues_word,
             seed=self._seed,
         )
         return batch, following
@@ -139,8 +141,9 @@ class PretrainingData:
     def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
         """This process's share of the first `max_sequences` examples: the same ones with the same masks, always.
 
-        Neither they nor their masks (15%) depend on the seed. A split with fewer examples gives what it has; a
-        process may get none.
+        Their masks are 15% of the pieces, and like them they depend neither on the seed nor on how training masks
+        (at which rate, whole words, static), so that the losses of recipes compare. A split with fewer examples gives
+        what it has; a process may get none.
         """
         stream = self._examples(VALIDATION_SEED)
         spans = stream.first_epoch(max_sequences)
@@ -151,15 +154,29 @@ class PretrainingData:
                 list(share(spans, first, min(first + batch_size, stop))),
                 probability=VALIDATION_PROBABILITY,
                 max_predictions=math.ceil(self._data.sequence_length * VALIDATION_PROBABILITY),
+                continues_word=None,
                 seed=VALIDATION_SEED,
             )
 
     def _examples(self, seed: int) -> ExampleStream:
-        next_sentence = self._objective.next_sentence
-        return ExampleStream(self._store, self._split, data=self._data, next_sentence=next_sentence, seed=seed)
+        return ExampleStream(
+            self._store,
+            self._split,
+            data=self._data,
+            next_sentence=self._objective.next_sentence,
+            seed=seed,
+            duplicates=self._objective.duplicates,  # of which epoch 0, all that validation reads, knows nothing
+        )
 
     def _collate(
-        self, stream: ExampleStream, spans: list[Span], *, probability: float, max_predictions: int, seed: int
+        self,
+        stream: ExampleStream,
+        spans: list[Span],
+        *,
+        probability: float,
+        max_predictions: int,
+        continues_word: Flags | None,
+        seed: int,
     ) -> Batch:
         special = self._store.manifest.special_ids
         parts = [
@@ -176,6 +193,7 @@ class PretrainingData:
             max_predictions=max_predictions,
             mask_id=special.mask,
             vocab_size=self._store.manifest.vocab_size,
+            continues_word=continues_word,
         )
         return Batch(
             input_ids=masked.input_ids,
@@ -189,7 +207,7 @@ class PretrainingData:
 
 def _mask_keys(span: Span, seed: int) -> Keys:
     """An example's masks are a function of the seed and of its own name."""
-    return keys(seed, MASK_STREAM, span.epoch, span.block, span.offset + np.arange(len(span)))
+    return keys(seed, MASK_STREAM, span.copy, span.block, span.numbers)
 
 
 def _bounds(count: int, rank: int, world_size: int) -> tuple[int, int]:

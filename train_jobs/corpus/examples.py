@@ -3,6 +3,10 @@
 An epoch is a permutation of a split's blocks, and each block's plan (`pairs.plan_block`) is made anew for each epoch,
 so pairs differ from epoch to epoch. Both are functions of the seed, the epoch and the block alone: a cursor of three
 numbers is all there is to save.
+
+Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with pairs and masks of
+its own, and training goes over them again and again. Here nothing is written: a copy is the data of an early epoch,
+and epoch e has the examples of copy e % duplicates, by the names under which their masks were drawn, reshuffled.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.corpus.manifest import Split
@@ -18,7 +23,7 @@ from train_jobs.corpus.pairs import Plan, plan_block
 from train_jobs.corpus.randomness import generator
 from train_jobs.corpus.store import Block, TokenStore
 
-ORDER_STREAM, PLAN_STREAM = 1, 2  # keep the draws of one purpose apart from those of another
+ORDER_STREAM, PLAN_STREAM, RESHUFFLE_STREAM = 1, 2, 4  # keep the draws of one purpose apart from those of another
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,12 @@ class Cursor:
 class Span:
     """Consecutive examples of one block, named so that their masks can be a function of their names."""
 
-    epoch: int
+    copy: int
+    """The epoch that first had these examples: the epoch itself, unless data is static."""
     block: int
     """Number of the block in the store, not its place in the epoch."""
-    offset: int
-    """Number of the first example within the block's plan."""
+    numbers: npt.NDArray[np.int64]
+    """[examples] their places in the block's plan."""
     rows: Plan
     """[examples, 5], see `plan_block`."""
 
@@ -56,7 +62,7 @@ class Span:
 
     def slice(self, start: int, stop: int) -> Span:
         """Examples start ... stop - 1 of these."""
-        return Span(self.epoch, self.block, self.offset + start, self.rows[start:stop])
+        return Span(self.copy, self.block, self.numbers[start:stop], self.rows[start:stop])
 
 
 class ExampleStream:
@@ -68,13 +74,23 @@ class ExampleStream:
         data: sequence_length and short_sequence_probability are used.
         next_sentence: make sentence pairs.
         seed: decides the order of blocks, the pairs and their order.
+        duplicates: epochs until examples come again. None: never.
     """
 
-    def __init__(self, store: TokenStore, split: Split, *, data: DataConfig, next_sentence: bool, seed: int) -> None:
+    def __init__(
+        self,
+        store: TokenStore,
+        split: Split,
+        *,
+        data: DataConfig,
+        next_sentence: bool,
+        seed: int,
+        duplicates: int | None = None,
+    ) -> None:
         assert store.blocks(split) > 0, "a store has blocks in both splits"
         self._store, self._split, self._data = store, split, data
-        self._next_sentence, self._seed = next_sentence, seed
-        self._planned: tuple[tuple[int, int], Plan] | None = None
+        self._next_sentence, self._seed, self._duplicates = next_sentence, seed, duplicates
+        self._planned: tuple[tuple[int, int], Span] | None = None
 
     def block(self, index: int) -> Block:
         """The block that spans with this number refer to."""
@@ -104,8 +120,8 @@ class ExampleStream:
 
     def _rest_of_block(self, cursor: Cursor) -> Span:
         index = int(self._order(cursor.epoch)[cursor.block])
-        plan = self._plan(cursor.epoch, index)
-        return Span(cursor.epoch, index, cursor.offset, plan[cursor.offset :])
+        whole = self._plan(cursor.epoch, index)
+        return whole.slice(cursor.offset, len(whole))
 
     def _after(self, cursor: Cursor, taken: int, *, block_done: bool) -> Cursor:
         if not block_done:
@@ -117,17 +133,21 @@ class ExampleStream:
     def _order(self, epoch: int) -> np.ndarray:
         return generator(self._seed, ORDER_STREAM, epoch).permutation(self._store.blocks(self._split))
 
-    def _plan(self, epoch: int, index: int) -> Plan:
-        """Remembers the last one: the next batch most often goes on in the same block."""
+    def _plan(self, epoch: int, index: int) -> Span:
+        """All examples of a block. Remembers the last: the next batch most often goes on in the same block."""
         if self._planned is None or self._planned[0] != (epoch, index):
+            copy = epoch % self._duplicates if self._duplicates else epoch
             plan = plan_block(
                 self.block(index),
                 sequence_length=self._data.sequence_length,
                 short_sequence_probability=self._data.short_sequence_probability,
                 next_sentence=self._next_sentence,
-                rng=generator(self._seed, PLAN_STREAM, epoch, index),
+                rng=generator(self._seed, PLAN_STREAM, copy, index),
             )
-            self._planned = (epoch, index), plan
+            numbers = np.arange(len(plan))
+            if copy != epoch:
+                numbers = generator(self._seed, RESHUFFLE_STREAM, epoch, index).permutation(numbers)
+            self._planned = (epoch, index), Span(copy, index, numbers, plan[numbers])
         return self._planned[1]
 
 

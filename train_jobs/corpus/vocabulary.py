@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.config.errors import DataError
@@ -56,14 +58,27 @@ def load_vocabulary(path: Path, *, lowercase: bool) -> Tokenizer:
     Raises:
         DataError: no such file, not UTF-8, a special piece missing, an empty line, or a piece that is there twice.
     """
+    pieces = _pieces(path)
+    _check(pieces, path)
+    return _tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase=lowercase)
+
+
+def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
+    """Which ids of a vocab.txt go on a word that another piece began: bool [pieces], True for those with ##.
+
+    Raises:
+        DataError: no such file, or not UTF-8.
+    """
+    return np.array([piece.startswith(CONTINUATION) for piece in _pieces(path)], np.bool_)
+
+
+def _pieces(path: Path) -> list[str]:
     try:
         text = read_vocabulary(path).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise DataError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
     # Not splitlines(): a piece may be one of the other characters that Unicode counts as line ends.
-    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    _check(pieces, path)
-    return _tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase=lowercase)
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def read_vocabulary(path: Path) -> bytes:

@@ -50,7 +50,7 @@ class Task(Protocol):
         ...
 
     def counts(self, batch: Batch) -> list[float]:
-        """What each term of the loss is averaged over, in this share (number of masked tokens, of pairs, ...)."""
+        """What each term of the loss is averaged over, in this share (masked tokens, pairs, micro batches, ...)."""
         ...
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

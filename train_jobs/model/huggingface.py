@@ -32,7 +32,9 @@ _OPTIONAL = (
     "cls.seq_relationship.",
 )  # heads: a folder has all of one or none of it
 _ENCODER = ("embeddings.", "encoder.", "pooler.")  # how names start in the folder of a model without heads
-_ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", "cls.predictions.bias"}
+_BIAS = "cls.predictions.bias"
+_ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
+_NEVER = -40.0  # as a logit too little for fp32 to notice in a softmax, and no weight in LAMB's norm of the bias
 _DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 _LISTED = 5  # names spelled out in an error
 
@@ -87,7 +89,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
 
     Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
     Pooler and pretraining heads may be absent; heads of other tasks are left aside. The folder's vocabulary may have
-    fewer rows than the model's table if they differ by nothing but padding.
+    fewer rows than the model's table if they differ by nothing but padding: padding rows then are as they were and,
+    where the folder has a language model's head, never predicted, so that losses are those of the folder's model.
 
     Args:
         model: of the folder's shape.
@@ -109,6 +112,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
     with torch.no_grad():
         for name in targets.keys() & found.keys():
             targets[name][: len(found[name])].copy_(found[name])
+        if _BIAS in found:
+            targets[_BIAS][len(found[_BIAS]) :] = _NEVER
     return absent
 
 

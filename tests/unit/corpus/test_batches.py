@@ -151,11 +151,29 @@ def test_the_same_place_of_another_epoch_or_seed_has_other_pairs_and_other_masks
         assert (first.masked_positions == other.masked_positions).all(axis=1)[equal_length].mean() < 0.5
 
 
+def test_static_masks_come_again_with_their_examples(make: Maker) -> None:
+    def epoch(number: int, duplicates: int | None) -> dict[bytes, bytes]:
+        """Text with labels put back -> positions and what is shown there."""
+        data, cursor, found = make(duplicates=duplicates), Cursor(epoch=number), {}
+        while cursor.epoch == number:
+            batch, cursor = data.batch(cursor, global_batch_size=1, rank=0, world_size=1)
+            ids, real = batch.input_ids[0].copy(), batch.masked_labels[0] >= 0
+            ids[batch.masked_positions[0][real]] = batch.masked_labels[0][real]
+            found[ids.tobytes()] = batch.masked_positions.tobytes() + batch.input_ids.tobytes()
+        return found
+
+    first, again = epoch(0, 3), epoch(3, 3)
+    assert len(first) > 100
+    assert again == first
+    assert epoch(0, None) == first
+    assert epoch(1, 3) == epoch(1, None) != first
+
+
 def test_validation_is_the_same_whatever_is_trained_and_however_it_is_shared(make: Maker) -> None:
     whole = list(make("validation").validation_batches(50, 8, 0, 1))
     assert [len(batch) for batch in whole] == [8, 8, 8, 8, 8, 8, 2]
     assert_equal(joined(list(make("validation", seed=9).validation_batches(50, 8, 0, 1))), joined(whole))
-    other = make("validation", masked_lm_probability=0.4)
+    other = make("validation", masked_lm_probability=0.4, whole_word=True, duplicates=1)
     assert_equal(joined(list(other.validation_batches(50, 8, 0, 1))), joined(whole))
     shared = [batch for rank in range(3) for batch in make("validation").validation_batches(50, 8, rank, 3)]
     assert_equal(joined(shared), joined(whole))
@@ -166,6 +184,29 @@ def test_validation_stops_at_the_end_of_the_split(make: Maker) -> None:
     total = sum(map(len, data.validation_batches(10**6, 64, 0, 1)))
     assert 50 < total < 1000
     assert sum(map(len, data.validation_batches(10**6, 64, 1, total + 1))) <= 1  # more processes than sequences
+
+
+def test_whole_words_are_those_of_the_vocabulary(make: Maker, store: TokenStore) -> None:
+    pieces = store.vocabulary.read_text(encoding="utf-8").splitlines()
+    batch, _ = make(whole_word=True).batch(Cursor(), global_batch_size=200, rank=0, world_size=1)
+    longest = 0
+    for row in range(len(batch)):
+        real = batch.masked_labels[row] >= 0
+        chosen = dict(zip(batch.masked_positions[row][real].tolist(), batch.masked_labels[row][real], strict=True))
+        ids = batch.input_ids[row].copy()
+        ids[list(chosen)] = list(chosen.values())
+        words: list[list[int]] = []
+        for position in range(1, batch.lengths[row]):
+            if ids[position] == SPECIAL.sep:
+                continue
+            if words and pieces[ids[position]].startswith("##"):
+                words[-1].append(position)
+            else:
+                words.append([position])
+        predicted = [word for word in words if word[0] in chosen]
+        assert [position for word in predicted for position in word] == sorted(chosen)
+        longest = max(longest, *map(len, predicted), 0)
+    assert longest > 2
 
 
 def test_without_next_sentences_sequences_are_single(make: Maker) -> None:

@@ -11,12 +11,13 @@ from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
 from train_jobs.corpus.store import TokenStore
 
 
-def stream(store: TokenStore, *, seed: int = 0, length: int = 32) -> ExampleStream:
-    return ExampleStream(store, "train", data=DataConfig(sequence_length=length), next_sentence=True, seed=seed)
+def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: int | None = None) -> ExampleStream:
+    data = DataConfig(sequence_length=length)
+    return ExampleStream(store, "train", data=data, next_sentence=True, seed=seed, duplicates=duplicates)
 
 
 def names(spans: list[Span]) -> list[tuple[int, int, int]]:
-    return [(span.epoch, span.block, span.offset + row) for span in spans for row in range(len(span))]
+    return [(span.copy, span.block, number) for span in spans for number in span.numbers.tolist()]
 
 
 def test_every_example_comes_once_in_an_epoch(store: TokenStore) -> None:
@@ -83,4 +84,34 @@ def test_shares_are_consecutive_and_complete(store: TokenStore) -> None:
 def test_the_first_epoch_ends_where_it_is_told_or_where_it_ends(store: TokenStore) -> None:
     examples = stream(store)
     assert sum(map(len, examples.first_epoch(5))) == 5
-    assert {span.epoch for span in examples.first_epoch(10**9)} == {0}
+    assert {span.copy for span in examples.first_epoch(10**9)} == {0}
+
+
+def test_static_examples_come_again_after_so_many_epochs(store: TokenStore) -> None:
+    """Epochs 0 and 1 are those of dynamic data; 2 and 4 have what 0 had, 3 what 1 had, each in an order of its own."""
+
+    def epoch(number: int, duplicates: int | None) -> list[tuple[int, ...]]:
+        examples, cursor = stream(store, duplicates=duplicates), Cursor(epoch=number)
+        found = []
+        while cursor.epoch == number:
+            (span,), cursor = examples.take(cursor, 1)
+            found.append((span.copy, span.block, *span.numbers.tolist(), *span.rows[0].tolist()))
+        return found
+
+    static = [epoch(number, 2) for number in range(5)]
+    assert static[:2] == [epoch(number, None) for number in range(2)]
+    assert set(static[2]) == set(static[4]) == set(static[0])
+    assert set(static[3]) == set(static[1])
+    assert epoch(2, None) != static[2]
+    for left, right in ((0, 2), (2, 4), (1, 3)):
+        for block in range(store.blocks("train")):  # not only the blocks are in another order
+            orders = [[example for example in static[number] if example[1] == block] for number in (left, right)]
+            assert orders[0] != orders[1]
+
+
+def test_static_data_too_goes_on_from_a_saved_cursor(store: TokenStore) -> None:
+    _, cursor = stream(store, duplicates=1).take(Cursor(epoch=1), 45)
+    straight, _ = stream(store, duplicates=1).take(Cursor(epoch=1), 100)
+    going_on, _ = stream(store, duplicates=1).take(cursor, 55)
+    assert names(going_on) == names(straight)[45:]
+    assert {copy for copy, _, _ in names(straight)} == {0}

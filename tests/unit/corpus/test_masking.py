@@ -39,6 +39,8 @@ def mask(lengths: list[int], *, probability: float = 0.15, most: int = 20, seed:
         (5, 0.15, 20, 1),  # never none
         (10, 0.15, 20, 2),  # round(1.5), to even
         (30, 0.15, 20, 4),  # round(4.5), to even; [CLS] and [SEP] count
+        (128, 0.4, 52, 51),  # another rate
+        (128, 0.05, 7, 6),
         (8, 0.99, 8, 6),  # no more than there are
     ],
 )

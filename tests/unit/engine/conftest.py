@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_bert import config_with
 from engine_disk import Disk
 
-from tests.conftest import tmpfs
+from tests.conftest import tmpfs, write_corpus
+from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.store import TokenStore
 
 
 @pytest.fixture
@@ -16,3 +19,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     """A disk of 4 MiB; skips the test where this user may not mount one."""
     with tmpfs(tmp_path / "disk", "4m") as folder:
         yield Disk(folder)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    """The text of the small pretraining job."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
+    return prepare_store(data, folder / "store", progress=lambda _: None)

@@ -9,59 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.corpus.batches import Batch
-from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
 from train_jobs.engine.retention import Cadence
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import BertPretraining, pretrain, read_config, resume, trajectory
-
-CPU = torch.device("cpu")
-ALONE = World(rank=0, local_rank=0, size=1, device=CPU)
-SECTIONS: dict[str, dict[str, Any]] = {
-    "model": {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 32,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    },
-    "data": {"sequence_length": 32, "vocab_size": 256, "validation_fraction": 0.2, "short_sequence_probability": 0.5},
-    "train": {"steps": 4, "global_batch_size": 6, "micro_batch_size": 4, "precision": "fp32"},
-    "validation": {"max_sequences": 20},
-}
-
-
-def config_with(**sections: Any) -> PretrainConfig:
-    """The small job with some sections or settings changed."""
-    merged: dict[str, Any] = dict(SECTIONS)
-    for name, values in sections.items():
-        merged[name] = {**SECTIONS.get(name, {}), **values} if isinstance(values, dict) else values
-    return PretrainConfig.model_validate(merged)
-
-
-NO_PAIRS = {"objective": {"next_sentence": False}}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    folder = tmp_path_factory.mktemp("pretrain")
-    data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
-    return prepare_store(data, folder / "store", progress=lambda _: None)
-
-
-def totals_of(task: BertPretraining, batch: Batch) -> torch.Tensor:
-    return torch.tensor(task.counts(batch))
 
 
 def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
@@ -71,16 +30,6 @@ def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
     assert task.counts(batch) == [masked, 6]
     assert 6 <= masked < batch.masked_labels.size, "some slots are padding"
     assert BertPretraining(config_with(**NO_PAIRS), store, ALONE).counts(batch) == [masked]
-
-
-def by_hand(task: BertPretraining, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean losses of both objectives over a batch, without any of the job's own shortcuts."""
-    mask = torch.arange(32) < torch.from_numpy(batch.lengths)[:, None]
-    logits, pairs = task.model(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.token_type_ids), mask)
-    rows, slots = np.nonzero(batch.masked_labels != -100)
-    predicted = logits[rows, batch.masked_positions[rows, slots]]
-    mlm = F.cross_entropy(predicted.double(), torch.from_numpy(batch.masked_labels[rows, slots]))
-    return mlm, F.cross_entropy(pairs.double(), torch.from_numpy(batch.next_sentence_labels))
 
 
 @pytest.mark.parametrize("sections", [{}, NO_PAIRS])
@@ -221,6 +170,28 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
     )
 
 
+def test_the_loop_trains_on_the_mean_of_means_and_reports_the_global_mean(store: TokenStore, tmp_path: Path) -> None:
+    train = {"steps": 1, "loss_normalization": "micro_batch"}  # 6 sequences in micro batches of 4 and 2
+    loop = loop_for(config_with(train=train), store, tmp_path)
+    loop.max_grad_norm = None  # or its gradients would be clipped ones
+    task = loop.task
+    assert isinstance(task, BertPretraining)
+    whole, _ = task.train_batch({})
+    task.model.train()
+    micro_batches = [whole.slice(0, 4), whole.slice(4, 6)]
+    loss = sum(sum(by_hand(task, batch)) for batch in micro_batches) / 2
+    expected = torch.autograd.grad(loss, list(task.model.parameters()))
+    mlm, nsp = (value.item() for value in by_hand(task, whole))
+    loop.metrics = MetricsLog(tmp_path / "metrics.jsonl")
+    loop.metrics.open(from_step=0)
+    loop.run()
+    loop.metrics.close()
+    torch.testing.assert_close(loop.gradients.flat, torch.cat([gradient.flatten() for gradient in expected]))
+    reported = next(read_reports(tmp_path / "metrics.jsonl"))[1]["metrics"]
+    assert reported["train_mlm_loss"] == pytest.approx(mlm, rel=1e-5)
+    assert reported["train_loss"] == pytest.approx(mlm + nsp, rel=1e-5)
+
+
 @pytest.fixture
 def used(store: TokenStore, tmp_path: Path) -> Path:
     """The output folder of a run that is done."""
@@ -258,8 +229,11 @@ def test_a_used_folder_is_gone_on_from(
     [
         ({"optimizer": {"learning_rate": 0.5}}, "optimizer.learning_rate: 0.006 -> 0.5"),
         ({"train": {"steps": 8}}, "train.steps: 4 -> 8"),
+        ({"train": {"loss_normalization": "micro_batch"}}, "train.loss_normalization: global -> micro_batch"),
         ({"train": {"seed": 1}}, "train.seed: 42 -> 1"),
         ({"objective": {"next_sentence": False}}, "objective.next_sentence: True -> False"),
+        ({"objective": {"whole_word": True}}, "objective.whole_word: False -> True"),
+        ({"objective": {"duplicates": 5}}, "objective.duplicates: None -> 5"),
         ({"data": {"short_sequence_probability": 0.0}}, "data.short_sequence_probability: 0.5 -> 0.0"),
         ({"initial_model": "/some/bert"}, "start.from_initial_model: False -> True"),
     ],

@@ -211,7 +211,51 @@ def test_a_vocabulary_without_padding_rows_fills_the_first(tmp_path: Path, vocab
     table = model.bert.embeddings.word_embeddings.weight
     assert torch.equal(table[:13], made(0, rows=13).bert.embeddings.word_embeddings.weight)
     assert torch.equal(table[13:], untouched.bert.embeddings.word_embeddings.weight[13:])
-    assert torch.equal(model.cls.predictions.bias[13:], untouched.cls.predictions.bias[13:])
+    assert torch.equal(model.cls.predictions.bias[:13], made(0, rows=13).cls.predictions.bias)
+    assert (model.cls.predictions.bias[13:] == -40).all()
+
+
+def test_padding_rows_are_as_drawn_where_no_head_says_what_is_predicted(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
+    edit_weights(folder, {name: None for name in made(0).state_dict() if name.startswith("cls.predictions.")})
+    model, untouched = made(1), made(1)
+    load_weights(model, folder)
+    assert torch.equal(model.cls.predictions.bias, untouched.cls.predictions.bias)
+
+
+def test_the_way_in_and_out_again_changes_no_logit_of_any_piece(tmp_path: Path, vocabulary: Path) -> None:
+    """13 rows there, 16 here, and 16 in the export, of which 13 are pieces and 3 have no probability."""
+    first = write(made(0, rows=13), tmp_path / "first", vocabulary)
+    model = made(1)
+    load_weights(model, first)
+    second = write(model, tmp_path / "second", vocabulary)
+    ids = torch.randint(0, 13, (3, 20), generator=torch.Generator().manual_seed(0))
+    before, after = (
+        transformers.BertForPreTraining.from_pretrained(folder).eval()(
+            ids, labels=ids, next_sentence_label=torch.tensor([0, 1, 1])
+        )
+        for folder in (first, second)
+    )
+    assert after.prediction_logits.shape[-1] == 16
+    assert torch.allclose(after.prediction_logits[..., :13], before.prediction_logits, rtol=0, atol=1e-6)
+    assert after.prediction_logits.softmax(-1)[..., 13:].max() < 1e-12
+    assert after.loss.item() == pytest.approx(before.loss.item(), abs=1e-6)
+    again = made(2)
+    assert load_weights(again, second) == []
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForPreTraining"])
+def test_names_with_and_without_the_prefix_go_both_ways(tmp_path: Path, vocabulary: Path, architecture: str) -> None:
+    ours = write(made(0), tmp_path / "ours", vocabulary)
+    getattr(transformers, architecture).from_pretrained(ours).save_pretrained(tmp_path / "theirs")
+    names = load_file(tmp_path / "theirs" / "model.safetensors").keys()
+    assert any(name.startswith("bert.") for name in names) == (architecture == "BertForPreTraining")
+    model = made(1)
+    absent = set(load_weights(model, tmp_path / "theirs"))
+    assert {name.partition(".")[0] for name in absent} == ({"cls"} if architecture == "BertModel" else set())
+    for name, value in made(0).state_dict().items():
+        assert name in absent or torch.equal(model.state_dict()[name], value), name
 
 
 def refused(model: BertForPreTraining, folder: Path) -> TrainingError:

@@ -76,6 +76,9 @@ def test_the_hash_does_not_see(same: str) -> None:
     [
         "train.seed=43",
         "optimizer.betas=[0.9,0.99]",
+        "objective.whole_word=true",
+        "objective.duplicates=5",
+        "train.loss_normalization=micro_batch",
         "checkpoint.every=7",
         "compute.processes_per_node=2",
         "compute.nodes=2",

@@ -197,6 +197,7 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
         (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
+        (["train.loss_normalization=micro_batch"], "train.loss_normalization"),
         (["profile.start=3"], "profile.start"),
     ],
 )
@@ -204,6 +205,22 @@ def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ig
     (folder / "vocab.txt").write_text("[PAD]\n")
     (warning,) = resolve_spec("pretrain", sets=sets, environ=NO_GPU).warnings
     assert warning.startswith(f"{ignored} has no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("sets", "asked"),
+    [
+        (["objective.masked_lm_probability=0.4"], 51),
+        (["data.sequence_length=512"], 77),
+        (["objective.masked_lm_probability=0.16"], None),  # 20 of 128: as many as there may be
+        (["objective.masked_lm_probability=0.4", "objective.max_predictions=null"], None),
+        (["objective.max_predictions=10"], None),  # no more than is asked for
+    ],
+)
+def test_a_rate_that_a_fixed_number_of_predictions_caps_is_a_warning(sets: list[str], asked: int | None) -> None:
+    warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
+    expected = [f"objective.max_predictions=20 holds whole sequences below the {asked} predictions"] if asked else []
+    assert [warning.partition(" that ")[0] for warning in warnings] == expected
 
 
 def test_relative_paths_start_at_their_file_or_at_the_current_folder(
