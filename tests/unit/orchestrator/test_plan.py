@@ -194,7 +194,7 @@ def test_the_summary_forecasts_the_disk() -> None:
     alone = " ".join(plan("checkpoint.every=null", "checkpoint.keep_best=0").summary().split())
     assert "checkpoints every 10 minutes; kept: last 2 " in alone
     stepwise = plan("checkpoint.every=50", "checkpoint.every_minutes=null", "checkpoint.asynchronous=false")
-    assert "checkpoints every 50 steps; kept" in " ".join(stepwise.summary().split())
+    assert "checkpoints every 50 steps; kept: last 2, best 1 disk" in " ".join(stepwise.summary().split())
     assert "to write checkpoints from" not in stepwise.summary()
 
 
@@ -208,9 +208,11 @@ def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_warning(tmp_path: Pat
         assert fits.warnings == ()
         (disk / "other").write_bytes(bytes(60_000_000))
         (warning,) = make_plan(resolved, home=home).warnings
+        (same,) = make_plan(resolved, home=disk).warnings
     need = bytes_text(fits.estimates.disk_bytes)
     assert warning.startswith(f"the disk may fill up with checkpoints: need up to {need}, have 4")
     assert warning.endswith(f"free where {home} lies")
+    assert same.endswith(f"free where {disk} lies"), "a home that is a disk of its own"
 
 
 def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:
