@@ -6,6 +6,12 @@ from collections.abc import Container
 
 from orchestrator.specs.job import PretrainSpec
 
+DECAYS = (
+    ("power", "polynomial"),
+    ("continuous", "polynomial"),
+    ("decay_rate", "exponential"),
+    ("decay_steps", "exponential"),
+)  # keys of `schedule` that one of its shapes has
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
@@ -22,8 +28,14 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         ("optimizer.bias_correction", job.optimizer.name == "adamw", "adamw always corrects"),
         ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),
-        ("schedule.power", job.schedule.name == "constant", "a constant rate does not decay"),
-        ("schedule.continuous", job.schedule.name == "constant", "a constant rate does not decay"),
+        *(
+            (
+                f"schedule.{key}",
+                job.schedule.name != shape,
+                f"it is of {shape} decay, schedule.name is {job.schedule.name}",
+            )
+            for key, shape in DECAYS
+        ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     )

@@ -150,6 +150,13 @@ def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> No
     assert "objective.next_sentence = false  (--set)" in text
 
 
+def test_the_summary_tells_the_schedule() -> None:
+    text = " ".join(plan("schedule.name=cosine", "schedule.hours=2.5").summary().split())
+    assert (
+        "schedule 0.002 after a linear warm-up over 10.0% of the run, then cosine decay, for 2.5 hours at most" in text
+    )
+
+
 def test_the_hash_sees_the_weights_that_training_starts_from_and_not_where_they_lie(folder: Path) -> None:
     write_bert(folder / "bert")
     write_bert(folder / "moved" / "bert")

@@ -195,6 +195,9 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
     [
         (["optimizer.bias_correction=false"], "optimizer.bias_correction"),
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
+        (["schedule.name=cosine", "schedule.continuous=false"], "schedule.continuous"),
+        (["schedule.decay_rate=0.9"], "schedule.decay_rate"),
+        (["schedule.decay_steps=10"], "schedule.decay_steps"),
         (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
         (["profile.start=3"], "profile.start"),
