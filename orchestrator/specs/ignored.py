@@ -26,8 +26,7 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
-        ("optimizer.bias_correction", job.optimizer.name == "adamw", "adamw always corrects"),
-        ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),
+        ("optimizer.trust_ratio", job.optimizer.name == "adamw", "adamw has none"),
         *(
             (
                 f"schedule.{key}",

@@ -95,7 +95,7 @@ class ObjectiveConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """AdamW, or LAMB as NVIDIA ran it (seed-systems: NVLAMB)."""
+    """AdamW, or LAMB as NVIDIA ran it or as its paper has it."""
 
     name: Literal["adamw", "lamb"] = "lamb"
     """Which optimizer."""
@@ -110,9 +110,10 @@ class OptimizerConfig(Config):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Clip of the global gradient norm, after accumulation and reduction. None: no clip."""
     bias_correction: bool = True
-    """Correct the moments for their start at zero (LAMB only; AdamW always does)."""
-    trust_ratio_on_no_decay: bool = False
-    """LAMB's trust ratio on biases and LayerNorm too: the paper, the TensorFlow recipe. NVIDIA's PyTorch: off."""
+    """Correct the moments for their start at zero. Google's BERT and AzureML-BERT do not, NVIDIA's LAMB does."""
+    trust_ratio: Literal["matrices", "all"] = "matrices"
+    """What LAMB's trust ratio is for. matrices, as in NVIDIA's PyTorch recipe: biases and LayerNorm take Adam's step.
+    all, as in the paper and in NVIDIA's TensorFlow recipe (which clips each micro batch; here the step is clipped)."""
 
 
 class ScheduleConfig(Config):

@@ -193,7 +193,7 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("sets", "ignored"),
     [
-        (["optimizer.bias_correction=false"], "optimizer.bias_correction"),
+        (["optimizer.trust_ratio=all"], "optimizer.trust_ratio"),
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
         (["schedule.name=cosine", "schedule.continuous=false"], "schedule.continuous"),
         (["schedule.decay_rate=0.9"], "schedule.decay_rate"),
