@@ -17,6 +17,7 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
 from orchestrator.summary import bytes_text
 from tests.conftest import tmpfs, write_bert
+from train_jobs.config.load import preset_names
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -227,7 +228,7 @@ def test_a_vocabulary_that_is_not_text_is_named(folder: Path) -> None:
         plan("data.vocabulary=vocab.txt")
 
 
-@pytest.mark.parametrize("recipe", ["tiny", "small", "base", "large"])
+@pytest.mark.parametrize("recipe", preset_names())
 def test_every_recipe_makes_a_plan_of_the_embedded_corpus(recipe: str, folder: Path) -> None:
     resolved = resolve_spec("pretrain", sets=[f"recipe={recipe}"], environ=NO_GPU)
     made = make_plan(resolved, home=folder / "home")

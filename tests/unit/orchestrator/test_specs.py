@@ -101,7 +101,8 @@ def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
     )
     problems = problems_of(file=Path("job.yaml"), sets=["checkpoint.evry=3"])
     expected = [
-        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, large, small, tiny)",
+        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-azureml, base-google, large, "
+        "large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, small, tiny)",
         "job.yaml:2: name: must be lower-case",
         'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
         "job.yaml:5: train.precision: input should be",
