@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.metrics import Progress
 
 SECONDS_A_STEP = 1000.0
 
@@ -130,6 +132,14 @@ def test_a_run_resumed_behind_its_end_does_nothing_again(tmp_path: Path) -> None
     assert reports_in(tmp_path) == before
     assert again.last_validation == done.last_validation
     torch.testing.assert_close(weights_of(again), weights_of(done), rtol=0, atol=0)
+
+
+def test_the_time_that_a_person_is_told_is_no_more_than_there_is(tmp_path: Path) -> None:
+    told = io.StringIO()
+    steps = 10**12
+    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=Progress(steps, told)))
+    etas = [line.rpartition("eta ")[2] for line in told.getvalue().splitlines() if "eta" in line]
+    assert etas == ["43:20", "26:40", "10:00", "0:00", "0:00"]
 
 
 def test_what_is_left_is_never_more_than_the_budget_leaves() -> None:

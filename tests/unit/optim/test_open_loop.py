@@ -141,7 +141,8 @@ def test_weights_are_those_of_the_published_algorithm(recipe: str) -> None:
             optimizer.step()
             for name, parameter in params.items():
                 distance = np.linalg.norm(parameter.detach().double().numpy() - expected[name])
-                worst[dtype, name] = max(worst[dtype, name], distance / (np.linalg.norm(expected[name]) or 1.0))
-    assert {key: error for key, error in worst.items() if error > bound(config, *key)} == {}
+                error = distance / (np.linalg.norm(expected[name]) or 1.0)
+                worst[dtype, name] = float(np.maximum(worst[dtype, name], error))  # NaN stays
+    assert {key: error for key, error in worst.items() if not error <= bound(config, *key)} == {}
     moved = {name for name, start in starts.items() if not np.array_equal(expected[name], start)}
     assert moved == set(SHAPES) - ({WITHOUT_GRADIENT} if config.weight_decay == 0 else set())
