@@ -222,8 +222,8 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
 def main(folder: Path) -> None:
     """One process of a job, which trains undisturbed, for an hour, stopped and resumed, and at last loses a process.
 
-    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, and in said-RANK.json where the hour
-    ended, where it stopped and, from the process that survives, what it says of the loss of the other.
+    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, where the hour ended in timed-RANK.json,
+    and in said-RANK.json where it stopped and, from the process that survives, what it says of the other's loss.
     """
     world = distributed.start("cpu")
     said: dict[str, Any] = {}
@@ -241,8 +241,8 @@ def main(folder: Path) -> None:
         schedule=lambda step, time_used: 1 - min(time_used, 1.0),
     )
     run(timed)
-    said["steps in time"] = timed.state.step
-    said["rate"] = timed.optimizer.param_groups[0]["lr"]
+    ended = {"step": timed.state.step, "rate": timed.optimizer.param_groups[0]["lr"]}
+    (folder / f"timed-{world.rank}.json").write_text(json.dumps(ended))
 
     stop = StopRequest()
     task = ToyTask(world, rows=7, trouble=lambda batch, loss: _ask(stop, loss, when=batch == 2 and world.rank == 1))
