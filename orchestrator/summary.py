@@ -74,6 +74,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
+    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
     yield (
         "memory",
         (

@@ -45,6 +45,7 @@ from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import distributed, last_words, storage
+from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
@@ -103,8 +104,12 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         config=config.train,
         precision=precision,
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step: learning_rate(
-            config.schedule, config.optimizer.learning_rate, step=step, total_steps=config.train.steps
+        schedule=lambda step, time_used: learning_rate(
+            config.schedule,
+            config.optimizer.learning_rate,
+            step=step,
+            total_steps=config.train.steps,
+            time_used=time_used,
         ),
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
@@ -121,11 +126,17 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=progress,
         stop=stop,
+        budget=TimeBudget(config.schedule.hours),
         profiler=StepProfiler(config.profile, world, output / "profile" if world.is_main else None, say=progress.line),
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
     say(world, describe(config, store, world, precision))
+    if config.schedule.hours:
+        say(
+            world,
+            "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit",
+        )
     attempt = lineage.this_attempt(world, precision, loop.state.step)
     begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
     watchdog = Watchdog(config.watchdog, world, output)

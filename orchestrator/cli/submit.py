@@ -67,7 +67,10 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", help="first part of the run's name")
     backend = parser.add_argument("-b", "--backend", help="where to run: local (default)")
     completers.attach(backend, completers.backends)
-    recipe = parser.add_argument("--recipe", help="preset of the job: tiny (default), small, base, large")
+    recipe = parser.add_argument(
+        "--recipe",
+        help="preset of the job: tiny (default), small, base, large, or a published one such as large-google",
+    )
     completers.attach(recipe, completers.recipes)
     parser.add_argument(
         "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"

@@ -6,6 +6,12 @@ from collections.abc import Container
 
 from orchestrator.specs.job import PretrainSpec
 
+DECAYS = (
+    ("power", "polynomial"),
+    ("continuous", "polynomial"),
+    ("decay_rate", "exponential"),
+    ("decay_steps", "exponential"),
+)  # keys of `schedule` that one of its shapes has
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
@@ -16,14 +22,19 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ("code.folder", code.entry.startswith("train_jobs."), f"{code.entry} runs, and uses none of it"),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
-        ("optimizer.bias_correction", job.optimizer.name == "adamw", "adamw always corrects"),
-        ("optimizer.trust_ratio_on_no_decay", job.optimizer.name == "adamw", "adamw has no trust ratio"),
-        ("schedule.power", job.schedule.name == "constant", "a constant rate does not decay"),
-        ("schedule.continuous", job.schedule.name == "constant", "a constant rate does not decay"),
         (
             "train.loss_normalization",
             job.train.micro_batch_size >= job.train.global_batch_size,
             "a global batch is one micro batch",
+        ),
+        ("optimizer.trust_ratio", job.optimizer.name == "adamw", "adamw has none"),
+        *(
+            (
+                f"schedule.{key}",
+                job.schedule.name != shape,
+                f"it is of {shape} decay, schedule.name is {job.schedule.name}",
+            )
+            for key, shape in DECAYS
         ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),

@@ -32,7 +32,7 @@ class PretrainSpec(PretrainConfig):
     kind: Literal["pretrain"] = "pretrain"
     """Which job this is."""
     recipe: str = "tiny"
-    """Recipe that the sections of the job are laid over: tiny, small, base or large."""
+    """Recipe that the sections of the job are laid over: tiny, small, base, large or a published one."""
     name: Slug | None = None
     """First part of the run's name, before the hash. None: pretrain-RECIPE."""
     backend: str = "local"

@@ -68,6 +68,27 @@ def test_the_same_command_again_resumes_and_another_config_is_refused(tmp_path: 
     assert "resume is never" in never.stderr
 
 
+def test_a_job_of_so_many_hours_ends_by_itself_and_stays_ended(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config_file(tmp_path))),
+        *("--output", str(tmp_path / "out"), "--set", "train.steps=100000", "--set", "schedule.hours=0.0003"),
+    ]
+    run = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
+    first = subprocess.run(command, **run)
+    assert first.returncode == 0, first.stderr
+    assert "warning: schedule.hours: the clock decides rates and steps" in first.stdout
+    steps = json.loads((tmp_path / "out" / "result.json").read_text())["steps"]
+    assert 0 < steps < 100_000
+    reports = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    (last,) = [
+        report["metrics"] for report in reports if report["step"] == steps and "learning_rate" in report["metrics"]
+    ]
+    assert last["learning_rate"] == 0.0
+    again = subprocess.run(command, **run)
+    assert f"resumed at step {steps}" in again.stdout
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["steps"] == steps
+
+
 @pytest.mark.slow
 def test_plan_from_a_wheel_has_the_same_snapshot(tmp_path: Path) -> None:
     built = subprocess.run(

@@ -100,7 +100,7 @@ class ObjectiveConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """AdamW, or LAMB as NVIDIA ran it (seed-systems: NVLAMB)."""
+    """AdamW, or LAMB as NVIDIA ran it or as its paper has it."""
 
     name: Literal["adamw", "lamb"] = "lamb"
     """Which optimizer."""
@@ -115,22 +115,44 @@ class OptimizerConfig(Config):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Clip of the global gradient norm, after accumulation and reduction. None: no clip."""
     bias_correction: bool = True
-    """Correct the moments for their start at zero (LAMB only; AdamW always does)."""
-    trust_ratio_on_no_decay: bool = False
-    """LAMB's trust ratio on biases and LayerNorm too: the paper, the TensorFlow recipe. NVIDIA's PyTorch: off."""
+    """Correct the moments for their start at zero. Google's BERT and AzureML-BERT do not, NVIDIA's LAMB does."""
+    trust_ratio: Literal["matrices", "all"] = "matrices"
+    """What LAMB's trust ratio is for. matrices, as in NVIDIA's PyTorch recipe: biases and LayerNorm take Adam's step.
+    all, as in the paper and in NVIDIA's TensorFlow recipe (which clips each micro batch; here the step is clipped)."""
 
 
 class ScheduleConfig(Config):
-    """Learning rate over optimizer steps."""
+    """Learning rate over a run, whose progress is the share of its steps made, or of its hours if that is more."""
 
-    name: Literal["polynomial", "constant"] = "polynomial"
-    """Shape after warm-up: polynomial decay to zero at the last step, or constant."""
+    name: Literal["polynomial", "exponential", "cosine", "constant"] = "polynomial"
+    """Shape after warm-up: polynomial or cosine to zero at the end, exponential as in AzureML-BERT, or constant."""
     warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2843
-    """Share of all steps over which the rate rises linearly from zero."""
+    """Share of the run over which the rate rises linearly from zero."""
     power: Annotated[float, Field(gt=0)] = 0.5
     """Exponent of the polynomial: 0.5 as in NVIDIA's recipe, 1 is linear."""
     continuous: bool = False
-    """Scale the decay to start at the peak. Off, the rate jumps down at the end of warm-up, as in NVIDIA's recipe."""
+    """Scale the polynomial to start at the peak. Off, the rate jumps down at the end of warm-up, as NVIDIA's does."""
+    decay_rate: Annotated[float, Field(gt=0, le=1)] = 0.99
+    """exponential: what the rate is multiplied by in every `decay_steps` steps."""
+    decay_steps: Positive = 1000
+    """exponential: the steps of one `decay_rate`."""
+    hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Hours of training, over all attempts of a run, after which it ends if train.steps have not ended it before; the
+    schedule then ends with them, and no such run can be repeated bit for bit. None: train.steps alone end it."""
+
+    def text(self, peak: float) -> str:
+        """All of it in words."""
+        decay = {
+            "polynomial": f"polynomial decay of power {self.power:g}",
+            "exponential": f"{self.decay_rate:g} times as much every {self.decay_steps:,} steps",
+            "cosine": "cosine decay",
+            "constant": "constant",
+        }[self.name]
+        end = f", for {self.hours:g} hours at most" if self.hours else ""
+        return (
+            f"{peak:g} after a linear warm-up over {self.warmup_fraction:.1%} of the {'run' if self.hours else 'steps'}"
+            f", then {decay}{end}"
+        )
 
 
 class TrainConfig(Config):

@@ -19,6 +19,7 @@ import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
 from train_jobs.engine import precision as precision_module
+from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
@@ -102,6 +103,24 @@ class LoopState:
     skipped: int = 0
     best: list[float] = field(default_factory=list)
     """Validation losses of the checkpoints that are kept as the best, in rising order."""
+    seconds: float = 0.0
+    """Training time over all attempts, counted where there is a budget of it."""
+    out_of_time: bool = False
+    """The budget was used up, and the step in hand is the last one."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all processes know of a step before they make it."""
+
+    totals: torch.Tensor
+    """The task's counts over the global batch."""
+    stop: bool
+    """Some process is asked to stop."""
+    checkpoint_due: bool
+    """The main process's clock asks for a checkpoint, which it does not while one is being written."""
+    seconds: float
+    """Training time on the main process's clock."""
 
 
 class Loop:
@@ -110,9 +129,10 @@ class Loop:
     Args:
         task: what is trained.
         optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
-        schedule: optimizer step (from 0) -> learning rate.
+        schedule: optimizer step (from 0), share of the time budget used -> learning rate.
         cadence: when a checkpoint is due; one more comes after the last step.
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
+        budget: the step that begins once it is used up is the last. None: only the number of steps ends training.
         profiler: records some of the steps. None: none.
     """
 
@@ -124,7 +144,7 @@ class Loop:
         config: TrainConfig,
         precision: str,
         optimizer: torch.optim.Optimizer,
-        schedule: Callable[[int], float],
+        schedule: Callable[[int, float], float],
         max_grad_norm: float | None,
         validate_every: int,
         cadence: Cadence,
@@ -133,6 +153,7 @@ class Loop:
         metrics: MetricsLog,
         progress: Progress,
         stop: StopRequest,
+        budget: TimeBudget | None = None,
         profiler: StepProfiler | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
@@ -141,6 +162,7 @@ class Loop:
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
+        self.budget = budget or TimeBudget(None)
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.scaler = precision_module.LossScale.for_precision(precision)
         self.state = LoopState()
@@ -172,6 +194,7 @@ class Loop:
             Preempted: after SIGTERM, with a checkpoint committed.
         """
         self.cadence.restart()
+        self.budget.start(self.state.seconds)
         try:
             self._train()
         except BaseException:
@@ -182,21 +205,20 @@ class Loop:
             raise
 
     def _train(self) -> None:
-        steps = self.config.steps
-        while self.state.step < steps:
+        while not self.ended:
             with self.profiler.step(self.state.step + 1):
                 finite = self._step()
             if not finite:
                 continue
             step = self.state.step
-            if step % self.config.log_every == 0 or step == steps:
+            if step % self.config.log_every == 0 or self.ended:
                 with self._after("report"):
                     self._report()
             best = False
-            if step % self.validate_every == 0 or step == steps:
+            if step % self.validate_every == 0 or self.ended:
                 with self._after("validation"):
                     best = self._validate()
-            if best or self.cadence.at_step(step) or step == steps:
+            if best or self.cadence.at_step(step) or self.ended:
                 with self._after("checkpoint"):
                     self.save()
         self.profiler.close()
@@ -205,6 +227,11 @@ class Loop:
                 self._measure()
         with self._after("checkpoint"):
             self._collect(wait=True)
+
+    @property
+    def ended(self) -> bool:
+        """True after the last step."""
+        return self.state.out_of_time or self.state.step >= self.config.steps
 
     def _doing(self, stage: str) -> AbstractContextManager[None]:
         """The body is a stage of the step that is being made."""
@@ -224,6 +251,7 @@ class Loop:
             self._collect(wait=True)
             self.metrics.sync()
             self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
+            self.state.seconds = self.budget.spent()
             step, loss = self._validated or (None, math.nan)
             self.checkpoints.save(
                 self.state.step,
@@ -269,15 +297,15 @@ class Loop:
             batch, cursor = self.task.train_batch(self.state.cursor)
             counts = self.task.counts(batch)
         with self._doing("agreement"):
-            totals, stop, due = self._agree(counts)
-        if stop:
+            agreed = self._agree(counts)
+        if agreed.stop:
             self._stop()
-        if due:
+        if agreed.checkpoint_due:
             with self._after("checkpoint"):
                 started += self.save()
         torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
         self.gradients.zero_()
-        sums = self._accumulate(batch, totals)
+        sums = self._accumulate(batch, agreed.totals)
         with self._doing("reduction"):
             self.gradients.reduce_(self.world, scale=self.scaler.scale)
             norm = self.gradients.clip_(self.max_grad_norm)
@@ -285,9 +313,10 @@ class Loop:
         if finite:
             with self._doing("optimizer"):
                 for group in self.optimizer.param_groups:
-                    group["lr"] = self.schedule(self.state.step)
+                    group["lr"] = self.schedule(self.state.step, self.budget.share(agreed.seconds))
                 self.optimizer.step()
             self.state.step += 1
+            self.state.out_of_time = self.budget.share(agreed.seconds) >= 1
             self._skips_in_a_row = 0
         else:
             self._skip(norm)
@@ -296,19 +325,18 @@ class Loop:
         self._meter.add(sums if finite else None, time.perf_counter() - started)
         return finite
 
-    def _agree(self, counts: list[float]) -> tuple[torch.Tensor, bool, bool]:
-        """Sums counts over all processes, and with them who is asked to stop and whether a checkpoint is due.
-
-        Returns:
-            The counts; True if some process is asked to stop; True if the main process's clock asks for a checkpoint,
-            which it does not while one is being written.
-        """
-        due = self.world.is_main and not self.checkpoints.writing and self.cadence.by_clock()
+    def _agree(self, counts: list[float]) -> Agreement:
+        """Sums counts over all processes, and with them all that one process decides and every one must know."""
+        main = self.world.is_main
+        due = main and not self.checkpoints.writing and self.cadence.by_clock()
         header = torch.tensor(
-            [*counts, float(self.stop.asked), float(due)], dtype=torch.float64, device=self.world.device
+            [*counts, float(self.stop.asked), float(due), self.budget.spent() if main else 0.0],
+            dtype=torch.float64,
+            device=self.world.device,
         )
-        *_, stop_requests, due_requests = self.world.sum_(header).tolist()
-        return header[:-2].clamp_(min=1.0).to(torch.float32), stop_requests > 0, due_requests > 0
+        *_, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
+        totals = header[: len(counts)].clamp_(min=1.0).to(torch.float32)
+        return Agreement(totals, stop=stop_requests > 0, checkpoint_due=due_requests > 0, seconds=seconds)
 
     def _stop(self) -> None:
         """Stops all processes at the same step, once its checkpoint is committed.
@@ -362,10 +390,9 @@ class Loop:
         assert meter.sums is not None
         sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
         rate = meter.steps * self.config.global_batch_size / meter.seconds
-        learning_rate = self.schedule(self.state.step - 1)
         metrics = {
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
-            "learning_rate": learning_rate,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "sequences_per_second": rate,
         }
         metrics |= self._checkpoint_metrics
@@ -375,6 +402,7 @@ class Loop:
         if self.world.is_main:
             self.metrics.report(self.state.step, metrics)
             left = (self.config.steps - self.state.step) * meter.seconds / meter.steps
+            left = self.budget.seconds_left(self.budget.spent(), left)
             self.progress.step(self.state.step, metrics, seconds_left=left)
 
     def _measure(self) -> dict[str, float]:

@@ -161,9 +161,7 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     yield "Sequence length", f"{config.data.sequence_length} tokens"
     clip = f"gradients clipped at {optimizer.max_grad_norm:g}" if optimizer.max_grad_norm else "gradients not clipped"
     yield "Optimizer", f"{OPTIMIZERS[optimizer.name]}, weight decay {optimizer.weight_decay:g}, {clip}"
-    decay = f"{schedule.name} decay of power {schedule.power:g}" if schedule.name == "polynomial" else "constant"
-    warmup = f"a linear warm-up over {schedule.warmup_fraction:.1%} of the steps"
-    yield "Learning rate", f"{optimizer.learning_rate:g} after {warmup}, then {decay}"
+    yield "Learning rate", schedule.text(optimizer.learning_rate)
     last = run.attempts[-1]
     yield "Precision", last.precision
     processes = _counted(last.processes, "process", "processes")

@@ -25,14 +25,14 @@ def build_optimizer(
     """
     groups = parameter_groups(named_parameters, config.weight_decay)
     assert groups, "no trainable parameters"
-    if config.name == "adamw":
+    if config.name == "adamw" and config.bias_correction:
         devices = {parameter.device.type for group in groups for _, parameter in group["params"]}
         return torch.optim.AdamW(
             groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=devices <= _FUSED_ADAMW
         )
-    for group in groups:
+    for group in groups:  # without a trust ratio LAMB is AdamW, and torch's AdamW always corrects
         no_decay = all(is_no_decay(name) for name, _ in group["params"])
-        group["trust_ratio"] = config.trust_ratio_on_no_decay or not no_decay
+        group["trust_ratio"] = config.name == "lamb" and (config.trust_ratio == "all" or not no_decay)
     return Lamb(
         groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, bias_correction=config.bias_correction
     )

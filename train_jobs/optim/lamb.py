@@ -22,9 +22,10 @@ class Lamb(torch.optim.Optimizer):
         u = m_hat / (sqrt(v_hat) + eps) + weight_decay w
         w = w - lr r u      r = |w| / |u| of the tensor if neither norm is zero, else 1
 
-    r is not clipped. Every step is a few multi-tensor operations and never waits for the device: norms and counters
-    stay there, in `state[p]` as `step` (fp32, 0-dim), `exp_avg` (m) and `exp_avg_sq` (v). Weights are to be fp32 or
-    fp64: an update is smaller than the last bit of 16-bit weights. A parameter without a gradient is left alone.
+    r is not clipped: the paper leaves bounds on |w| open, NVIDIA's kernels have none. Every step is a few multi-tensor
+    operations and never waits for the device: norms and counters stay there, in `state[p]` as `step` (fp32, 0-dim),
+    `exp_avg` (m) and `exp_avg_sq` (v). Weights are to be fp32 or fp64: an update is smaller than the last bit of 16-bit
+    weights. A parameter without a gradient is left alone.
 
     Args:
         params: parameters or groups of them; a group may override every option below. All of a group on one device
@@ -34,8 +35,9 @@ class Lamb(torch.optim.Optimizer):
         eps: added outside the root.
         weight_decay: decoupled.
         bias_correction: off, m_hat is m and v_hat is v.
-        trust_ratio: off, r is 1: AdamW. NVIDIA's PyTorch recipe turns it off for biases and LayerNorm, the paper and
-            the TensorFlow recipe do not.
+        trust_ratio: off, r is 1: AdamW. NVIDIA's PyTorch recipe turns it off for what has no weight decay
+            (lamb_amp_opt/csrc/multi_tensor_lamb.cu, LAMBStage2Functor with use_nvlamb off), which are biases and
+            LayerNorm; the paper (algorithm 2) and NVIDIA's TensorFlow recipe do not.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Console
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
+from train_jobs.config.load import preset_names
 
 # what bash does when TAB is pressed: the function that the script registered, with the line as it stands
 PRESS_TAB = """
@@ -65,7 +66,8 @@ def offered(console: Console, line: str) -> list[str]:
         ("orchestrator list --state fa", ["failed"]),
         ("orchestrator list -b ", ["debug", "local"]),
         ("orchestrator download @last che", ["checkpoints"]),
-        ("orchestrator submit pretrain --recipe ", ["base", "large", "small", "tiny"]),
+        ("orchestrator submit pretrain --recipe ", preset_names()),
+        ("orchestrator submit pretrain --recipe large-n", ["large-nvidia-phase1", "large-nvidia-phase2"]),
         ("orchestrator submit pretrain --set train.st", ["train.steps="]),
         ("orchestrator submit pretrain --set optimizer.name=", ["adamw", "lamb"]),
         ("orchestrator submit pretrain --set data.lower", ["data.lowercase="]),

@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 
 from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
 from train_jobs.engine import distributed
+from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
@@ -152,7 +153,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
     saving = CheckpointConfig(**checkpoint)
     arguments: dict[str, Any] = {
         "precision": "fp32",
-        "schedule": lambda step: 0.1 / (1 + step),
+        "schedule": lambda step, time_used: 0.1 / (1 + step),
         "max_grad_norm": 1.0,
         "validate_every": 2,
         "cadence": Cadence(saving),
@@ -166,6 +167,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "checkpoint_extra": {"note": "toy"},
         "progress": Progress(config.steps, io.StringIO()),
         "stop": StopRequest(),
+        "budget": None,
     }
     arguments |= {name: value for name, value in changes.items() if name in arguments}
     return Loop(
@@ -218,10 +220,10 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def main(folder: Path) -> None:
-    """One process of a job, which trains undisturbed, stopped and resumed, by the clock, and at last loses a process.
+    """One process of a job: undisturbed, for an hour, stopped and resumed, by the clock, at last bereft of its peer.
 
-    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, and in said-RANK.json where it
-    stopped and, from the process that survives, what it says of the loss of the other.
+    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, the end of the hour in timed-RANK.json,
+    and in said-RANK.json where it stopped and, from the process that survives, what it says of the other's loss.
     """
     world = distributed.start("cpu")
     said: dict[str, Any] = {}
@@ -229,6 +231,18 @@ def main(folder: Path) -> None:
     undisturbed = make_loop(ToyTask(world, rows=7), folder / "undisturbed")
     run(undisturbed)
     save_file(weights_of(undisturbed), folder / f"undisturbed-{world.rank}.safetensors")
+
+    ticks = itertools.count(step=1000.0 if world.is_main else 1e6)  # the other process's clock is far ahead
+    timed = make_loop(
+        ToyTask(world, rows=7),
+        folder / "timed",
+        steps=100,
+        budget=TimeBudget(1.0, clock=lambda: next(ticks)),
+        schedule=lambda step, time_used: 1 - min(time_used, 1.0),
+    )
+    run(timed)
+    ended = {"step": timed.state.step, "rate": timed.optimizer.param_groups[0]["lr"]}
+    (folder / f"timed-{world.rank}.json").write_text(json.dumps(ended))
 
     stop = StopRequest()
     task = ToyTask(world, rows=7, trouble=lambda batch, loss: _ask(stop, loss, when=batch == 2 and world.rank == 1))

@@ -37,7 +37,7 @@ def test_the_micro_batch_is_a_matter_of_memory_alone(tmp_path: Path, optimizer: 
     assert not torch.equal(weights_of(whole)["0.weight"], ToyTask().model[0].weight)
 
 
-def halving(step: int) -> float:
+def halving(step: int, time_used: float = 0.0) -> float:
     return 0.5 / (1 + step)
 
 
@@ -87,8 +87,8 @@ def test_a_last_step_on_every_beat_comes_once(tmp_path: Path) -> None:
 
 
 def test_a_report_is_the_mean_over_all_steps_since_the_last(tmp_path: Path) -> None:
-    run(make_loop(ToyTask(), tmp_path / "each", steps=4, log_every=1, schedule=lambda step: 0.0))
-    run(make_loop(ToyTask(), tmp_path / "all", steps=4, log_every=4, schedule=lambda step: 0.0))
+    run(make_loop(ToyTask(), tmp_path / "each", steps=4, log_every=1, schedule=lambda step, time_used: 0.0))
+    run(make_loop(ToyTask(), tmp_path / "all", steps=4, log_every=4, schedule=lambda step, time_used: 0.0))
     model, squares, absolutes, targets = ToyTask().model, 0.0, 0.0, 0
     for step in range(4):
         batch = make_rows(step, 6)
@@ -164,6 +164,8 @@ def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
         "good_steps": 0,
         "skipped": 0,
         "best": [],
+        "seconds": 0.0,
+        "out_of_time": False,
     }
     assert (state["world_size"], state["note"]) == (1, "toy")
 
@@ -173,7 +175,7 @@ def test_different_seeds_and_steps_draw_differently(tmp_path: Path) -> None:
         """Of a model that learns nothing, on one batch again and again: only dropout differs."""
         task = ToyTask(dropout=0.5)
         task.train_batch = lambda cursor: (make_rows(0, 6), {"batch": 1})  # type: ignore[method-assign]
-        run(make_loop(task, tmp_path / name, log_every=1, schedule=lambda step: 0.0, steps=4, **changes))
+        run(make_loop(task, tmp_path / name, log_every=1, schedule=lambda step, time_used: 0.0, steps=4, **changes))
         return [metrics["train_loss"] for _, metrics in reports_in(tmp_path / name) if "train_loss" in metrics]
 
     first, again, other = losses("first"), losses("again"), losses("other", seed=6)

@@ -84,6 +84,13 @@ def test_what_one_process_hears_stops_all_at_the_same_step_and_loses_nothing(job
     torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
 
 
+def test_one_clock_ends_all_processes_at_the_same_step(job: Path) -> None:
+    first, second = (json.loads((job / f"timed-{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first["rate"] == 0.0
+    assert 1 < first["step"] < 100, "the clock of the first process, and that alone"
+
+
 def test_a_report_over_the_steps_before_and_after_a_stop_is_what_it_would_have_been(job: Path) -> None:
     """Stopped at step 3 with reports every 2: each process brings back its own sums, to the last bit."""
     state = json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())

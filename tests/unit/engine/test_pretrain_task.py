@@ -158,7 +158,7 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         config=config.train,
         precision="fp32",
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step: 1e-3,
+        schedule=lambda step, time_used: 1e-3,
         max_grad_norm=1.0,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),

@@ -17,6 +17,7 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
 from orchestrator.summary import bytes_text
 from tests.conftest import tmpfs, write_bert
+from train_jobs.config.load import preset_names
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -153,6 +154,13 @@ def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> No
     assert "objective.next_sentence = false  (--set)" in text
 
 
+def test_the_summary_tells_the_schedule() -> None:
+    text = " ".join(plan("schedule.name=cosine", "schedule.hours=2.5").summary().split())
+    assert (
+        "schedule 0.002 after a linear warm-up over 10.0% of the run, then cosine decay, for 2.5 hours at most" in text
+    )
+
+
 def test_the_hash_sees_the_weights_that_training_starts_from_and_not_where_they_lie(folder: Path) -> None:
     write_bert(folder / "bert")
     write_bert(folder / "moved" / "bert")
@@ -225,7 +233,7 @@ def test_a_vocabulary_that_is_not_text_is_named(folder: Path) -> None:
         plan("data.vocabulary=vocab.txt")
 
 
-@pytest.mark.parametrize("recipe", ["tiny", "small", "base", "large"])
+@pytest.mark.parametrize("recipe", preset_names())
 def test_every_recipe_makes_a_plan_of_the_embedded_corpus(recipe: str, folder: Path) -> None:
     resolved = resolve_spec("pretrain", sets=[f"recipe={recipe}"], environ=NO_GPU)
     made = make_plan(resolved, home=folder / "home")

@@ -13,8 +13,20 @@ from orchestrator.specs.resolve import PRESETS
 from train_jobs.config import PretrainConfig
 from train_jobs.config.load import PRESETS as RECIPES
 from train_jobs.config.load import build, leaves, merge, preset_names, read_file, read_preset
+from train_jobs.optim.schedules import learning_rate
 
-RECIPE_NAMES = ["base", "large", "small", "tiny"]
+RECIPE_NAMES = [
+    "base",
+    "base-azureml",
+    "base-google",
+    "large",
+    "large-azureml",
+    "large-google",
+    "large-nvidia-phase1",
+    "large-nvidia-phase2",
+    "small",
+    "tiny",
+]
 PRESET_FILES = sorted([*RECIPES.glob("*.yaml"), *PRESETS.rglob("*.yaml")])
 
 
@@ -63,8 +75,15 @@ def test_every_key_has_a_comment_above_it(path: Path) -> None:
     assert set(bare) - inside_lists == set()
 
 
+def recipe(name: str) -> PretrainConfig:
+    return build(PretrainConfig, merge([read_preset(name)]))
+
+
 def test_large_is_nvidias_first_phase() -> None:
-    job = build(PretrainConfig, merge([read_preset("large")]))
+    job = recipe("large")
+    published = recipe("large-nvidia-phase1")
+    for section in ("model", "data", "objective", "optimizer", "schedule", "train"):
+        assert getattr(job, section) == getattr(published, section), section
     assert (job.model.hidden_size, job.model.num_hidden_layers, job.model.num_attention_heads) == (1024, 24, 16)
     assert (job.optimizer.name, job.optimizer.learning_rate) == ("lamb", 6e-3)
     assert (job.train.global_batch_size, job.train.steps, job.max_predictions) == (65_536, 7038, 20)
@@ -73,8 +92,51 @@ def test_large_is_nvidias_first_phase() -> None:
 
 
 def test_base_is_the_papers() -> None:
-    job = build(PretrainConfig, merge([read_preset("base")]))
+    job = recipe("base")
     assert job.model == PretrainConfig().model  # the defaults are BERT-base
     assert (job.optimizer.name, job.optimizer.learning_rate, job.optimizer.weight_decay) == ("adamw", 1e-4, 0.01)
     assert (job.train.global_batch_size, job.train.steps) == (256, 1_000_000)
     assert job.schedule.warmup_fraction * job.train.steps == 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "length", "predictions", "batch", "steps", "optimizer", "rate"),
+    [
+        ("large-nvidia-phase1", 24, 128, 20, 65_536, 7038, "lamb", 6e-3),
+        ("large-nvidia-phase2", 24, 512, 80, 32_768, 1563, "lamb", 4e-3),
+        ("large-azureml", 24, 512, 80, 4096, 187_000, "adamw", 2e-4),
+        ("base-azureml", 12, 512, 80, 4096, 125_000, "adamw", 4e-4),
+        ("large-google", 24, 128, 20, 256, 1_000_000, "adamw", 1e-4),
+        ("base-google", 12, 128, 20, 256, 1_000_000, "adamw", 1e-4),
+    ],
+)
+def test_published_recipes(
+    name: str, layers: int, length: int, predictions: int, batch: int, steps: int, optimizer: str, rate: float
+) -> None:
+    job = recipe(name)
+    assert job.model.num_hidden_layers == layers
+    assert (job.model.hidden_size, job.model.num_attention_heads) == ((1024, 16) if layers == 24 else (768, 12))
+    assert (job.data.sequence_length, job.max_predictions) == (length, predictions)
+    assert (job.train.global_batch_size, job.train.steps, job.train.seed) == (batch, steps, 42)
+    assert (job.optimizer.name, job.optimizer.learning_rate) == (optimizer, rate)
+    assert (job.optimizer.betas, job.optimizer.weight_decay, job.optimizer.max_grad_norm) == ((0.9, 0.999), 0.01, 1.0)
+    assert (job.optimizer.bias_correction, job.optimizer.trust_ratio) == (optimizer == "lamb", "matrices")
+    assert job.optimizer.eps == (1e-8 if "azureml" in name else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [
+        # the last step of warm-up or the one that reaches the peak, the one behind it, one far behind
+        ("large-nvidia-phase1", {1999: 6e-3 * 2000 / (0.2843 * 7038), 2000: 6e-3 * (5037 / 7038) ** 0.5, 7037: 0.0}),
+        ("large-nvidia-phase2", {199: 4e-3 * 200 / (0.128 * 1563), 200: 4e-3 * (1362 / 1563) ** 0.5, 1562: 0.0}),
+        ("large-azureml", {0: 0.0, 3740: 2e-4, 4740: 1.98e-4, 186_999: 3.170590269285573e-5}),
+        ("base-azureml", {0: 0.0, 12_500: 4e-4, 13_020: 3.96e-4, 124_999: 4.547361955937022e-5}),
+        ("base-google", {4999: 5e-5, 9999: 0.99e-4, 499_999: 5e-5, 999_999: 0.0}),
+    ],
+)
+def test_published_rates(name: str, points: dict[int, float]) -> None:
+    job = recipe(name)
+    for step, expected in points.items():
+        found = learning_rate(job.schedule, job.optimizer.learning_rate, step=step, total_steps=job.train.steps)
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-18), step

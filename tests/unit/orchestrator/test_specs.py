@@ -101,7 +101,8 @@ def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
     )
     problems = problems_of(file=Path("job.yaml"), sets=["checkpoint.evry=3"])
     expected = [
-        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, large, small, tiny)",
+        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-azureml, base-google, large, "
+        "large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, small, tiny)",
         "job.yaml:2: name: must be lower-case",
         'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
         "job.yaml:5: train.precision: input should be",
@@ -193,8 +194,11 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("sets", "ignored"),
     [
-        (["optimizer.bias_correction=false"], "optimizer.bias_correction"),
+        (["optimizer.trust_ratio=all"], "optimizer.trust_ratio"),
         (["schedule.name=constant", "schedule.power=2"], "schedule.power"),
+        (["schedule.name=cosine", "schedule.continuous=false"], "schedule.continuous"),
+        (["schedule.decay_rate=0.9"], "schedule.decay_rate"),
+        (["schedule.decay_steps=10"], "schedule.decay_steps"),
         (["data.vocabulary=vocab.txt", "data.vocab_size=100"], "data.vocab_size"),
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
         (["train.loss_normalization=micro_batch"], "train.loss_normalization"),
