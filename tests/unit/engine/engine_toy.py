@@ -222,8 +222,8 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
 def main(folder: Path) -> None:
     """One process of a job, which trains undisturbed, for an hour, stopped and resumed, and at last loses a process.
 
-    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, where the hour ended in timed-RANK.json,
-    and in said-RANK.json where it stopped and, from the process that survives, what it says of the other's loss.
+    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, in timed-RANK.json where the hour
+    ended, and in said-RANK.json where it stopped and, from the survivor, what it says of the loss of the other.
     """
     world = distributed.start("cpu")
     said: dict[str, Any] = {}
