@@ -10,10 +10,10 @@ pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
 
 test: $(VENV)/.dev  ## all tests but those marked slow
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/.dev  ## all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev  ## style, types, floors, file length
 	$(BIN)/ruff check .

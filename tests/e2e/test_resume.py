@@ -46,8 +46,15 @@ def mlflow_status(console: Console, name: str) -> str:
     return str(client.get_run(state["mlflow_run_id"]).info.status)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "processes"),
+    [
+        pytest.param("fp32", 1),
+        pytest.param("bf16", 2),
+        pytest.param("fp32", 2, marks=pytest.mark.slow),
+        pytest.param("bf16", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     console: Console, corpus: Path, precision: str, processes: int
 ) -> None:
