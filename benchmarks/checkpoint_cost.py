@@ -129,7 +129,7 @@ def make_loop(folder: Path) -> Loop:
         config=TrainConfig(global_batch_size=SEQUENCES, micro_batch_size=SEQUENCES),
         precision="bf16",
         optimizer=build_optimizer(OptimizerConfig(name="lamb"), task.model.named_parameters()),
-        schedule=lambda step: 1e-5,
+        schedule=lambda step, time_used: 1e-5,
         max_grad_norm=1.0,
         validate_every=1,
         cadence=Cadence(CheckpointConfig()),

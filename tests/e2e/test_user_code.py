@@ -20,7 +20,7 @@ print(f"my own code as rank {os.environ['RANK']}", flush=True)
 sys.exit(train_jobs.pretrain.main())
 """
 CONSTANT = """\
-def constant(config, peak, *, step, total_steps):
+def constant(config, peak, **progress):
     return 0.00123
 """
 
