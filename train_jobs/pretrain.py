@@ -21,7 +21,6 @@ Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 import sys
@@ -33,20 +32,17 @@ from typing import Any
 import torch
 
 from train_jobs import lineage
-from train_jobs.config import ConflictError, InternalError, PretrainConfig, SpecError, UserError
+from train_jobs.config import InternalError, PretrainConfig, SpecError, UserError
 from train_jobs.config.files import write_text
 from train_jobs.config.initial import merge_with_initial_model
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, preset_names, read_assignments, read_file, read_preset
-from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import fingerprint
-from train_jobs.corpus.batches import Batch, PretrainingData
-from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import distributed, last_words, storage
 from train_jobs.engine.budget import TimeBudget
-from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
+from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
@@ -57,15 +53,14 @@ from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.mirror import MirrorThread
-from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.huggingface import export
-from train_jobs.model.objective import Sums, pretraining_sums
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
+from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
+from train_jobs.tasks.pretraining import BertPretraining
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
-FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
@@ -131,11 +126,10 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
-    say(world, describe(config, store, world, precision))
+    world.say(describe(config, store, world, precision))
     if config.schedule.hours:
-        say(
-            world,
-            "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit",
+        world.say(
+            "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit"
         )
     attempt = lineage.this_attempt(world, precision, loop.state.step)
     begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
@@ -164,28 +158,6 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     return result
 
 
-def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> None:
-    """Refuses a batch that does not divide, before anything is prepared.
-
-    A run that goes on with another number of processes than it began with is not refused: its shares are then ragged.
-
-    Raises:
-        SpecError: the batch does not divide at the start of a run, or there is not a sequence for each process.
-    """
-    if not has_checkpoint(output):
-        config.train.accumulation_steps(world_size)
-    elif config.train.global_batch_size < world_size:
-        raise SpecError(
-            f"train.global_batch_size {config.train.global_batch_size} is less than {world_size} processes",
-            fix=f"start at most {config.train.global_batch_size} processes",
-        )
-
-
-def has_checkpoint(output: Path) -> bool:
-    """Whether the output folder holds what looks like a checkpoint; whether it verifies is for `resume` to say."""
-    return any((output / "checkpoints").glob("step-*/COMMIT.json"))
-
-
 def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
     """The token store of the configured text: opened if it is in the cache, else made by one process of each node."""
     found = fingerprint(config.data.text, cache / "hashes.json")
@@ -195,172 +167,6 @@ def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
     while not TokenStore.exists(folder):  # the agent ends us if the process that makes it dies
         time.sleep(0.2)
     return TokenStore.open(folder)
-
-
-class BertPretraining:
-    """Masked language model and next-sentence prediction, as the loop wants a task."""
-
-    def __init__(self, config: PretrainConfig, store: TokenStore, world: World) -> None:
-        self._config, self._world = config, world
-        self._data = {
-            split: PretrainingData(
-                store,
-                split,
-                data=config.data,
-                objective=config.objective,
-                max_predictions=config.max_predictions,
-                seed=config.train.seed,
-            )
-            for split in ("train", "validation")
-        }
-        self.model = BertForPreTraining(config.model, config.model.padded_vocab_size(store.manifest.vocab_size))
-        initialise(self.model, config.train.seed)
-        if not config.objective.next_sentence:
-            self.model.freeze_next_sentence()
-        self.model.to(world.device)
-        self._entropy = store.manifest.validation_unigram_entropy
-        self._micro_batch_means = config.train.loss_normalization == "micro_batch"
-        self._terms = ["mlm", "nsp"] if config.objective.next_sentence else ["mlm"]
-
-    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """This process's share of the next global batch."""
-        batch, following = self._data["train"].batch(
-            Cursor.from_dict(cursor) if cursor else Cursor(),
-            global_batch_size=self._config.train.global_batch_size,
-            rank=self._world.rank,
-            world_size=self._world.size,
-        )
-        return batch, following.as_dict()
-
-    def counts(self, batch: Batch) -> list[float]:
-        """Masked tokens, and sentence pairs where they count; or for each term the micro batches, whose means count."""
-        if self._micro_batch_means:
-            micro_batches = math.ceil(len(batch) / self._config.train.micro_batch_size)
-            return [float(micro_batches)] * len(self._terms)
-        masked = float((batch.masked_labels >= 0).sum())
-        return [masked, float(len(batch))][: len(self._terms)]
-
-    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """MLM loss over all masked tokens plus NSP loss over all pairs of the global batch.
-
-        Or of the micro batch, as its part of a mean of such means: it counts as much as any other, whatever it holds
-        and whichever process has it, and nothing if no token of it is masked. What is reported are global means.
-        """
-        sums = self._sums(batch)
-        mlm, nsp = sums.mlm_loss_sum, sums.nsp_loss_sum
-        if self._micro_batch_means:
-            mlm, nsp = mlm / sums.mlm_count.clamp(min=1), nsp / len(batch)
-        loss = mlm / totals[0]
-        if self._config.objective.next_sentence:
-            loss = loss + nsp / totals[1]
-        return loss, as_vector(sums)
-
-    def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Mean losses and accuracies."""
-        mlm_loss, mlm_correct, mlm_count, nsp_loss, nsp_correct, nsp_count = sums
-        found = {"mlm_loss": mlm_loss / mlm_count, "mlm_accuracy": mlm_correct / mlm_count}
-        if self._config.objective.next_sentence:
-            found |= {"nsp_loss": nsp_loss / nsp_count, "nsp_accuracy": nsp_correct / nsp_count}
-        return {"loss": found["mlm_loss"] + found.get("nsp_loss", 0.0), **found}
-
-    def validate(self) -> dict[str, float]:
-        """The same held-out sequences with the same masks every time, shared out over the processes."""
-        total = torch.zeros(6, dtype=torch.float64, device=self._world.device)
-        for batch in self._data["validation"].validation_batches(
-            self._config.validation.max_sequences,
-            self._config.train.micro_batch_size,
-            rank=self._world.rank,
-            world_size=self._world.size,
-        ):
-            total += as_vector(self._sums(batch))
-            self._world.activity.beat()
-        found = self.metrics(self._world.sum_(total).tolist())
-        return {**found, "unigram_entropy": self._entropy}
-
-    def _sums(self, batch: Batch) -> Sums:
-        tensors = {
-            name: torch.from_numpy(array).to(self._world.device, non_blocking=True)
-            for name, array in batch.arrays().items()
-        }
-        return pretraining_sums(
-            self.model,
-            tensors,
-            next_sentence=self._config.objective.next_sentence,
-            padded=bool(batch.lengths.min() < batch.input_ids.shape[1]),
-        )
-
-
-def as_vector(sums: Sums) -> torch.Tensor:
-    """The six sums as one float64 vector."""
-    return torch.stack([value.detach().double() for value in sums])
-
-
-def resume(loop: Loop, config: PretrainConfig) -> None:
-    """Goes on from the newest valid checkpoint, if the configuration says so and there is one.
-
-    Raises:
-        ConflictError: the folder is used and must not be, or holds a run that would have gone elsewhere.
-    """
-    checkpoint = newest_for_all(loop)
-    if checkpoint is None:
-        return
-    if config.resume == "never":
-        raise ConflictError(
-            "the output folder holds a checkpoint and resume is never",
-            facts={"where": checkpoint.folder},
-            fix="another --output, or --set resume=auto",
-        )
-    stored, wanted = checkpoint.state()["config"], loop.checkpoint_extra["config"]
-    changed = sorted(
-        f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
-        for section, values in wanted.items()
-        for key, value in values.items()
-        if stored.get(section, {}).get(key) != value
-    )
-    if changed:
-        raise ConflictError(
-            "the checkpoint in the output folder was made with another configuration",
-            facts={"where": checkpoint.folder, "changed": "; ".join(changed)},
-            fix="another --output, or the configuration that the run began with",
-        )
-    loop.restore(checkpoint)
-    say(loop.world, f"resumed at step {checkpoint.step} from {checkpoint.folder}")
-    before = checkpoint.state()
-    now = {"world_size": loop.world.size, "threads": torch.get_num_threads(), "precision": loop.precision}
-    differs = [f"{key} {before[key]} -> {value}" for key, value in now.items() if before[key] != value]
-    if differs:
-        say(loop.world, f"warning: not bit for bit what it would have been: {', '.join(differs)}")
-
-
-def newest_for_all(loop: Loop) -> Checkpoint | None:
-    """The newest valid checkpoint that the main process sees; every process must see the same.
-
-    Raises:
-        ConflictError: this process does not have it: the output folder is not shared, or damaged here.
-    """
-    mine = loop.checkpoints.newest() if loop.world.is_main else None
-    step = loop.world.from_main(mine.step if mine else -1)
-    if step < 0 or mine:
-        return mine
-    found = loop.checkpoints.at(step)
-    if found is None:
-        raise ConflictError(
-            f"rank {loop.world.rank} cannot read the checkpoint of step {step} that rank 0 resumes from",
-            facts={"where": loop.checkpoints.root},
-            fix="put the output folder on a disk that all nodes share",
-        )
-    return found
-
-
-def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
-    """What decides what the weights become: sections of the configuration, and the text by the key of its store."""
-    sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
-    for key in ("text", "vocabulary"):  # where they lie does not matter, what they hold does
-        del sections["data"][key]
-    sections["data"]["store"] = store
-    del sections["train"]["log_every"]
-    sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
-    return sections
 
 
 def finish(
@@ -419,12 +225,6 @@ def describe(config: PretrainConfig, store: TokenStore, world: World, precision:
         f"arithmetic {precision} on {world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}"
     )
-
-
-def say(world: World, text: str) -> None:
-    """Prints on the main process."""
-    if world.is_main:
-        print(text, flush=True)
 
 
 def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> PretrainConfig:

@@ -50,6 +50,11 @@ class World:
         told = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
         return int(self.sum_(told).item())
 
+    def say(self, text: str) -> None:
+        """Prints on the main process."""
+        if self.is_main:
+            print(text, flush=True)
+
     def barrier(self) -> None:
         """Waits for all processes."""
         if self.size > 1:

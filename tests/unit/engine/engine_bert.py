@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from train_jobs.config import PretrainConfig
 from train_jobs.corpus.batches import Batch
 from train_jobs.engine.distributed import World
-from train_jobs.pretrain import BertPretraining
+from train_jobs.tasks.pretraining import BertPretraining
 
 CPU = torch.device("cpu")
 ALONE = World(rank=0, local_rank=0, size=1, device=CPU)

@@ -17,7 +17,7 @@ from train_jobs.corpus.batches import Batch
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.distributed import World
 from train_jobs.model.huggingface import load_weights
-from train_jobs.pretrain import BertPretraining
+from train_jobs.tasks.pretraining import BertPretraining
 
 
 def gradients_of(config: PretrainConfig, store: TokenStore, shares: list[Batch]) -> list[torch.Tensor]:

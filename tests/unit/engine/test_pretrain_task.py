@@ -20,7 +20,9 @@ from train_jobs.engine.loop import Loop, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
 from train_jobs.engine.retention import Cadence
 from train_jobs.optim.factory import build_optimizer
-from train_jobs.pretrain import BertPretraining, pretrain, read_config, resume, trajectory
+from train_jobs.pretrain import pretrain, read_config
+from train_jobs.resume import resume, trajectory
+from train_jobs.tasks.pretraining import BertPretraining
 
 
 def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
