@@ -170,7 +170,7 @@ def test_a_stopped_rank_ends_the_attempt_and_is_not_left_behind(console: Console
     told = (folder / "logs" / "supervisor.log").read_text()
     assert "attempt 1 failed: error[hang]: rank 0 made no progress for 12 s (last: " in told
     assert "silent  rank 1: stopped" in told
-    assert not Path(f"/proc/{pid}").exists()
+    assert pid not in processes_of(folder)
     done = console("wait", name, "--timeout", "3m", "-o", "json")
     assert done.code == 0, done.err
     assert json.loads((folder / "exits" / "attempt-1" / "rank-0").read_text()) == 76

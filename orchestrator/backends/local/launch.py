@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrator.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
+SECONDS_TO_DIE = 20.0  # a killed process with many gigabytes takes seconds to give them back
 
 # The shell appends both streams to one file a rank, and leaves the exit code of a rank that could not leave it itself.
 # TERM is caught, not ignored: an ignored signal would be inherited by the rank, a caught one is reset for it.
@@ -148,7 +150,20 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def kill_leftovers(folder: Path) -> None:
-    """SIGKILL to whatever still carries the run's folder."""
-    for pid in processes_of(folder):
+    """SIGKILL to whatever still carries the run's folder, and waits until its memory, GPUs and ports are free again."""
+    killed = processes_of(folder)
+    for pid in killed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    while not all(_ended(pid) for pid in killed) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _ended(pid: int) -> bool:
+    """Whether nothing is left of a process but the exit code that somebody has yet to read."""
+    try:
+        _, _, after_name = Path("/proc", str(pid), "stat").read_text().rpartition(")")
+    except OSError:
+        return True
+    return after_name.split()[0] in "ZX"

@@ -6,6 +6,9 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,9 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
+from orchestrator.backends.folder.files import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.plan import Plan
@@ -308,3 +312,20 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
     (make_run(tmp_path, "bad").path / "state.json").write_text("{")
     backend.delete("bad")
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["ending", "live"]
+
+
+def test_what_is_left_of_an_attempt_has_given_everything_back_before_the_next(tmp_path: Path) -> None:
+    """A gigabyte takes a while to be freed, and the port with it; even a stopped process dies."""
+    holder = (
+        "import os, signal, socket; s = socket.create_server(('127.0.0.1', 0)); held = b'1' * 2**30;"
+        "print(s.getsockname()[1], flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    environ = {**os.environ, RUN_VARIABLE: str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", holder], env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with pytest.raises(ConflictError, match=f"port {port} is in use"):
+            check_port(port)
+        kill_leftovers(tmp_path)
+        check_port(port)
+        assert process.wait() == -signal.SIGKILL
