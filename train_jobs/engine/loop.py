@@ -27,6 +27,7 @@ from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
+from train_jobs.model.linear import accumulation
 
 
 class Batch(Protocol):
@@ -353,6 +354,10 @@ class Loop:
     def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
         """Forward and backward over the micro batches of this process's share."""
         self.task.model.train()
+        with accumulation():
+            return self._micro_batches(batch, totals)
+
+    def _micro_batches(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
         sums: torch.Tensor | None = None
         for start in range(0, len(batch), self.config.micro_batch_size):
             with self._doing("forward"), precision_module.autocast(self.precision, self.world.device):

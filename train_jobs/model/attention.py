@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
+from train_jobs.model.dropout import dropout as drop
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
@@ -30,7 +33,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, dr
 
 def _plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if mask is not None:  # added, since what is filled in has a gradient to fill as well
+        scores += torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, -math.inf)
     probabilities = torch.softmax(scores, dim=-1)  # sums in fp32 inside, whatever the type
-    return F.dropout(probabilities, dropout) @ value if dropout else probabilities @ value
+    return drop(probabilities, dropout) @ value

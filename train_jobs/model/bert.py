@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
 from train_jobs.model.attention import attend
+from train_jobs.model.dropout import Dropout
+from train_jobs.model.linear import Linear, embedding, joint_linear
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 
@@ -21,19 +23,21 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        # padding_idx: the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
         self.word_embeddings = nn.Embedding(vocab_size, config.hidden_size, padding_idx=PAD_ID)
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """int64 [B, S], int64 [B, S] -> [B, S, H]."""
         length = input_ids.shape[1]
         positions = self.position_embeddings.weight
         assert length <= positions.shape[0], f"sequence of {length} in a model of {positions.shape[0]} positions"
-        words = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
+        # the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
+        words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID) + self.token_type_embeddings(
+            token_type_ids
+        )
         return self.dropout(self.LayerNorm(words + positions[:length]))
 
 
@@ -47,20 +51,17 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = config.num_attention_heads
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
-        query, key, value = (self._split(layer(hidden)) for layer in (self.query, self.key, self.value))
+        joint = joint_linear(hidden, (self.query, self.key, self.value))
+        query, key, value = joint.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout_prob if self.training else 0.0
         mixed = attend(query, key, value, mask=attention_mask, dropout=dropout)
         return mixed.transpose(1, 2).flatten(2)
-
-    def _split(self, projected: Tensor) -> Tensor:
-        """[B, S, H] -> [B, heads, S, H / heads]."""
-        return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
 class ResidualOutput(nn.Module):
@@ -68,9 +69,9 @@ class ResidualOutput(nn.Module):
 
     def __init__(self, config: ModelConfig, input_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_size, config.hidden_size)
+        self.dense = Linear(input_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         """[B, S, input_size], [B, S, H] -> [B, S, H]."""
@@ -95,7 +96,7 @@ class Intermediate(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[B, S, H] -> [B, S, intermediate_size]."""
@@ -136,7 +137,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[B, S, H] -> [B, H]."""

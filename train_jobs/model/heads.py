@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
 from train_jobs.model.bert import PAD_ID, BertModel
+from train_jobs.model.linear import Linear, linear
 
 
 class PredictionTransform(nn.Module):
@@ -19,7 +20,7 @@ class PredictionTransform(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
         """[..., H], embedding table [V, H] -> logits [..., V]."""
-        return F.linear(self.transform(hidden), table, self.bias)
+        return linear(self.transform(hidden), table, self.bias)
 
 
 class PretrainingHeads(nn.Module):
@@ -46,7 +47,7 @@ class PretrainingHeads(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.predictions = MaskedLanguageModelHead(config, vocab_size)
-        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+        self.seq_relationship = Linear(config.hidden_size, 2)
 
 
 class BertForPreTraining(nn.Module):

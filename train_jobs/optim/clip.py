@@ -27,5 +27,6 @@ def clip_by_global_norm_(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     """
     grads = list(grads)
     norm = torch.linalg.vector_norm(l2_norms(grads))
-    torch._foreach_div_(grads, (norm / max_norm).clamp(min=1.0))
+    if norm.is_cuda or not norm <= max_norm:  # to look at it costs nothing here, and to divide by 1 does
+        torch._foreach_div_(grads, (norm / max_norm).clamp(min=1.0))
     return norm

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import transformers
 
 from train_jobs.config import ModelConfig
+from train_jobs.model.dropout import Dropout, dropout
 from train_jobs.model.heads import BertForPreTraining, initialise
 
 SHAPE = ModelConfig(
@@ -116,11 +117,16 @@ def test_loss_and_every_gradient(models: Models, inputs: Inputs, padded: bool) -
         assert parameter.grad.abs().max() > 0 or name.endswith("key.bias"), name
 
 
-def test_dropout_falls_in_the_same_places(models: Models, inputs: Inputs) -> None:
+def test_dropout_is_applied_where_theirs_is(models: Models, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same draws: theirs are handed ours, one after the other in the order of the forward pass."""
     ours, theirs = models
+    theirs.set_attn_implementation("eager")  # the fused kernel draws inside
+    monkeypatch.setattr(F, "dropout", lambda x, p=0.5, training=True, inplace=False: dropout(x, p) if training else x)
     for module in (*ours.modules(), *theirs.modules()):
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.2
+        if isinstance(module, Dropout):
+            module.probability = 0.2
     for layer in ours.bert.encoder.layer:
         layer.attention.self.dropout_prob = 0.3
     for layer in theirs.bert.encoder.layer:
@@ -134,6 +140,7 @@ def test_dropout_falls_in_the_same_places(models: Models, inputs: Inputs) -> Non
             logits.append(ours(**inputs) if model is ours else their_logits(theirs, inputs))
     for mine, expected in zip(*logits, strict=True):
         assert (mine - expected).abs().max() < 1e-5
+    assert (logits[0][0] - ours.eval()(**inputs)[0]).abs().max() > 0.1
 
 
 def test_a_config_of_another_shape_in_every_dimension() -> None:

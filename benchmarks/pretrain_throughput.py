@@ -1,0 +1,136 @@
+"""Pretraining throughput beside Hugging Face: same weights, batches, precision and optimizer steps, in one run.
+
+    python -m benchmarks.pretrain_throughput [--device gpu] [--recipe large] [--length 512] [--micro-batch 16] ...
+
+The peers are `transformers.BertForPreTraining` under `transformers.Trainer`, as it comes and with torch_compile. Every
+contestant is a process of its own that holds its model and waits; rounds go around, a few optimizer steps each, so that
+a slow moment of the machine hits all alike and no two run at once. A step is the whole step: forward, backward,
+accumulation, clipping, optimizer. Batches lie ready in memory for all (benchmarks/input_pipeline.py is about reading
+them), made by our own pipeline from real text, padded to their length.
+
+Raw output of the runs that are quoted: benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe, spread
+from benchmarks.throughput_setup import Setup, prepare
+
+PEERS = {
+    "ours": ["--peer", "ours"],
+    "Trainer": ["--peer", "trainer"],
+    "Trainer, torch_compile": ["--peer", "trainer", "--compile"],
+    "Trainer, fp32": ["--peer", "trainer", "--precision", "fp32"],
+}
+
+
+class Contestant:
+    """A process that makes optimizer steps when told to."""
+
+    def __init__(self, name: str, setup: Path, errors: Path) -> None:
+        self.name = name
+        self.seconds: list[float] = []
+        command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(setup), *PEERS[name]]
+        self._errors = errors.open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self.ready = self._answer()
+
+    def steps(self, count: int) -> None:
+        """Makes `count` timed steps."""
+        self._tell({"steps": count})
+        self.seconds += self._answer()["seconds"]
+
+    def finish(self) -> dict[str, Any]:
+        """Ends it; what it has to say of its memory and losses."""
+        self._tell({"steps": 0})
+        found = self._answer()
+        self._process.wait()
+        self._errors.close()
+        return found
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise SystemExit(f"{self.name} died:\n" + Path(self._errors.name).read_text()[-3000:])
+
+
+def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[str, Any]]) -> str:
+    """Sequences and real tokens a second, arithmetic, memory, and how much slower than the first."""
+    first = contestants[0]
+    lines = [
+        "| | sequences/s | real tokens/s | model TFLOP/s | peak memory, GiB | step, times the first's | last loss |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for peer in contestants:
+        rates = [setup.global_batch / seconds for seconds in peer.seconds]
+        ratios = [theirs / ours for theirs, ours in zip(peer.seconds, first.seconds, strict=True)]
+        rate = statistics.median(rates)
+        cells = [
+            peer.name,
+            spread(rates, digits=2),
+            f"{rate * setup.real_tokens:,.0f}",
+            f"{rate * setup.flops_per_sequence / 1e12:.2f}",
+            f"{endings[peer.name]['memory'] / 2**30:.1f}",
+            spread(ratios, digits=2),
+            f"{endings[peer.name]['loss']:.3f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--recipe", default="base", help="whose model: base or large")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--micro-batch", type=int, default=16)
+    parser.add_argument("--accumulation", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--optimizer", choices=["adamw", "lamb"], default="adamw", help="ours; the Trainer has AdamW")
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="text of the batches; default: embedded")
+    parser.add_argument("--vocabulary", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=1, help="optimizer steps in a round")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps before the first round")
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        setup = prepare(arguments, folder)
+        print(f"{describe('torch', 'transformers', 'accelerate')}\n{setup.describe()}\n", flush=True)
+        contestants = []
+        for number, name in enumerate(arguments.peers):
+            contestants.append(Contestant(name, folder, folder / f"{number}.err"))
+            print(f"{name}: {json.dumps(contestants[-1].ready)}", flush=True)
+        for _ in range(arguments.rounds):
+            for peer in contestants:
+                peer.steps(arguments.steps)
+        endings = {peer.name: peer.finish() for peer in contestants}
+        print("\nseconds a step:")
+        for peer in contestants:
+            print(f"  {peer.name}: {' '.join(f'{seconds:.3f}' for seconds in peer.seconds)}")
+        print(f"\nmedians (min-max) of {arguments.rounds} rounds\n\n{table(setup, contestants, endings)}")
+
+
+if __name__ == "__main__":
+    main()

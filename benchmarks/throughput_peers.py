@@ -1,0 +1,252 @@
+"""One contestant of benchmarks.pretrain_throughput: waits for `{"steps": N}` on stdin, makes N optimizer steps, tells
+on stdout how long each took, and ends at N = 0."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import resource
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.throughput_setup import SEED, read
+
+LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
+
+
+class Turns:
+    """When to step, and how long it took."""
+
+    def __init__(self, device: str, warmup: int) -> None:
+        self._gpu = device == "gpu"
+        self._left, self._warming = warmup, True
+        self._seconds: list[float] = []
+        self._started = 0.0
+        self.info: dict[str, Any] = {}
+
+    def wait(self) -> bool:
+        """Before a step: waits until one is wanted; False if none ever is again."""
+        if self._left == 0:
+            self._tell(self.info if self._warming else {"seconds": self._seconds})
+            self._warming, self._seconds = False, []
+            self._left = json.loads(sys.stdin.readline())["steps"]
+        self._synchronise()
+        self._started = time.perf_counter()
+        return self._left > 0
+
+    def made(self) -> None:
+        """After a step."""
+        self._synchronise()
+        self._seconds.append(time.perf_counter() - self._started)
+        self._left -= 1
+        if self._warming:
+            self.info = {"first_steps": [round(seconds, 2) for seconds in self._seconds]}
+
+    def end(self, loss: float) -> None:
+        """Tells what is left to tell."""
+        memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
+        self._tell({"memory": memory, "loss": loss})
+
+    def _synchronise(self) -> None:
+        if self._gpu:
+            torch.cuda.synchronize()
+
+    @staticmethod
+    def _tell(what: dict[str, Any]) -> None:
+        print(json.dumps(what), flush=True)
+
+
+def _peak_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def ours(folder: Path, *, precision: str) -> None:
+    """The engine's own loop on resident batches."""
+    from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
+    from train_jobs.corpus.batches import Batch
+    from train_jobs.engine.checkpoint import CheckpointStore
+    from train_jobs.engine.distributed import World
+    from train_jobs.engine.loop import Loop, StopRequest
+    from train_jobs.engine.metrics import MetricsLog, Progress
+    from train_jobs.engine.retention import Cadence
+    from train_jobs.model.heads import BertForPreTraining
+    from train_jobs.model.huggingface import load_weights
+    from train_jobs.model.objective import pretraining_sums
+    from train_jobs.optim.factory import build_optimizer
+
+    setup, shape, sequences = read(folder)
+    device = torch.device("cuda" if setup.device == "gpu" else "cpu")
+
+    class Task:
+        """BERT on the resident batches."""
+
+        def __init__(self) -> None:
+            self.model = BertForPreTraining(shape, shape.padded_vocab_size(30_522))
+            load_weights(self.model, folder / "model")
+            self.model.to(device)
+            self._whole = Batch(**{name: tensor.numpy() for name, tensor in sequences.items()})
+
+        def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+            start = cursor.get("start", 0)
+            following = (start + setup.global_batch) % len(self._whole)
+            return self._whole.slice(start, start + setup.global_batch), {"start": following}
+
+        def counts(self, batch: Batch) -> list[float]:
+            return [float((batch.masked_labels >= 0).sum()), float(len(batch))]
+
+        def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            tensors = {
+                name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.arrays().items()
+            }
+            sums = pretraining_sums(
+                self.model, tensors, next_sentence=True, padded=bool(batch.lengths.min() < setup.length)
+            )
+            loss = sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1]
+            return loss, loss.detach()[None]
+
+        def metrics(self, sums: list[float]) -> dict[str, float]:
+            raise NotImplementedError
+
+        def validate(self) -> dict[str, float]:
+            raise NotImplementedError
+
+    task = Task()
+    with tempfile.TemporaryDirectory() as place:
+        loop = Loop(
+            task,
+            world=World(rank=0, local_rank=0, size=1, device=device),
+            config=TrainConfig(global_batch_size=setup.global_batch, micro_batch_size=setup.micro_batch, seed=SEED),
+            precision=precision,
+            optimizer=build_optimizer(
+                OptimizerConfig(name=setup.optimizer, learning_rate=LEARNING_RATE), task.model.named_parameters()
+            ),
+            schedule=lambda step, time_used: LEARNING_RATE,
+            max_grad_norm=CLIP,
+            validate_every=1,
+            cadence=Cadence(CheckpointConfig()),
+            checkpoints=CheckpointStore(Path(place), keep_last=1),
+            checkpoint_extra={},
+            metrics=MetricsLog(None),
+            progress=Progress(1, io.StringIO()),
+            stop=StopRequest(),
+        )
+        turns = Turns(setup.device, setup.warmup)
+        told = [0.0]
+        while turns.wait():
+            assert loop._step()
+            turns.made()
+            assert loop._meter.sums is not None
+            told.append(float(loop._meter.sums))
+        turns.end(told[-1] - told[-2])
+
+
+def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
+    """transformers.BertForPreTraining under transformers.Trainer, which knows no masked positions but labels."""
+    from transformers import BertForPreTraining, Trainer, TrainerCallback, TrainingArguments
+
+    setup, _, sequences = read(folder)
+    labels = torch.full_like(sequences["input_ids"], -100)
+    real = sequences["masked_labels"] >= 0
+    rows = torch.arange(len(labels))[:, None].expand_as(real)
+    labels[rows[real], sequences["masked_positions"][real]] = sequences["masked_labels"][real]
+    columns = {
+        "input_ids": sequences["input_ids"],
+        "token_type_ids": sequences["token_type_ids"],
+        "attention_mask": (torch.arange(setup.length) < sequences["lengths"][:, None]).long(),
+        "labels": labels,
+        "next_sentence_label": sequences["next_sentence_labels"],
+    }
+
+    class Resident(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+        """The batches' sequences, over and over."""
+
+        def __len__(self) -> int:
+            return len(labels) * 10_000
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            return {name: column[index % len(labels)] for name, column in columns.items()}
+
+    turns = Turns(setup.device, setup.warmup)
+
+    class Baton(TrainerCallback):
+        """Steps when it is this contestant's turn."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            if not turns.wait():
+                raise _Over
+            contest.loss = 0.0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            turns.made()
+
+    class InOrder(Trainer):
+        """As it is, but for the order of the sequences, which is that of all contestants; remembers a step's loss."""
+
+        loss: float | torch.Tensor = 0.0
+
+        def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
+            loss = super().training_step(*arguments, **keywords)
+            self.loss = self.loss + loss
+            return loss
+
+        def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler[int]:
+            return torch.utils.data.SequentialSampler(train_dataset or self.train_dataset)
+
+    model = BertForPreTraining.from_pretrained(
+        folder / "model",
+        attn_implementation="sdpa",
+        hidden_dropout_prob=setup.dropout,
+        attention_probs_dropout_prob=setup.dropout,
+    )
+    with tempfile.TemporaryDirectory() as place:
+        arguments = TrainingArguments(
+            output_dir=place,
+            max_steps=1_000_000,
+            per_device_train_batch_size=setup.micro_batch,
+            gradient_accumulation_steps=setup.accumulation,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            max_grad_norm=CLIP,
+            lr_scheduler_type="constant",
+            bf16=precision == "bf16",
+            torch_compile=compiled,
+            use_cpu=setup.device == "cpu",
+            save_strategy="no",
+            report_to=[],
+            logging_strategy="no",
+            disable_tqdm=True,
+            seed=SEED,
+        )
+        contest = InOrder(model=model, args=arguments, train_dataset=Resident(), callbacks=[Baton()])
+        with suppress(_Over):
+            contest.train()
+        turns.end(float(contest.loss) / setup.accumulation)
+
+
+class _Over(Exception):  # noqa: N818 - not an error
+    """No more steps."""
+
+
+def main() -> None:
+    """Is the contestant that it is told to be."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--setup", type=Path, required=True)
+    parser.add_argument("--peer", choices=["ours", "trainer"], required=True)
+    parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
+    parser.add_argument("--compile", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.peer == "ours":
+        ours(arguments.setup, precision=arguments.precision)
+    else:
+        trainer(arguments.setup, precision=arguments.precision, compiled=arguments.compile)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What contestants of a throughput benchmark share: weights, batches, settings, in a folder that each of them reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from orchestrator.estimates.model import flops_per_token
+from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
+from train_jobs.config.load import read_preset
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus.batches import PretrainingData
+from train_jobs.corpus.examples import Cursor
+from train_jobs.corpus.prepare import prepare_store, store_key
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.huggingface import export
+
+ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own
+BATCHES = 4  # global batches, used in turn
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One comparison."""
+
+    device: str
+    length: int
+    micro_batch: int
+    accumulation: int
+    dropout: float
+    optimizer: str
+    warmup: int
+    flops_per_sequence: float
+    """Model FLOPs of a padded sequence, forward and backward."""
+    real_tokens: float
+    """Mean tokens of a sequence, padding not counted."""
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of an optimizer step."""
+        return self.micro_batch * self.accumulation
+
+    def describe(self) -> str:
+        """One line."""
+        return (
+            f"length {self.length} ({self.real_tokens:.1f} real tokens in the mean), {self.micro_batch} micro x"
+            f" {self.accumulation} accumulation, dropout {self.dropout:g}, our optimizer {self.optimizer},"
+            f" {self.flops_per_sequence / 1e9:.1f} GFLOP a sequence, {torch.get_num_threads()} threads"
+        )
+
+
+def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
+    """Draws weights, makes batches and writes all to `folder`."""
+    shape = read_preset(arguments.recipe).tree["model"]
+    model = ModelConfig(
+        **{**shape, "hidden_dropout_prob": arguments.dropout, "attention_probs_dropout_prob": arguments.dropout}
+    )
+    rows, predictions = model.padded_vocab_size(ROWS), -(-arguments.length * 15 // 100)
+    data = DataConfig(text=arguments.data, vocabulary=arguments.vocabulary, sequence_length=arguments.length)
+    store = prepare_store(data, folder / store_key(data, fingerprint(data.text, None)), progress=lambda text: None)
+    bert = BertForPreTraining(model, rows)
+    initialise(bert, SEED)
+    export(bert, folder / "model", config=model, vocab_size=rows, vocabulary=store.vocabulary, lowercase=True)
+    source = PretrainingData(
+        store,
+        "train",
+        data=data,
+        objective=ObjectiveConfig(),
+        max_predictions=predictions,
+        seed=SEED,
+    )
+    count = arguments.micro_batch * arguments.accumulation * BATCHES
+    batch, _ = source.batch(Cursor(), global_batch_size=count, rank=0, world_size=1)
+    save_file({name: torch.from_numpy(array) for name, array in batch.arrays().items()}, folder / "batches.safetensors")
+    setup = Setup(
+        device=arguments.device,
+        length=arguments.length,
+        micro_batch=arguments.micro_batch,
+        accumulation=arguments.accumulation,
+        dropout=arguments.dropout,
+        optimizer=arguments.optimizer,
+        warmup=arguments.warmup,
+        flops_per_sequence=arguments.length
+        * flops_per_token(model, rows, sequence_length=arguments.length, max_predictions=predictions),
+        real_tokens=float(batch.lengths.mean()),
+    )
+    (folder / "setup.json").write_text(json.dumps(asdict(setup)))
+    (folder / "shape.json").write_text(model.model_dump_json())
+    return setup
+
+
+def read(folder: Path) -> tuple[Setup, ModelConfig, dict[str, torch.Tensor]]:
+    """What `prepare` wrote: settings, shape, all sequences."""
+    setup = Setup(**json.loads((folder / "setup.json").read_text()))
+    model = ModelConfig.model_validate_json((folder / "shape.json").read_text())
+    return setup, model, load_file(folder / "batches.safetensors")

@@ -1,0 +1,141 @@
+"""Dense layers and lookups on a CPU in 16 bits: autograd's results by another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train_jobs.engine.gradients import FlatGradients
+from train_jobs.model.linear import PIECE, Linear, accumulation, embedding, joint_linear, linear
+
+TOKENS = 2 * PIECE + 300  # two whole pieces and a part of one
+Product = Callable[[Tensor, list[nn.Linear]], Tensor]
+
+
+def layers(count: int, *, bias: bool = True) -> list[nn.Linear]:
+    torch.manual_seed(0)
+    return [Linear(24, size, bias=bias) for size in (16, 8, 40)[:count]]
+
+
+def gradients(product: Product, held: list[nn.Linear], *, shape: tuple[int, ...] = (TOKENS, 24)) -> list[Tensor]:
+    """Output, gradient of the input and of every parameter, in bf16 arithmetic."""
+    torch.manual_seed(1)
+    x = torch.randn(shape, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = product(x, held)
+    assert out.dtype == torch.bfloat16
+    torch.manual_seed(2)
+    out.backward(torch.randn(out.shape, dtype=out.dtype))
+    assert x.grad is not None
+    return [out.detach(), x.grad, *(p.grad.clone() for layer in held for p in layer.parameters() if p.grad is not None)]
+
+
+def torchs_own(x: Tensor, held: list[nn.Linear]) -> Tensor:
+    return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in held], dim=-1)
+
+
+def close(ours: list[Tensor], expected: list[Tensor], *, times: float = 1.0) -> None:
+    """Each tensor to 1% of its own length: bf16 has 8 bits."""
+    assert len(ours) == len(expected)
+    for mine, other in zip(ours, expected, strict=True):
+        assert (mine.float() - times * other.float()).norm() < 0.01 * times * other.float().norm()
+
+
+@pytest.mark.parametrize("accumulating", [False, True])
+def test_several_layers_on_one_input(accumulating: bool) -> None:
+    held = layers(3)
+    if accumulating:
+        FlatGradients([p for layer in held for p in layer.parameters()])
+    with accumulation() if accumulating else nullcontext():
+        ours = gradients(joint_linear, held)
+    close(ours, gradients(torchs_own, layers(3)))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(TOKENS, 24), (3, 50, 24), (2, 24)])
+def test_one_layer(shape: tuple[int, ...], bias: bool) -> None:
+    ours = gradients(lambda x, held: held[0](x), layers(1, bias=bias), shape=shape)
+    close(ours, gradients(torchs_own, layers(1, bias=bias), shape=shape))
+
+
+def test_gradients_are_added_up_where_the_engine_looks_for_them() -> None:
+    held = layers(2)
+    flat = FlatGradients([p for layer in held for p in layer.parameters()])
+    with accumulation():
+        once = [tensor.clone() for tensor in gradients(joint_linear, held)[2:]]
+        twice = gradients(joint_linear, held)[2:]
+    close(twice, once, times=2.0)
+    close([flat.flat], [torch.cat([tensor.flatten() for tensor in twice])])
+    flat.zero_()
+    assert all((p.grad == 0).all() for layer in held for p in layer.parameters() if p.grad is not None)
+
+
+def test_a_frozen_layer_only_hands_on() -> None:
+    (layer,) = layers(1)
+    layer.requires_grad_(False)
+    ours, expected = gradients(lambda x, held: held[0](x), [layer]), gradients(torchs_own, layers(1))
+    close(ours, expected[:2])
+    assert layer.weight.grad is None
+
+
+def test_shared_weights_are_those_of_the_step() -> None:
+    """Cast once while shared; what an optimizer changes in between is seen by the next."""
+    (layer,) = layers(1)
+    x = torch.ones(4, 24)
+
+    def run() -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(x).detach()
+
+    with accumulation():
+        first = run()
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        assert torch.equal(run(), first)
+    with accumulation():
+        assert not torch.equal(run(), first)
+
+
+def test_elsewhere_it_is_torchs_own() -> None:
+    (layer,) = layers(1)
+    x = torch.randn(5, 24)
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))  # fp32: to the bit
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(linear(x, layer.weight, None), F.linear(x, layer.weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lookups_add_to_the_rows_that_were_looked_up(dtype: torch.dtype) -> None:
+    ids = torch.tensor([[3, 0, 5], [3, 3, 1]])
+    upstream = torch.randn(2, 3, 4).to(dtype)
+    found = []
+    for accumulating in (True, False):
+        table = nn.Parameter(torch.arange(24, dtype=torch.float32).view(6, 4))
+        flat = FlatGradients([table]) if accumulating else None
+        for _ in range(2):
+            with accumulation() if accumulating else nullcontext():
+                out = embedding(ids, table, padding=0)
+                out.to(dtype).backward(upstream)
+        assert torch.equal(out, F.embedding(ids, table))
+        found.append(flat.flat.view(6, 4) if flat else table.grad)
+    torch.testing.assert_close(found[0], found[1])
+    assert found[0] is not None
+    assert (found[0][[0, 2, 4]] == 0).all()
+    assert (found[0][[1, 3, 5]] != 0).all()
+
+
+def test_outside_of_accumulation_gradients_are_autograds() -> None:
+    """Who asks for them by `torch.autograd.grad` gets them, and `.grad` is left alone."""
+    (layer,) = layers(1)
+    table = nn.Parameter(torch.randn(6, 24))
+    flat = FlatGradients([table, *layer.parameters()])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(embedding(torch.tensor([1, 2, 2]), table, padding=0))
+    found = torch.autograd.grad(out.float().sum(), [table, layer.weight])
+    assert all((gradient != 0).any() for gradient in found)
+    assert (flat.flat == 0).all()
