@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from orchestrator.estimates.model import flops_per_token
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
+from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.config.load import read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.batches import PretrainingData

@@ -1,6 +1,6 @@
 """Memory of a process and size of a checkpoint, by formula. Estimates: allocators and libraries add to them.
 
-Notation as in `estimates.model`; e bytes of an activation (2 for bf16 and fp16, 4 for fp32), N parameters.
+Notation as in `train_jobs.config.arithmetic`; e bytes of an activation (2 for bf16 and fp16, 4 for fp32), N parameters.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Literal
 
 from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
 from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes
-from orchestrator.estimates.model import flops_per_token, parameter_count
 from train_jobs.config import PretrainConfig
+from train_jobs.config.arithmetic import flops_per_token, parameter_count
 from train_jobs.config.base import Config
 
 

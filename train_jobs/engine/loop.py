@@ -27,7 +27,7 @@ from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
-from train_jobs.model.linear import accumulation
+from train_jobs.model.linear import gradients_in_place
 
 
 class Batch(Protocol):
@@ -354,7 +354,7 @@ class Loop:
     def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
         """Forward and backward over the micro batches of this process's share."""
         self.task.model.train()
-        with accumulation():
+        with gradients_in_place():
             return self._micro_batches(batch, totals)
 
     def _micro_batches(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.engine.gradients import FlatGradients
-from train_jobs.model.linear import PIECE, Linear, accumulation, embedding, joint_linear, linear
+from train_jobs.model.linear import PIECE, Linear, embedding, gradients_in_place, joint_linear, linear
 
 TOKENS = 2 * PIECE + 300  # two whole pieces and a part of one
 Product = Callable[[Tensor, list[nn.Linear]], Tensor]
@@ -51,7 +51,7 @@ def test_several_layers_on_one_input(accumulating: bool) -> None:
     held = layers(3)
     if accumulating:
         FlatGradients([p for layer in held for p in layer.parameters()])
-    with accumulation() if accumulating else nullcontext():
+    with gradients_in_place() if accumulating else nullcontext():
         ours = gradients(joint_linear, held)
     close(ours, gradients(torchs_own, layers(3)))
 
@@ -66,7 +66,7 @@ def test_one_layer(shape: tuple[int, ...], bias: bool) -> None:
 def test_gradients_are_added_up_where_the_engine_looks_for_them() -> None:
     held = layers(2)
     flat = FlatGradients([p for layer in held for p in layer.parameters()])
-    with accumulation():
+    with gradients_in_place():
         once = [tensor.clone() for tensor in gradients(joint_linear, held)[2:]]
         twice = gradients(joint_linear, held)[2:]
     close(twice, once, times=2.0)
@@ -92,12 +92,12 @@ def test_shared_weights_are_those_of_the_step() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return layer(x).detach()
 
-    with accumulation():
+    with gradients_in_place():
         first = run()
         with torch.no_grad():
             layer.weight.mul_(2)
         assert torch.equal(run(), first)
-    with accumulation():
+    with gradients_in_place():
         assert not torch.equal(run(), first)
 
 
@@ -118,7 +118,7 @@ def test_lookups_add_to_the_rows_that_were_looked_up(dtype: torch.dtype) -> None
         table = nn.Parameter(torch.arange(24, dtype=torch.float32).view(6, 4))
         flat = FlatGradients([table]) if accumulating else None
         for _ in range(2):
-            with accumulation() if accumulating else nullcontext():
+            with gradients_in_place() if accumulating else nullcontext():
                 out = embedding(ids, table, padding=0)
                 out.to(dtype).backward(upstream)
         assert torch.equal(out, F.embedding(ids, table))

@@ -9,7 +9,6 @@ import torch
 
 from orchestrator.estimates import estimate
 from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
-from orchestrator.estimates.model import flops_per_token, parameter_count
 from train_jobs.config import (
     CheckpointConfig,
     DataConfig,
@@ -18,6 +17,7 @@ from train_jobs.config import (
     PretrainConfig,
     TrainConfig,
 )
+from train_jobs.config.arithmetic import flops_per_token, parameter_count
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.model.heads import BertForPreTraining
 from train_jobs.optim.factory import build_optimizer

@@ -1,0 +1,53 @@
+"""How fast and how full a device is."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import torch
+
+SIDE, TRIES = 1024, 5
+
+# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by a part of the name that CUDA gives; the first that fits.
+# NVIDIA's data sheets: H200 and H100 SXM, A100, A10, L40S, L4, V100, T4.
+_PEAKS = {
+    "H200": (989e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "A10": (125e12, 31.2e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+    "V100": (125e12, 15.7e12),
+    "T4": (65e12, 8.1e12),
+}
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Floating-point operations a second that utilisation is measured against; None for an unknown GPU.
+
+    A GPU's is its data sheet's. A CPU's is that of a matrix product of 1024 x 1024 x 1024, measured here: the best of
+    five, since others may be at work.
+    """
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        peaks = next((peaks for part, peaks in _PEAKS.items() if part in name), None)
+        return None if peaks is None else peaks[precision == "fp32"]
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    x = torch.ones(SIDE, SIDE, dtype=dtype)
+    return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES))
+
+
+def memory_bytes(device: torch.device) -> int:
+    """The most that this process has held so far: of a GPU's memory as torch counts it, else resident on the host."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _seconds(x: torch.Tensor) -> float:
+    started = time.perf_counter()
+    x @ x
+    return time.perf_counter() - started
