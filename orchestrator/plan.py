@@ -96,7 +96,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
     environment = spec.environment.describe()
     run_hash = _hash(_identity(resolved, job, data, parent, snapshot, environment))
-    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device)
+    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,

@@ -78,8 +78,9 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         (
-            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
-            f"{bytes_text(estimates.activation_bytes)} activations"
+            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state"
+            + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
+            + f", {bytes_text(estimates.activation_bytes)} activations"
             + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
             + (
                 f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"

@@ -99,6 +99,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         config=config.train,
         precision=precision,
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        sharded=config.optimizer.sharded,
         schedule=lambda step, time_used: learning_rate(
             config.schedule,
             config.optimizer.learning_rate,

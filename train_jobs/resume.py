@@ -101,5 +101,6 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
+    del sections["optimizer"]["sharded"]  # no weight depends on who keeps the moments
     sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
     return sections

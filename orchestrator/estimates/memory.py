@@ -13,10 +13,21 @@ LIBRARIES = 400_000_000  # resident size of a process that has imported torch an
 MOMENTS = 2  # AdamW and LAMB keep the same two
 
 
-def state_bytes(parameters: int, *, activation_bytes: int) -> int:
-    """Weights, gradients and moments in fp32: 16 N. In 16 bit, also the weights' copy that autocast makes: 2 N."""
+def state_bytes(parameters: int, *, activation_bytes: int, with_moments: int) -> int:
+    """Weights and gradients in fp32, 8 N, and 8 for each parameter that the process keeps the moments of.
+
+    In 16 bit, also the weights' copy that autocast makes: 2 N.
+    """
     autocast = activation_bytes if activation_bytes < FP32 else 0
-    return parameters * (FP32 * (1 + 1 + MOMENTS) + autocast)
+    return parameters * (FP32 * (1 + 1) + autocast) + with_moments * FP32 * MOMENTS
+
+
+def with_moments(parameters: int, *, largest: int, sharded_over: int) -> int:
+    """Parameters whose moments the fullest process keeps, where whole tensors are dealt out to so many processes.
+
+    An even part, or the largest tensor, which is the embedding table, if that is more.
+    """
+    return parameters if sharded_over == 1 else max(-(-parameters // sharded_over), largest)
 
 
 def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:

@@ -119,6 +119,9 @@ class OptimizerConfig(Config):
     trust_ratio: Literal["matrices", "all"] = "matrices"
     """What LAMB's trust ratio is for. matrices, as in NVIDIA's PyTorch recipe: biases and LayerNorm take Adam's step.
     all, as in the paper and in NVIDIA's TensorFlow recipe (which clips each micro batch; here the step is clipped)."""
+    sharded: bool = False
+    """ZeRO stage 1: each process keeps the moments of its share of the tensors, not of all. No weight depends on it,
+    checkpoints are the same files, and a run may go on with or without."""
 
 
 class ScheduleConfig(Config):

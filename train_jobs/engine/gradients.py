@@ -24,11 +24,11 @@ class FlatGradients:
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         assert parameters, "a model without trainable parameters"
-        self._parameters = list(parameters)
-        size = sum(parameter.numel() for parameter in self._parameters)
-        self.flat = torch.zeros(size, dtype=torch.float32, device=self._parameters[0].device)
+        self.parameters = list(parameters)
+        size = sum(parameter.numel() for parameter in self.parameters)
+        self.flat = torch.zeros(size, dtype=torch.float32, device=self.parameters[0].device)
         offset = 0
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
 

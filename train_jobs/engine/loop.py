@@ -27,6 +27,7 @@ from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
+from train_jobs.engine.sharding import ShardedOptimizer
 
 
 class Batch(Protocol):
@@ -129,6 +130,7 @@ class Loop:
     Args:
         task: what is trained.
         optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
+        sharded: each process keeps the optimizer's state of a share of the tensors only.
         schedule: optimizer step (from 0), share of the time budget used -> learning rate.
         cadence: when a checkpoint is due; one more comes after the last step.
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
@@ -144,6 +146,7 @@ class Loop:
         config: TrainConfig,
         precision: str,
         optimizer: torch.optim.Optimizer,
+        sharded: bool = False,
         schedule: Callable[[int, float], float],
         max_grad_norm: float | None,
         validate_every: int,
@@ -157,13 +160,14 @@ class Loop:
         profiler: StepProfiler | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
-        self.optimizer, self.schedule, self.max_grad_norm = optimizer, schedule, max_grad_norm
+        self.schedule, self.max_grad_norm = schedule, max_grad_norm
         self.validate_every, self.cadence = validate_every, cadence
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
         self.budget = budget or TimeBudget(None)
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
+        self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
         self.state = LoopState()
         self.last_validation: dict[str, float] = {}
@@ -246,7 +250,7 @@ class Loop:
         if self._saved_step == self.state.step:
             return 0.0
         started = time.perf_counter()
-        meter = self._meter.gather(self.world)
+        meter, optimizer = self._meter.gather(self.world), self.optimizer.state_dict()
         if self.world.is_main:
             self._collect(wait=True)
             self.metrics.sync()
@@ -256,7 +260,7 @@ class Loop:
             self.checkpoints.save(
                 self.state.step,
                 weights=self.task.model.state_dict(),
-                optimizer=self.optimizer.state_dict(),
+                optimizer=optimizer,
                 state={
                     "loop": vars(self.state),
                     "meter": meter,

@@ -168,6 +168,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "progress": Progress(config.steps, io.StringIO()),
         "stop": StopRequest(),
         "budget": None,
+        "sharded": False,
     }
     arguments |= {name: value for name, value in changes.items() if name in arguments}
     return Loop(

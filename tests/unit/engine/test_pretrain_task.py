@@ -213,6 +213,7 @@ def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Pa
     [
         *({}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}),
         {"card": {"license": "mit"}},
+        {"optimizer": {"sharded": True}},
         {"metrics": {"tensorboard": True}, "profile": {"steps": 1}, "watchdog": {"hang_minutes": 1}},
     ],
 )

@@ -154,6 +154,12 @@ def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> No
     assert "objective.next_sentence = false  (--set)" in text
 
 
+def test_the_summary_tells_over_how_many_processes_moments_are_sharded() -> None:
+    text = " ".join(plan("optimizer.sharded=true", "compute.processes_per_node=4").summary().split())
+    assert "state (moments sharded over 4), " in text
+    assert "sharded over" not in plan("compute.processes_per_node=4").summary()
+
+
 def test_the_summary_tells_the_schedule() -> None:
     text = " ".join(plan("schedule.name=cosine", "schedule.hours=2.5").summary().split())
     assert (

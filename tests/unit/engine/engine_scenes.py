@@ -1,0 +1,119 @@
+"""Scenes of one, two or three processes, played by the same three one after another.
+
+As a script it is one of them; `play` starts all and waits. A scene leaves what it found below its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import torch
+from engine_toy import ToyTask, make_loop, run, weights_of
+from safetensors.torch import save_file
+
+from train_jobs.engine import distributed
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop
+from train_jobs.engine.optimizer_state import flatten
+from train_jobs.engine.sharding import ShardedOptimizer
+
+REPOSITORY = Path(__file__).parents[3]
+PROCESSES = 3
+JOININGS = 20  # ports set aside, one for each time that processes join
+OPTIMIZERS = ("lamb", "adamw")
+
+
+def play(folder: Path) -> Path:
+    """Plays all scenes in `folder`; returns it."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        ports = ",".join(str(free.getsockname()[1]) for free in sockets)
+    command = [sys.executable, str(Path(__file__)), str(folder), ports]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    processes = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in range(PROCESSES)
+    ]
+    errors = []
+    try:
+        errors = [process.communicate(timeout=120)[1].decode() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * PROCESSES, "\n".join(errors)
+    return folder
+
+
+class Stage:
+    """Has the first `size` processes join, and the others wait for the next scene."""
+
+    def __init__(self, ports: Iterator[str]) -> None:
+        self._ports = ports
+
+    @contextmanager
+    def of(self, size: int) -> Iterator[World | None]:
+        """The world of a scene; None on a process that has no part in it."""
+        os.environ |= {"WORLD_SIZE": str(size), "MASTER_PORT": next(self._ports)}
+        if int(os.environ["RANK"]) >= size:
+            yield None
+            return
+        world = distributed.start("cpu")
+        yield world
+        world.barrier()
+        distributed.stop()
+
+
+def state_of(loop: Loop) -> dict[str, torch.Tensor]:
+    """The tensors of the optimizer's state as the main process has them for a checkpoint."""
+    return flatten(loop.optimizer.state_dict())[0]
+
+
+def sharded_and_not(world: World, folder: Path, name: str) -> None:
+    """Six steps with an optimizer, sharded and not; how many elements of state each process kept."""
+    for kind, sharded in (("sharded", True), ("whole", False)):
+        loop = make_loop(
+            ToyTask(world, rows=7, dropout=0.2), folder / f"{name}-{kind}", optimizer=name, sharded=sharded
+        )
+        run(loop)
+        save_file(weights_of(loop), folder / f"{name}-{kind}-{world.rank}.safetensors")
+        if isinstance(loop.optimizer, ShardedOptimizer):
+            own = loop.optimizer._optimizer.state
+            kept = sum(value["exp_avg"].numel() for value in own.values())
+            (folder / f"{name}-kept-{world.rank}.json").write_text(json.dumps(kept))
+
+
+def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
+    """Goes on from the newest checkpoint in `folder`, if any; leaves what was loaded in loaded-STEP.safetensors."""
+    loop = make_loop(ToyTask(world, rows=7), folder, steps=steps, sharded=sharded)
+    if checkpoint := loop.checkpoints.newest():
+        loop.restore(checkpoint)
+        found = state_of(loop)
+        if world.is_main:
+            save_file(found, folder / f"loaded-{checkpoint.step}.safetensors")
+    run(loop)
+
+
+def main(folder: Path, ports: list[str]) -> None:
+    """All scenes."""
+    stage = Stage(iter(ports))
+    for name in OPTIMIZERS:
+        with stage.of(2) as world:
+            if world:
+                sharded_and_not(world, folder, name)
+    for size, sharded in ((2, True), (1, False), (3, True)):
+        with stage.of(size) as world:
+            if world:
+                goes_on(world, folder / "moved", steps=2 * (1 + (2, 1, 3).index(size)), sharded=sharded)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","))
