@@ -11,27 +11,39 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import torch
+from engine_bert import config_with
 from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import save_file
 
+from tests.conftest import write_corpus
+from train_jobs.config import PretrainConfig
+from train_jobs.corpus.batches import Batch
 from train_jobs.engine import distributed
+from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.optimizer_state import flatten
+from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
+from train_jobs.optim.factory import build_optimizer
+from train_jobs.pretrain import find_store
+from train_jobs.resume import check_batch, resume, trajectory
+from train_jobs.tasks.pretraining import BertPretraining
 
 REPOSITORY = Path(__file__).parents[3]
 PROCESSES = 3
-JOININGS = 20  # ports set aside, one for each time that processes join
+JOININGS = 12  # ports set aside, one for each time that processes join
 OPTIMIZERS = ("lamb", "adamw")
 
 
 def play(folder: Path) -> Path:
     """Plays all scenes in `folder`; returns it."""
+    write_corpus(folder / "corpus.txt")
     with ExitStack() as held:
         sockets = [held.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
         for free in sockets:
@@ -102,6 +114,59 @@ def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
     run(loop)
 
 
+def eight_sequences(folder: Path) -> PretrainConfig:
+    """Six steps of the small pretraining job, of 8 sequences in micro batches of 2."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        train={"steps": 6, "global_batch_size": 8, "micro_batch_size": 2, "log_every": 1},
+        validation={"every": 3},
+    )
+
+
+class Noted(BertPretraining):
+    """Pretraining that notes the sequences of each step, and asks to stop after one of the steps."""
+
+    def follow(self, loop: Loop, stop: StopRequest, stop_at: int, notes: Path) -> None:
+        """Begins to note."""
+        self._loop, self._stop, self._stop_at, self._notes = loop, stop, stop_at, notes
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+        """As it is; noted in STEP-RANK.json."""
+        batch, following = super().train_batch(cursor)
+        step = self._loop.state.step
+        self._stop.asked = step == self._stop_at
+        if not self._stop.asked:
+            (self._notes / f"{step}-{self._loop.world.rank}.json").write_text(json.dumps(batch.input_ids.tolist()))
+        return batch, following
+
+
+def pretrains(world: World, folder: Path, config: PretrainConfig, *, stop_at: int) -> None:
+    """Goes on with the small pretraining job until it is asked to stop or done, as pretrain does."""
+    check_batch(config, folder, world_size=world.size)
+    store = find_store(config, folder.parent / "cache")
+    task, stop = Noted(config, store, world), StopRequest()
+    loop = Loop(
+        task,
+        world=world,
+        config=config.train,
+        precision="fp32",
+        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        schedule=lambda step, time_used: 1e-3 * (step + 1),
+        max_grad_norm=1.0,
+        validate_every=config.validation.every,
+        cadence=Cadence(config.checkpoint),
+        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=2),
+        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        metrics=MetricsLog(folder / "metrics.jsonl" if world.is_main else None),
+        progress=Progress(config.train.steps),
+        stop=stop,
+    )
+    task.follow(loop, stop, stop_at, folder)
+    resume(loop, config)
+    with suppress(Preempted):
+        run(loop)
+
+
 def main(folder: Path, ports: list[str]) -> None:
     """All scenes."""
     stage = Stage(iter(ports))
@@ -109,10 +174,16 @@ def main(folder: Path, ports: list[str]) -> None:
         with stage.of(2) as world:
             if world:
                 sharded_and_not(world, folder, name)
-    for size, sharded in ((2, True), (1, False), (3, True)):
+    for size, sharded, steps in ((2, True, 2), (1, False, 4), (3, True, 6)):
         with stage.of(size) as world:
             if world:
-                goes_on(world, folder / "moved", steps=2 * (1 + (2, 1, 3).index(size)), sharded=sharded)
+                goes_on(world, folder / "moved", steps=steps, sharded=sharded)
+    config = eight_sequences(folder)
+    for name, size, stop_at in (("still", 2, 6), ("fewer", 2, 2), ("fewer", 3, 4), ("fewer", 1, 6)):
+        (folder / name).mkdir(exist_ok=True)
+        with stage.of(size) as world:
+            if world:
+                pretrains(world, folder / name, config, stop_at=stop_at)
 
 
 if __name__ == "__main__":
