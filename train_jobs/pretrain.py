@@ -40,7 +40,7 @@ from train_jobs.config.load import build, preset_names, read_assignments, read_f
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import distributed, last_words, storage
+from train_jobs.engine import distributed, last_words, memory, storage
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
@@ -278,7 +278,8 @@ def main(argv: list[str] | None = None) -> int:
         found = storage.explain(problem, arguments.output, "the run's output")
         if found is None:
             traceback.print_exc()
-        found = found or distributed.explain(problem, rank) or InternalError(f"{type(problem).__name__}: {problem}")
+        found = found or memory.explain(problem) or distributed.explain(problem, rank)
+        found = found or InternalError(f"{type(problem).__name__}: {problem}")
         return fail(found, arguments.output, rank)
     return 0
 

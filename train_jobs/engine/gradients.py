@@ -26,7 +26,9 @@ class FlatGradients:
         assert parameters, "a model without trainable parameters"
         self.parameters = list(parameters)
         size = sum(parameter.numel() for parameter in self.parameters)
-        self.flat = torch.zeros(size, dtype=torch.float32, device=self.parameters[0].device)
+        # one element more: whether the attempt failed travels with the gradients, and costs no collective of its own
+        self._buffer = torch.zeros(size + 1, dtype=torch.float32, device=self.parameters[0].device)
+        self.flat, self._failures = self._buffer[:size], self._buffer[size:]
         offset = 0
         for parameter in self.parameters:
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
@@ -36,11 +38,20 @@ class FlatGradients:
         """Forgets the last step's gradients; the views stay."""
         self.flat.zero_()
 
-    def reduce_(self, world: World, *, scale: float = 1.0) -> None:
-        """Sums the gradients over all processes and divides the loss scale out."""
-        world.sum_(self.flat)
+    def reduce_(self, world: World, *, scale: float = 1.0, failed: bool = False) -> bool:
+        """Sums the gradients over all processes and divides the loss scale out.
+
+        Args:
+            failed: those of this process are not whole.
+
+        Returns:
+            Whether those of any process are not; then the sums are of no use.
+        """
+        self._failures.fill_(failed)
+        world.sum_(self._buffer)
         if scale != 1.0:
             self.flat.div_(scale)
+        return bool(self._failures)
 
     def clip_(self, max_norm: float | None) -> torch.Tensor:
         """Clips the global L2 norm, as NVLAMB's step 2 does; None clips nothing.

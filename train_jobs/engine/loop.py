@@ -1,7 +1,7 @@
 """The training loop: batches -> loss -> accumulate -> reduce once -> clip -> optimizer -> report, validate, checkpoint.
 
-It takes the task through two small protocols and knows nothing of what is trained. Random numbers of a step are a
-function of (seed, step, rank), so a resumed run draws what an undisturbed one would have drawn.
+It takes the task through two small protocols (`engine.task`) and knows nothing of what is trained. Random numbers of a
+step are a function of (seed, step, rank), so a resumed run draws what an undisturbed one would have drawn.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
+from train_jobs.engine import memory
 from train_jobs.engine import precision as precision_module
+from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
@@ -28,51 +30,7 @@ from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
-
-
-class Batch(Protocol):
-    """What a process takes of one global batch; at least one sequence."""
-
-    def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Batch:
-        """Sequences start to stop."""
-        ...
-
-
-class Task(Protocol):
-    """What is trained."""
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """Its weights are trained and saved."""
-        ...
-
-    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """This process's share of the next global batch, and the cursor after it."""
-        ...
-
-    def counts(self, batch: Batch) -> list[float]:
-        """What each term of the loss is averaged over, in this share (masked tokens, pairs, micro batches, ...)."""
-        ...
-
-    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """This micro batch's part of the global batch's loss, and sums to report.
-
-        Args:
-            totals: `counts` summed over the global batch.
-
-        Returns:
-            The scalar whose sum over micro batches and processes is the loss, and a float vector of sums.
-        """
-        ...
-
-    def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Turns sums over any number of global batches into metrics, `loss` among them."""
-        ...
-
-    def validate(self) -> dict[str, float]:
-        """Metrics on held-out data, `loss` among them, the same on every process."""
-        ...
+from train_jobs.engine.task import Batch, Task
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error
@@ -97,6 +55,8 @@ class StopRequest:
 class LoopState:
     """Where training stands; all of it goes into a checkpoint."""
 
+    micro_batch_size: int
+    """Sequences at once; less than configured once memory has run out."""
     step: int = 0
     cursor: dict[str, int] = field(default_factory=dict)
     loss_scale: float = 1.0
@@ -122,6 +82,18 @@ class Agreement:
     """The main process's clock asks for a checkpoint, which it does not while one is being written."""
     seconds: float
     """Training time on the main process's clock."""
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """What became of a global batch's forward and backward pass; the gradients lie in their buffer."""
+
+    sums: torch.Tensor
+    """What the task reports of this process's share."""
+    norm: torch.Tensor
+    """Of the gradients of all processes, before clipping."""
+    finite: bool
+    """Whether they are to be used."""
 
 
 class Loop:
@@ -169,7 +141,7 @@ class Loop:
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
-        self.state = LoopState()
+        self.state = LoopState(micro_batch_size=config.micro_batch_size)
         self.last_validation: dict[str, float] = {}
         self._meter = Meter()
         self._skips_in_a_row = 0
@@ -183,7 +155,7 @@ class Loop:
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
         self.optimizer.load_state_dict(checkpoint.optimizer())
         stored = checkpoint.state()
-        self.state = LoopState(**stored["loop"])
+        self.state = LoopState(**{**vars(self.state), **stored["loop"]})
         self._meter = Meter.restore(stored["meter"], self.world)
         if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
@@ -194,6 +166,7 @@ class Loop:
 
         Raises:
             TrainingError: a loss or gradient that is not finite and that no loss scale can mend.
+            OutOfMemoryError: memory ran out, and smaller micro batches cannot mend it.
             StorageError: a checkpoint could not be written.
             Preempted: after SIGTERM, with a checkpoint committed.
         """
@@ -307,14 +280,8 @@ class Loop:
         if agreed.checkpoint_due:
             with self._after("checkpoint"):
                 started += self.save()
-        torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
-        self.gradients.zero_()
-        sums = self._accumulate(batch, agreed.totals)
-        with self._doing("reduction"):
-            self.gradients.reduce_(self.world, scale=self.scaler.scale)
-            norm = self.gradients.clip_(self.max_grad_norm)
-            finite = bool(torch.isfinite(norm))
-        if finite:
+        found = self._differentiate(batch, agreed.totals)
+        if found.finite:
             with self._doing("optimizer"):
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.schedule(self.state.step, self.budget.share(agreed.seconds))
@@ -323,11 +290,11 @@ class Loop:
             self.state.out_of_time = self.budget.share(agreed.seconds) >= 1
             self._skips_in_a_row = 0
         else:
-            self._skip(norm)
-        self.scaler.update(finite, dynamic=self.precision == "fp16")
+            self._skip(found)
+        self.scaler.update(found.finite, dynamic=self.precision == "fp16")
         self.state.cursor = cursor
-        self._meter.add(sums if finite else None, time.perf_counter() - started)
-        return finite
+        self._meter.add(found.sums if found.finite else None, time.perf_counter() - started)
+        return found.finite
 
     def _agree(self, counts: list[float]) -> Agreement:
         """Sums counts over all processes, and with them all that one process decides and every one must know."""
@@ -354,21 +321,60 @@ class Loop:
             self.world.barrier()  # a process that ends has its launcher end the others
         raise Preempted
 
-    def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
-        """Forward and backward over the micro batches of this process's share."""
-        self.task.model.train()
-        sums: torch.Tensor | None = None
-        for start in range(0, len(batch), self.config.micro_batch_size):
-            with self._doing("forward"), precision_module.autocast(self.precision, self.world.device):
-                micro = batch.slice(start, min(start + self.config.micro_batch_size, len(batch)))
-                loss, part = self.task.loss(micro, totals)
-            with self._doing("backward"):
-                torch.autograd.backward(loss if self.scaler.scale == 1.0 else loss * self.scaler.scale)
-            sums = part.detach() if sums is None else sums + part.detach()
-        assert sums is not None, "a global batch has at least one sequence for each process"
-        return sums
+    def _differentiate(self, batch: Batch, totals: torch.Tensor) -> Differentiated:
+        """Leaves the gradients of the global batch, reduced and clipped, in the optimizer's hands.
 
-    def _skip(self, norm: torch.Tensor) -> None:
+        Where memory runs out, on whichever process, all begin again with half the micro batch and the same random
+        numbers: as if the micro batch had been that before.
+
+        Raises:
+            OutOfMemoryError: half the micro batch would be no sequence, or another recipe.
+        """
+        while True:
+            torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
+            self.gradients.zero_()
+            sums = self._attempt(batch, totals)
+            with self._doing("reduction"):
+                failed = self.gradients.reduce_(self.world, scale=self.scaler.scale, failed=sums is None)
+                norm = self.gradients.clip_(self.max_grad_norm)
+                finite = bool(torch.isfinite(norm))
+            if sums is not None and not failed:
+                return Differentiated(sums, norm, finite)
+            self._halve_micro_batch()
+
+    def _attempt(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor | None:
+        """Forward and backward over this process's share; None if memory ran out, of which nothing is held then."""
+        try:
+            return accumulate(
+                self.task,
+                batch,
+                totals,
+                micro_batch_size=self.state.micro_batch_size,
+                precision=self.precision,
+                scale=self.scaler.scale,
+                world=self.world,
+                step=self.state.step + 1,
+            )
+        except (RuntimeError, MemoryError) as problem:
+            if not memory.is_exhausted(problem):
+                raise
+        memory.release(self.world.device)  # only here: until the except clause is left, its traceback holds tensors
+        return None
+
+    def _halve_micro_batch(self) -> None:
+        """Makes the micro batch smaller, for the rest of the run."""
+        before = self.state.micro_batch_size
+        if before == 1 or self.config.loss_normalization == "micro_batch":
+            can_shard = self.world.size > 1 and not isinstance(self.optimizer, ShardedOptimizer)
+            raise memory.no_smaller(before, step=self.state.step + 1, device=self.world.device, can_shard=can_shard)
+        self.state.micro_batch_size = -(-before // 2)
+        if self.world.is_main:
+            self.progress.line(
+                f"warning: out of memory in step {self.state.step + 1} with micro batches of {before} sequences;"
+                f" they are of {self.state.micro_batch_size} from here on"
+            )
+
+    def _skip(self, found: Differentiated) -> None:
         """A gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
         self.state.skipped += 1
         self._skips_in_a_row += 1
@@ -379,7 +385,7 @@ class Loop:
         raise TrainingError(
             f"the gradient of step {self.state.step + 1} is not finite",
             facts={
-                "gradient norm": float(norm),
+                "gradient norm": float(found.norm),
                 "precision": self.precision,
                 "loss scale": self.scaler.scale,
                 "skipped in a row": self._skips_in_a_row,

@@ -10,13 +10,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import torch
 from engine_bert import config_with
-from engine_toy import ToyTask, make_loop, run, weights_of
+from engine_toy import Cramped, ToyTask, make_loop, run, weights_of
 from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
@@ -37,6 +38,7 @@ from train_jobs.tasks.pretraining import BertPretraining
 
 REPOSITORY = Path(__file__).parents[3]
 PROCESSES = 3
+PATIENCE = 180  # seconds
 JOININGS = 12  # ports set aside, one for each time that processes join
 OPTIMIZERS = ("lamb", "adamw")
 
@@ -51,17 +53,22 @@ def play(folder: Path) -> Path:
         ports = ",".join(str(free.getsockname()[1]) for free in sockets)
     command = [sys.executable, str(Path(__file__)), str(folder), ports]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    processes = [
-        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE)
-        for rank in range(PROCESSES)
-    ]
-    errors = []
-    try:
-        errors = [process.communicate(timeout=120)[1].decode() for process in processes]
-    finally:
+    with ExitStack() as held:
+        logs = [held.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
+        processes = [
+            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=log)
+            for rank, log in enumerate(logs)
+        ]
+        limit = time.monotonic() + PATIENCE
+        while any(process.poll() is None for process in processes) and time.monotonic() < limit:
+            if any(process.returncode for process in processes):
+                break  # the others would wait for it
+            time.sleep(0.05)
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * PROCESSES, "\n".join(errors)
+            process.wait()
+    said = "\n".join((folder / f"log-{rank}").read_text() for rank in range(PROCESSES))
+    assert [process.returncode for process in processes] == [0] * PROCESSES, said
     return folder
 
 
@@ -112,6 +119,26 @@ def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
         if world.is_main:
             save_file(found, folder / f"loaded-{checkpoint.step}.safetensors")
     run(loop)
+
+
+def runs_out(world: World, folder: Path) -> None:
+    """Step 3 does not fit the second process's memory in micro batches of 3; another run has 2 from that step on."""
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    number = frozenset({2} if world.rank == 1 else {})
+    task = Cramped(world, rows=9, dropout=0.3, at=number, fits=2, error=error)
+    cramped = make_loop(task, folder / "cramped", micro_batch_size=3)
+    run(cramped)
+    save_file(weights_of(cramped), folder / f"cramped-{world.rank}.safetensors")
+    changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=3, steps=2)
+    run(changed)
+    world.barrier()  # the main process has written its checkpoint
+    changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=2)
+    checkpoint = changed.checkpoints.newest()
+    assert checkpoint is not None
+    changed.restore(checkpoint)
+    changed.state.micro_batch_size = 2
+    run(changed)
+    save_file(weights_of(changed), folder / f"changed-{world.rank}.safetensors")
 
 
 def eight_sequences(folder: Path) -> PretrainConfig:
@@ -178,6 +205,9 @@ def main(folder: Path, ports: list[str]) -> None:
         with stage.of(size) as world:
             if world:
                 goes_on(world, folder / "moved", steps=steps, sharded=sharded)
+    with stage.of(2) as world:
+        if world:
+            runs_out(world, folder)
     config = eight_sequences(folder)
     for name, size, stop_at in (("still", 2, 6), ("fewer", 2, 2), ("fewer", 3, 4), ("fewer", 1, 6)):
         (folder / name).mkdir(exist_ok=True)

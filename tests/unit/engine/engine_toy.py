@@ -130,6 +130,37 @@ class ToyTask:
         return ToyBatch(batch.inputs, batch.targets * np.float32(self.stretch))
 
 
+class Cramped(ToyTask):
+    """A toy task whose device runs out of memory in some of the global batches.
+
+    Args:
+        at: their numbers.
+        fits: the largest micro batch that fits.
+        error: what is raised, in the backward pass of the share's second micro batch: it has half of its gradients.
+    """
+
+    def __init__(self, world: World = ALONE, *, at: frozenset[int], fits: int, error: Exception, **more: Any) -> None:
+        super().__init__(world, **more)
+        self.at, self.fits, self.error = at, fits, error
+        self.sizes: list[int] = []
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
+        """As it is."""
+        self.sizes.clear()
+        return super().train_batch(cursor)
+
+    def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As it is, where memory lasts; `sizes` are those of all micro batches that were tried in this step."""
+        loss, sums = super().loss(batch, totals)
+        self.sizes.append(len(batch))
+        if self.number in self.at and max(self.sizes[-2:]) > self.fits and len(self.sizes) % 2 == 0:
+            loss.register_hook(self._fail)
+        return loss, sums
+
+    def _fail(self, gradient: torch.Tensor) -> None:
+        raise type(self.error)(*self.error.args)  # a new one: an exception holds its traceback, and that the tensors
+
+
 def make_rows(number: int, rows: int) -> ToyBatch:
     """Global batch `number`, the same one every time."""
     draw = np.random.default_rng(number)
