@@ -44,8 +44,8 @@ class Plan(Config):
     """What the job itself will read."""
     compute: ResolvedCompute
     """Nodes, processes, device and threads, nothing left on auto."""
-    accumulation_steps: int
-    """Micro batches that each process sums up before an optimizer step."""
+    accumulation_steps: int | None
+    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
     changes: dict[str, Change]
     """Dotted path -> value and origin of what differs from presets and defaults."""
     snapshot: Snapshot

@@ -118,7 +118,11 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             asynchronous=config.checkpoint.asynchronous,
             warn=progress.line,
         ),
-        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "threads": torch.get_num_threads(),
+            "device": world.device_name,
+        },
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=progress,
         stop=stop,
@@ -127,7 +131,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
-    world.say(describe(config, store, world, precision))
+    loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
+    world.say(describe(config, store, world, precision, micro_batch_size=loop.micro_batch_size))
     if config.schedule.hours:
         world.say(
             "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit"
@@ -212,16 +217,17 @@ def finish(
     return result
 
 
-def describe(config: PretrainConfig, store: TokenStore, world: World, precision: str) -> str:
+def describe(config: PretrainConfig, store: TokenStore, world: World, precision: str, *, micro_batch_size: int) -> str:
     """What is about to be trained, in a few lines."""
     manifest, train = store.manifest, config.train
-    accumulation = -(-train.global_batch_size // (train.micro_batch_size * world.size))
+    accumulation = -(-train.share(world.size) // micro_batch_size)
+    auto = " (auto)" if train.micro_batch_size == "auto" else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
     return (
         f"text       {splits}, vocabulary {manifest.vocab_size}\n"
-        f"batch      {train.global_batch_size} sequences = {train.micro_batch_size} micro x {accumulation} accumulation"
+        f"batch      {train.global_batch_size} sequences = {micro_batch_size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes\n"
         f"arithmetic {precision} on {world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}"

@@ -49,20 +49,22 @@ def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activatio
     return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
 
 
-def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes: int, on_cpu: bool) -> int:
+def activation_memory(
+    job: PretrainConfig, vocab_size: int, *, micro_batch_size: int, activation_bytes: int, on_cpu: bool
+) -> int:
     """What a micro batch keeps for the backward pass, in bytes.
 
     The layers and the embeddings' sum (e H) for each token; for each predicted position the logits, once in e bytes,
     and in fp32 their log-probabilities and gradients.
     """
     model = job.model
-    tokens = job.train.micro_batch_size * job.data.sequence_length
+    tokens = micro_batch_size * job.data.sequence_length
     per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
     length = job.data.sequence_length
     if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
         per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
     layers = model.num_hidden_layers * per_layer
-    predictions = job.train.micro_batch_size * job.max_predictions
+    predictions = micro_batch_size * job.max_predictions
     logits = model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
     return tokens * (layers + activation_bytes * model.hidden_size) + predictions * logits
 

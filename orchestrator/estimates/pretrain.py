@@ -22,6 +22,8 @@ class Estimates(Config):
     """Weights, gradients and moments of each process; of the fullest, where they are sharded."""
     activation_bytes: int
     """What a micro batch keeps for the backward pass, in each process."""
+    micro_batch_size: int
+    """Sequences of that micro batch: those configured, or the most that `auto` can find."""
     library_bytes: int
     """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
     checkpoint_bytes: int
@@ -66,13 +68,19 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         largest=job.model.padded_vocab_size(vocab_size) * job.model.hidden_size,
         sharded_over=world_size if job.optimizer.sharded else 1,
     )
+    on_cpu, micro_batch_size = device == "cpu", job.train.micro_batch_size
+    if micro_batch_size == "auto":
+        micro_batch_size = job.micro_batches(world_size, on_cpu=on_cpu)[0]
     one_checkpoint = checkpoint_bytes(parameters)
     return Estimates(
         parameters=parameters,
         flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
         state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
-        activation_bytes=activation_memory(job, vocab_size, activation_bytes=width, on_cpu=device == "cpu"),
-        library_bytes=LIBRARIES if device == "cpu" else 0,
+        activation_bytes=activation_memory(
+            job, vocab_size, micro_batch_size=micro_batch_size, activation_bytes=width, on_cpu=on_cpu
+        ),
+        micro_batch_size=micro_batch_size,
+        library_bytes=LIBRARIES if on_cpu else 0,
         checkpoint_bytes=one_checkpoint,
         checkpoint_copy_bytes=one_checkpoint if job.checkpoint.asynchronous else 0,
         checkpoints_at_once=checkpoints_at_once(job.checkpoint, steps=job.train.steps),

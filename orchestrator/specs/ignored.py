@@ -24,7 +24,7 @@ def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: 
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         (
             "train.loss_normalization",
-            job.train.micro_batch_size >= job.train.global_batch_size,
+            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
             "a global batch is one micro batch",
         ),
         ("optimizer.sharded", world_size == 1, "there is one process"),

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from train_jobs.config.base import Config
+from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import SpecError
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -21,6 +21,9 @@ Positive = Annotated[int, Field(gt=0)]
 
 OBSERVERS = {"metrics", "profile", "watchdog"}  # sections that look on: no weight depends on them
 PROFILE_WARMUP = 3  # steps of a job that are not profiled unless asked for: they do what only first steps do
+# Tokens of a micro batch that keep a device busy; more cost memory and, on a CPU, its caches. Matrix units of GPUs are
+# busy from 16 to 32 thousand on. On a CPU the copy of all weights in 16 bit, once a micro batch, then is below 3%.
+ENOUGH_TOKENS = {"cpu": 4096, "gpu": 32_768}
 LONGEST_PLAIN_ATTENTION = 256  # tokens; on CPUs longer sequences use the fused kernel, which keeps no probabilities
 
 
@@ -165,8 +168,9 @@ class TrainConfig(Config):
     """Optimizer steps."""
     global_batch_size: Positive = 65_536
     """Sequences per optimizer step, over all processes and accumulation steps."""
-    micro_batch_size: Positive = 32
-    """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change."""
+    micro_batch_size: CountOrAuto = 32
+    """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change.
+    auto: the largest that fits on every process, found before the first step. Memory that runs out halves it."""
     loss_normalization: Literal["global", "micro_batch"] = "global"
     """What a step's loss is the mean over. global: all masked tokens, and pairs, of the global batch, however it is cut
     up. micro_batch: each micro batch's own mean, all counting the same, a partial one too: as the published recipes
@@ -180,25 +184,38 @@ class TrainConfig(Config):
     log_every: Positive = 10
     """Steps between two lines of metrics."""
 
-    def accumulation_steps(self, world_size: int) -> int:
-        """Micro-batches that each process sums up before an optimizer step.
+    @model_validator(mode="after")
+    def _micro_batch_is_given(self) -> TrainConfig:
+        if self.micro_batch_size == "auto" and self.loss_normalization == "micro_batch":
+            raise ValueError(
+                "micro_batch_size is auto, which loss_normalization=micro_batch makes part of the recipe: "
+                "set a number, or loss_normalization=global"
+            )
+        return self
+
+    def accumulation_steps(self, world_size: int) -> int | None:
+        """Micro-batches that each process sums up before an optimizer step; None while the micro batch is to be found.
 
         Raises:
             SpecError: the global batch does not divide; the message names the nearest that do.
         """
-        unit = self.micro_batch_size * world_size
+        found = self.micro_batch_size != "auto"
+        unit = (1 if self.micro_batch_size == "auto" else self.micro_batch_size) * world_size
         if self.global_batch_size % unit == 0:
-            return self.global_batch_size // unit
+            return self.global_batch_size // unit if found else None
         below = self.global_batch_size // unit * unit
         nearest = [str(size) for size in (below, below + unit) if size > 0]
+        factors = f"micro_batch_size {self.micro_batch_size} x world_size" if found else "world_size"
         raise SpecError(
-            f"train.global_batch_size {self.global_batch_size} does not divide into micro batches",
-            facts={
-                "need": f"a multiple of {unit} = micro_batch_size {self.micro_batch_size} x world_size {world_size}",
-                "nearest": " or ".join(nearest),
-            },
+            f"train.global_batch_size {self.global_batch_size} does not divide into "
+            + ("micro batches" if found else "processes"),
+            facts={"need": f"a multiple of {unit} = {factors} {world_size}", "nearest": " or ".join(nearest)},
             fix=f"--set train.global_batch_size={nearest[-1]}",
         )
+
+    def share(self, world_size: int) -> int:
+        """Most sequences of a global batch that one process has."""
+        return -(-self.global_batch_size // world_size)
 
 
 class ValidationConfig(Config):
@@ -321,6 +338,18 @@ class PretrainConfig(Config):
                 f"profile: steps {self.profile.first} to {last} are asked for, train.steps is {self.train.steps}"
             )
         return self
+
+    def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
+        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first.
+
+        A process's share of the global batch, halved again and again down to one sequence: if the share is even
+        enough no micro batch is a rest of another size. Those with more tokens than the device needs are left out.
+        """
+        sizes = [self.train.share(world_size)]
+        while sizes[-1] > 1:
+            sizes.append(-(-sizes[-1] // 2))
+        most = ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // self.data.sequence_length
+        return [size for size in sizes if size <= most] or [1]
 
     @property
     def max_predictions(self) -> int:

@@ -29,6 +29,8 @@ class World:
     local_rank: int
     size: int
     device: torch.device
+    local_size: int = 1
+    """Processes on this node."""
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """What this process is doing."""
 
@@ -45,6 +47,17 @@ class World:
                 if tensor.is_cuda:  # where the call only queues it; every caller reads the sum at once anyway
                     torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
+
+    @property
+    def device_name(self) -> str:
+        """What computes: the kind of GPU, or cpu."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def lowest(self, value: int) -> int:
+        """The least `value` of any process."""
+        values = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        values[self.rank] = value
+        return int(self.sum_(values).min())
 
     def from_main(self, value: int) -> int:
         """The main process's `value`, on every process."""
@@ -117,7 +130,8 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_patience(hang_seconds)
         )
-    return World(rank=rank, local_rank=local_rank, size=size, device=place)
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return World(rank=rank, local_rank=local_rank, size=size, device=place, local_size=local_size)
 
 
 def _patience(hang_seconds: float | None) -> timedelta | None:

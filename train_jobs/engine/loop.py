@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -27,6 +27,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.probe import largest_micro_batch
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
@@ -55,8 +56,8 @@ class StopRequest:
 class LoopState:
     """Where training stands; all of it goes into a checkpoint."""
 
-    micro_batch_size: int
-    """Sequences at once; less than configured once memory has run out."""
+    micro_batch_size: int | None
+    """Sequences at once; less than configured once memory has run out. None: to be found."""
     step: int = 0
     cursor: dict[str, int] = field(default_factory=dict)
     loss_scale: float = 1.0
@@ -141,7 +142,7 @@ class Loop:
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
-        self.state = LoopState(micro_batch_size=config.micro_batch_size)
+        self.state = LoopState(micro_batch_size=None if config.micro_batch_size == "auto" else config.micro_batch_size)
         self.last_validation: dict[str, float] = {}
         self._meter = Meter()
         self._skips_in_a_row = 0
@@ -160,6 +161,33 @@ class Loop:
         if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences at once."""
+        assert self.state.micro_batch_size is not None, "find_micro_batch comes first"
+        return self.state.micro_batch_size
+
+    def find_micro_batch(self, sizes: Sequence[int]) -> None:
+        """Finds the largest of `sizes` that fits on every process, unless there is a micro batch already.
+
+        Raises:
+            OutOfMemoryError: not even the smallest does.
+        """
+        if self.state.micro_batch_size is not None:
+            return
+        self.state.micro_batch_size = largest_micro_batch(
+            self.task, sizes, world=self.world, precision=self.precision, later_bytes=self._later_bytes()
+        )
+        self.gradients.zero_()
+
+    def _later_bytes(self) -> int:
+        """Memory of the device that is not taken yet: two moments, as AdamW and LAMB keep, and a checkpoint's copy."""
+        weights = len(self.gradients.flat)
+        own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
+        moments = 0 if self.state.step else 2 * own
+        copied = self.world.is_main and self.world.device.type == "cpu" and self.checkpoints.asynchronous
+        return self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
 
     def run(self) -> None:
         """Trains to the last step, then validates and saves. However it ends, no checkpoint is left half-written.
@@ -349,7 +377,7 @@ class Loop:
                 self.task,
                 batch,
                 totals,
-                micro_batch_size=self.state.micro_batch_size,
+                micro_batch_size=self.micro_batch_size,
                 precision=self.precision,
                 scale=self.scaler.scale,
                 world=self.world,
@@ -363,7 +391,7 @@ class Loop:
 
     def _halve_micro_batch(self) -> None:
         """Makes the micro batch smaller, for the rest of the run."""
-        before = self.state.micro_batch_size
+        before = self.micro_batch_size
         if before == 1 or self.config.loss_normalization == "micro_batch":
             can_shard = self.world.size > 1 and not isinstance(self.optimizer, ShardedOptimizer)
             raise memory.no_smaller(before, step=self.state.step + 1, device=self.world.device, can_shard=can_shard)
@@ -419,7 +447,7 @@ class Loop:
         """Validates without reporting."""
         self.task.model.eval()
         with torch.no_grad(), precision_module.autocast(self.precision, self.world.device):
-            self.last_validation = self.task.validate()
+            self.last_validation = self.task.validate(self.micro_batch_size)
         return self.last_validation
 
     def _validate(self) -> bool:

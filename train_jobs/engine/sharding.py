@@ -44,6 +44,11 @@ class ShardedOptimizer:
         """The optimizer's options, by groups of all parameters."""
         return self._optimizer.param_groups
 
+    @property
+    def own_elements(self) -> int:
+        """Elements of the tensors whose state this process keeps."""
+        return sum(parameter.numel() for parameter, _ in self._own)
+
     @torch.no_grad()
     def step(self) -> None:
         """Moves all weights. Their gradients are gone then: the new weights travel in that memory, a part a process."""

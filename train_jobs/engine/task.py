@@ -43,10 +43,18 @@ class Task(Protocol):
         """
         ...
 
+    def largest_batch(self, sequences: int) -> Batch:
+        """So many made-up sequences, which need as much memory as any of the data could."""
+        ...
+
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """Turns sums over any number of global batches into metrics, `loss` among them."""
         ...
 
-    def validate(self) -> dict[str, float]:
-        """Metrics on held-out data, `loss` among them, the same on every process."""
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
+        """Metrics on held-out data, `loss` among them, the same on every process.
+
+        Args:
+            micro_batch_size: sequences at once.
+        """
         ...

@@ -13,15 +13,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 from engine_bert import config_with
-from engine_toy import Cramped, ToyTask, make_loop, run, weights_of
+from engine_toy import ROW_BYTES, Cramped, Hungry, ToyTask, make_loop, run, weights_of
 from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
-from train_jobs.config import PretrainConfig
+from train_jobs.config import OutOfMemoryError, PretrainConfig
 from train_jobs.corpus.batches import Batch
 from train_jobs.engine import distributed
 from train_jobs.engine.checkpoint import CheckpointStore
@@ -29,6 +30,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.optimizer_state import flatten
+from train_jobs.engine.probe import largest_micro_batch
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
 from train_jobs.optim.factory import build_optimizer
@@ -39,7 +41,7 @@ from train_jobs.tasks.pretraining import BertPretraining
 REPOSITORY = Path(__file__).parents[3]
 PROCESSES = 3
 PATIENCE = 180  # seconds
-JOININGS = 12  # ports set aside, one for each time that processes join
+JOININGS = 16  # ports set aside, one for each time that processes join
 OPTIMIZERS = ("lamb", "adamw")
 
 
@@ -141,11 +143,30 @@ def runs_out(world: World, folder: Path) -> None:
     save_file(weights_of(changed), folder / f"changed-{world.rank}.safetensors")
 
 
-def eight_sequences(folder: Path) -> PretrainConfig:
-    """Six steps of the small pretraining job, of 8 sequences in micro batches of 2."""
+def finds(world: World, folder: Path) -> None:
+    """The largest micro batch, where the second process has memory for less than the first, and then for none."""
+    found = {}
+    for name, rows in (("some", 12), ("none", 0)):
+        room = (rows if world.rank == 1 else 1000) * ROW_BYTES
+        try:
+            found[name] = largest_micro_batch(
+                Hungry(world),
+                [16, 8, 4, 2, 1],
+                world=world,
+                precision="fp32",
+                later_bytes=0,
+                available=partial(int, room),
+            )
+        except OutOfMemoryError as problem:
+            found[name] = str(problem)
+    (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
+
+
+def eight_sequences(folder: Path, micro_batch_size: int | str = 2) -> PretrainConfig:
+    """Six steps of the small pretraining job, of 8 sequences."""
     return config_with(
         data={"text": [str(folder / "corpus.txt")]},
-        train={"steps": 6, "global_batch_size": 8, "micro_batch_size": 2, "log_every": 1},
+        train={"steps": 6, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
         validation={"every": 3},
     )
 
@@ -182,14 +203,19 @@ def pretrains(world: World, folder: Path, config: PretrainConfig, *, stop_at: in
         max_grad_norm=1.0,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=2),
-        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=4),
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "threads": torch.get_num_threads(),
+            "device": world.device_name,
+        },
         metrics=MetricsLog(folder / "metrics.jsonl" if world.is_main else None),
         progress=Progress(config.train.steps),
         stop=stop,
     )
     task.follow(loop, stop, stop_at, folder)
     resume(loop, config)
+    loop.find_micro_batch(config.micro_batches(world.size, on_cpu=True))
     with suppress(Preempted):
         run(loop)
 
@@ -208,8 +234,13 @@ def main(folder: Path, ports: list[str]) -> None:
     with stage.of(2) as world:
         if world:
             runs_out(world, folder)
-    config = eight_sequences(folder)
-    for name, size, stop_at in (("still", 2, 6), ("fewer", 2, 2), ("fewer", 3, 4), ("fewer", 1, 6)):
+            finds(world, folder)
+    given, auto = eight_sequences(folder), eight_sequences(folder, "auto")
+    for name, config, size, stop_at in (
+        ("still", given, 2, 6),
+        *(("fewer", given, 2, 2), ("fewer", given, 3, 4), ("fewer", given, 1, 6)),
+        *(("auto", auto, 2, 2), ("auto", auto, 3, 4), ("auto", auto, 1, 6)),
+    ):
         (folder / name).mkdir(exist_ok=True)
         with stage.of(size) as world:
             if world:

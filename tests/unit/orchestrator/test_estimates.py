@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -146,6 +147,16 @@ def test_sharded_moments_are_those_of_the_fullest_process(sharded: bool, world_s
     figures = estimate(job, vocab_size=30_522, device="gpu", world_size=world_size)
     whole = state_bytes(figures.parameters, activation_bytes=2, with_moments=0)
     assert figures.state_bytes == whole + 8 * with_moments
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 32), ("gpu", 128)])
+def test_a_micro_batch_that_is_auto_is_estimated_as_the_most_that_it_can_be(
+    device: Literal["cpu", "gpu"], size: int
+) -> None:
+    jobs = [PretrainConfig(train=TrainConfig(global_batch_size=256, micro_batch_size=m)) for m in ("auto", size)]
+    auto, given = (estimate(job, vocab_size=30_522, device=device, world_size=2) for job in jobs)
+    assert auto == given
+    assert auto.micro_batch_size == size
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])
