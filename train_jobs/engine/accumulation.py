@@ -19,7 +19,7 @@ def accumulate(
     scale: float,
     world: World,
     step: int,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds the gradients of the share to those that are there.
 
     Args:
@@ -30,9 +30,10 @@ def accumulate(
         step: the optimizer step that this is for.
 
     Returns:
-        The sums that the task reports of the share.
+        The share's part of the loss, and the sums that the task reports of it.
     """
     task.model.train()
+    whole = torch.zeros((), device=world.device)
     sums: torch.Tensor | None = None
     for start in range(0, len(batch), micro_batch_size):
         with world.activity.doing("forward", step=step), autocast(precision, world.device):
@@ -40,6 +41,7 @@ def accumulate(
             loss, part = task.loss(micro, totals)
         with world.activity.doing("backward", step=step):
             torch.autograd.backward(loss if scale == 1.0 else loss * scale)
+        whole = whole + loss.detach()
         sums = part.detach() if sums is None else sums + part.detach()
     assert sums is not None, "a global batch has at least one sequence for each process"
-    return sums
+    return whole, sums

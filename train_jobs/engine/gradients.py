@@ -26,9 +26,9 @@ class FlatGradients:
         assert parameters, "a model without trainable parameters"
         self.parameters = list(parameters)
         size = sum(parameter.numel() for parameter in self.parameters)
-        # one element more: whether the attempt failed travels with the gradients, and costs no collective of its own
-        self._buffer = torch.zeros(size + 1, dtype=torch.float32, device=self.parameters[0].device)
-        self.flat, self._failures = self._buffer[:size], self._buffer[size:]
+        # two elements more: the loss, and whether the attempt failed, travel along and cost no collective of their own
+        self._buffer = torch.zeros(size + 2, dtype=torch.float32, device=self.parameters[0].device)
+        self.flat, self._loss, self._failures = self._buffer[:size], self._buffer[size], self._buffer[size + 1]
         offset = 0
         for parameter in self.parameters:
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
@@ -38,20 +38,22 @@ class FlatGradients:
         """Forgets the last step's gradients; the views stay."""
         self.flat.zero_()
 
-    def reduce_(self, world: World, *, scale: float = 1.0, failed: bool = False) -> bool:
+    def reduce_(self, world: World, loss: torch.Tensor | None, *, scale: float = 1.0) -> torch.Tensor | None:
         """Sums the gradients over all processes and divides the loss scale out.
 
         Args:
-            failed: those of this process are not whole.
+            loss: this process's part of the loss, a scalar; None: its gradients are not whole.
 
         Returns:
-            Whether those of any process are not; then the sums are of no use.
+            The loss of the global batch, a scalar on the device; None if the gradients of any process are not whole:
+            then the sums are of no use.
         """
-        self._failures.fill_(failed)
+        self._failures.fill_(loss is None)
+        self._loss.fill_(0.0 if loss is None else loss)
         world.sum_(self._buffer)
         if scale != 1.0:
             self.flat.div_(scale)
-        return bool(self._failures)
+        return None if self._failures else self._loss
 
     def clip_(self, max_norm: float | None) -> torch.Tensor:
         """Clips the global L2 norm, as NVLAMB's step 2 does; None clips nothing.

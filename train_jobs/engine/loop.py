@@ -91,10 +91,12 @@ class Differentiated:
 
     sums: torch.Tensor
     """What the task reports of this process's share."""
+    loss: torch.Tensor
+    """Of the global batch."""
     norm: torch.Tensor
     """Of the gradients of all processes, before clipping."""
     finite: bool
-    """Whether they are to be used."""
+    """Whether loss and gradients are; else they are of no use."""
 
 
 class Loop:
@@ -361,17 +363,16 @@ class Loop:
         while True:
             torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
             self.gradients.zero_()
-            sums = self._attempt(batch, totals)
+            made = self._attempt(batch, totals)
             with self._doing("reduction"):
-                failed = self.gradients.reduce_(self.world, scale=self.scaler.scale, failed=sums is None)
-                norm = self.gradients.clip_(self.max_grad_norm)
-                finite = bool(torch.isfinite(norm))
-            if sums is not None and not failed:
-                return Differentiated(sums, norm, finite)
+                loss = self.gradients.reduce_(self.world, made[0] if made else None, scale=self.scaler.scale)
+                if made and loss is not None:
+                    norm = self.gradients.clip_(self.max_grad_norm)
+                    return Differentiated(made[1], loss, norm, finite=bool(torch.isfinite(norm) & torch.isfinite(loss)))
             self._halve_micro_batch()
 
-    def _attempt(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor | None:
-        """Forward and backward over this process's share; None if memory ran out, of which nothing is held then."""
+    def _attempt(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Forward and backward over this process's share, as `accumulate`; None if memory ran out and was let go."""
         try:
             return accumulate(
                 self.task,
@@ -403,16 +404,18 @@ class Loop:
             )
 
     def _skip(self, found: Differentiated) -> None:
-        """A gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
+        """A loss or gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
         self.state.skipped += 1
         self._skips_in_a_row += 1
         hopeless = self.precision != "fp16" or self.scaler.at_floor
         if not hopeless and self._skips_in_a_row < self.config.max_consecutive_skips:
             return
         last = self.checkpoints.newest()
+        what = "gradient" if math.isfinite(found.loss) else "loss"
         raise TrainingError(
-            f"the gradient of step {self.state.step + 1} is not finite",
+            f"the {what} of step {self.state.step + 1} is not finite",
             facts={
+                "loss": float(found.loss),
                 "gradient norm": float(found.norm),
                 "precision": self.precision,
                 "loss scale": self.scaler.scale,

@@ -138,10 +138,10 @@ def test_memory_that_runs_out_elsewhere_is_told_as_such() -> None:
     assert memory.explain(RuntimeError("shapes differ")) is None
 
 
-def test_gradients_are_those_of_a_run_without_a_flag_beside_them(tmp_path: Path) -> None:
-    """Neither the clip nor the optimizer sees the element that tells of failures."""
-    loop = make_loop(ToyTask(), tmp_path)
-    loop.gradients.flat.fill_(1e-6)
-    assert loop.gradients.reduce_(ALONE, failed=True)
-    assert loop.gradients.clip_(None).item() == pytest.approx(1e-6 * 84**0.5)
-    assert not loop.gradients.reduce_(ALONE)
+def test_what_travels_beside_the_gradients_is_none_of_them(tmp_path: Path) -> None:
+    """Neither the clip nor the optimizer sees the loss and the element that tells of failures."""
+    gradients = make_loop(ToyTask(), tmp_path).gradients
+    gradients.flat.fill_(1e-6)
+    assert gradients.reduce_(ALONE, None) is None
+    assert gradients.reduce_(ALONE, torch.tensor(3.0)) == 3.0
+    assert gradients.clip_(None).item() == pytest.approx(1e-6 * 84**0.5)
