@@ -177,6 +177,9 @@ class TrainConfig(Config):
     do; the size of micro batches and the number of processes then are part of the recipe."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    deterministic: bool = False
+    """On GPUs too only algorithms that give the same bits every time; what that costs is told at the start. On CPUs
+    they always do."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """Initial weights, order of examples, masks and dropout are functions of this."""
     max_consecutive_skips: Positive = 50

@@ -1,4 +1,4 @@
-"""All gradients in one flat fp32 buffer: accumulated in place, reduced over the processes by one collective per step.
+"""All gradients in one flat buffer: accumulated in place, reduced over the processes by one collective per step.
 
 One buffer in fixed order makes the sum reproducible and the number of collectives independent of the model, and
 nothing is sent before the last micro batch is done (NVIDIA's MLPerf entries use one bucket as well).
@@ -19,7 +19,7 @@ class FlatGradients:
     """Gives every parameter a view of one buffer as its `.grad`.
 
     Args:
-        parameters: the trainable parameters, in an order that is the same on every process.
+        parameters: the trainable parameters, of one type, in an order that is the same on every process.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -27,7 +27,8 @@ class FlatGradients:
         self.parameters = list(parameters)
         size = sum(parameter.numel() for parameter in self.parameters)
         # two elements more: the loss, and whether the attempt failed, travel along and cost no collective of their own
-        self._buffer = torch.zeros(size + 2, dtype=torch.float32, device=self.parameters[0].device)
+        first = self.parameters[0]
+        self._buffer = torch.zeros(size + 2, dtype=first.dtype, device=first.device)
         self.flat, self._loss, self._failures = self._buffer[:size], self._buffer[size], self._buffer[size + 1]
         offset = 0
         for parameter in self.parameters:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
-from train_jobs.engine import memory
+from train_jobs.engine import determinism, memory
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.budget import TimeBudget
@@ -27,7 +27,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.probe import largest_micro_batch
+from train_jobs.engine.probe import largest_micro_batch, no_trace, try_micro_batch
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
@@ -182,6 +182,16 @@ class Loop:
             self.task, sizes, world=self.world, precision=self.precision, later_bytes=self._later_bytes()
         )
         self.gradients.zero_()
+
+    def cost_of_determinism(self) -> tuple[float, float]:
+        """Seconds of a micro batch's forward and backward pass, with deterministic algorithms and without."""
+        with no_trace(self.task, self.world):
+            found = determinism.cost(
+                lambda: try_micro_batch(self.task, self.micro_batch_size, world=self.world, precision=self.precision),
+                self.world.device,
+            )
+        self.gradients.zero_()
+        return found
 
     def _later_bytes(self) -> int:
         """Memory of the device that is not taken yet: two moments, as AdamW and LAMB keep, and a checkpoint's copy."""

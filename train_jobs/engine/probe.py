@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -48,24 +49,36 @@ def largest_micro_batch(
     """
 
     def attempt(size: int) -> None:
-        batch = task.largest_batch(size)
-        totals = torch.tensor(task.counts(batch), device=world.device)
-        accumulate(task, batch, totals, micro_batch_size=size, precision=precision, scale=1.0, world=world, step=1)
+        try_micro_batch(task, size, world=world, precision=precision)
 
-    was_training = task.model.training
-    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
+    with no_trace(task, world):
         if world.device.type == "cuda":
             mine = _largest_on_gpu(attempt, sizes, later_bytes, world.device)
         else:
             room = int(HOST_SHARE * available()) // world.local_size - later_bytes
             world.barrier()  # or memory that a faster process has taken already would count twice
             mine = _largest_on_host(attempt, sizes, room)
-    task.model.train(was_training)
     memory.release(world.device)
     found = world.lowest(mine)
     if found == 0:
         raise memory.no_smaller(1, step=1, device=world.device, can_shard=False)
     return found
+
+
+def try_micro_batch(task: Task, size: int, *, world: World, precision: str) -> None:
+    """Forward and backward pass over a micro batch that needs as much memory, and time, as any of its size."""
+    batch = task.largest_batch(size)
+    totals = torch.tensor(task.counts(batch), device=world.device)
+    accumulate(task, batch, totals, micro_batch_size=size, precision=precision, scale=1.0, world=world, step=1)
+
+
+@contextmanager
+def no_trace(task: Task, world: World) -> Iterator[None]:
+    """Random numbers and the model's mode are in the end what they were; gradients are for the caller to zero."""
+    was_training = task.model.training
+    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
+        yield
+    task.model.train(was_training)
 
 
 def _largest_on_gpu(

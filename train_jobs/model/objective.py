@@ -58,6 +58,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """[N, C], int64 [N] -> sum of cross entropies, number right, number counted."""
-    loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     correct = (logits.detach().argmax(dim=-1) == labels).sum()
     return loss, correct, (labels != IGNORED).sum()

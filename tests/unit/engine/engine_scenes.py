@@ -1,4 +1,4 @@
-"""Scenes of one, two or three processes, played by the same three one after another.
+"""Scenes of one to four processes, played by the same four one after another.
 
 As a script it is one of them; `play` starts all and waits. A scene leaves what it found below its folder.
 """
@@ -39,9 +39,9 @@ from train_jobs.resume import check_batch, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 
 REPOSITORY = Path(__file__).parents[3]
-PROCESSES = 3
+PROCESSES = 4
 PATIENCE = 180  # seconds
-JOININGS = 16  # ports set aside, one for each time that processes join
+JOININGS = 24  # ports set aside, one for each time that processes join
 OPTIMIZERS = ("lamb", "adamw")
 
 
@@ -188,18 +188,41 @@ class Noted(BertPretraining):
         return batch, following
 
 
-def pretrains(world: World, folder: Path, config: PretrainConfig, *, stop_at: int) -> None:
+def layout(folder: Path, micro_batch_size: int) -> PretrainConfig:
+    """Twenty steps without dropout."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        train={"steps": 20, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
+        validation={"every": 20},
+    )
+
+
+def by_fours(folder: Path) -> PretrainConfig:
+    """Six steps of LAMB with dropout, two micro batches for each of four processes."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        train={"steps": 6, "global_batch_size": 16, "micro_batch_size": 2, "log_every": 2},
+        validation={"every": 6},
+    )
+
+
+def pretrains(
+    world: World, folder: Path, config: PretrainConfig, *, stop_at: int = 100, dtype: torch.dtype = torch.float32
+) -> None:
     """Goes on with the small pretraining job until it is asked to stop or done, as pretrain does."""
+    folder.mkdir(exist_ok=True)
     check_batch(config, folder, world_size=world.size)
     store = find_store(config, folder.parent / "cache")
     task, stop = Noted(config, store, world), StopRequest()
+    task.model.to(dtype)
     loop = Loop(
         task,
         world=world,
         config=config.train,
         precision="fp32",
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step, time_used: 1e-3 * (step + 1),
+        schedule=lambda step, time_used: 1e-3 * min(step + 1, 4),
         max_grad_norm=1.0,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
@@ -241,10 +264,21 @@ def main(folder: Path, ports: list[str]) -> None:
         *(("fewer", given, 2, 2), ("fewer", given, 3, 4), ("fewer", given, 1, 6)),
         *(("auto", auto, 2, 2), ("auto", auto, 3, 4), ("auto", auto, 1, 6)),
     ):
-        (folder / name).mkdir(exist_ok=True)
         with stage.of(size) as world:
             if world:
                 pretrains(world, folder / name, config, stop_at=stop_at)
+    for dtype, kind in ((torch.float64, "fp64"), (torch.float32, "fp32")):
+        with stage.of(1) as world:
+            if world:
+                pretrains(world, folder / f"{kind}-1x1", layout(folder, 8), dtype=dtype)
+                pretrains(world, folder / f"{kind}-1x2", layout(folder, 4), dtype=dtype)
+        with stage.of(2) as world:
+            if world:
+                pretrains(world, folder / f"{kind}-2x1", layout(folder, 4), dtype=dtype)
+    for name, stop_at in (("whole-4", 100), ("parts-4", 3), ("parts-4", 100)):
+        with stage.of(4) as world:
+            if world:
+                pretrains(world, folder / name, by_fours(folder), stop_at=stop_at)
 
 
 if __name__ == "__main__":
