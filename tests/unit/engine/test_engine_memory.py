@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine import memory
+from train_jobs.engine.checkpoint import Checkpoint
 from train_jobs.engine.metrics import Progress
 
 ON_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")
@@ -54,6 +55,17 @@ def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
     run(again)
     assert again.task.sizes == [1] * 9  # type: ignore[attr-defined]
     torch.testing.assert_close(weights_of(again), weights_of(loop), rtol=0, atol=0)
+
+
+def test_a_checkpoint_from_before_there_was_such_a_number_is_gone_on_from(tmp_path: Path) -> None:
+    run(make_loop(ToyTask(), tmp_path, steps=2))
+    folder = tmp_path / "checkpoints" / "step-00000002"
+    document = json.loads((folder / "state.json").read_text())
+    del document["loop"]["micro_batch_size"]
+    (folder / "state.json").write_text(json.dumps(document))
+    loop = make_loop(ToyTask(), tmp_path, micro_batch_size=3)
+    loop.restore(Checkpoint(folder, 2))
+    assert (loop.state.step, loop.micro_batch_size) == (2, 3)
 
 
 def test_half_of_an_odd_micro_batch_is_rounded_up(tmp_path: Path) -> None:

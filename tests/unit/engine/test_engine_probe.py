@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from train_jobs.config import OutOfMemoryError, SpecError, TrainConfig
 from train_jobs.config.load import Layer, build, merge
 from train_jobs.config.machine import host_memory
 from train_jobs.config.pretrain import PretrainConfig
-from train_jobs.engine.probe import PeakMemory, largest_micro_batch
+from train_jobs.engine.probe import HOST_SHARE, PeakMemory, largest_micro_batch
 
 SIZES = [16, 8, 4, 2, 1]
 
@@ -26,7 +27,7 @@ def found(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] =
         world=ALONE,
         precision="fp32",
         later_bytes=later_rows * ROW_BYTES,
-        available=lambda: int(rows * ROW_BYTES / 0.8),
+        available=lambda: int(rows * ROW_BYTES / HOST_SHARE),
     )
 
 
@@ -37,6 +38,24 @@ def test_the_largest_that_fits_is_found(rows: float, expected: int) -> None:
 
 def test_what_comes_later_is_left_free() -> None:
     assert found(Hungry(), 13, later_rows=8) == 4
+
+
+@pytest.mark.parametrize(("steps", "asynchronous", "of_weights"), [(0, True, 5), (0, False, 2), (2, True, 3)])
+def test_moments_and_the_copy_of_a_checkpoint_come_later(
+    tmp_path: Path, steps: int, asynchronous: bool, of_weights: int
+) -> None:
+    loop = make_loop(ToyTask(), tmp_path, steps=2, checkpoint={"asynchronous": asynchronous})
+    loop.state.step = steps
+    assert loop._later_bytes() == of_weights * 84 * 4
+
+
+def test_processes_of_a_node_share_its_memory() -> None:
+    one_of_two = replace(ALONE, local_size=2)
+    room = int(13 * ROW_BYTES / HOST_SHARE)
+    found = largest_micro_batch(
+        Hungry(), SIZES, world=one_of_two, precision="fp32", later_bytes=0, available=lambda: room
+    )
+    assert found == 4
 
 
 def test_no_size_is_tried_that_might_not_fit() -> None:
