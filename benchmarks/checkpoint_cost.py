@@ -91,7 +91,11 @@ class RandomText:
         """None are asked for."""
         raise NotImplementedError
 
-    def validate(self) -> dict[str, float]:
+    def largest_batch(self, sequences: int) -> RandomBatch:
+        """None is asked for."""
+        raise NotImplementedError
+
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
         """None is asked for."""
         raise NotImplementedError
 

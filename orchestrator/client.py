@@ -267,9 +267,13 @@ class Run:
             raise NotFoundError(f"run {self.name} has no rank {rank}", facts={"ranks": f"0 to {max(found)}"})
         return {rank: found[rank]}
 
-    def resume(self) -> None:
-        """Starts it again from its newest checkpoint."""
-        self._backend.resume(self.name)
+    def resume(self, *, processes: int | None = None) -> None:
+        """Starts it again from its newest checkpoint.
+
+        Args:
+            processes: on each node, from now on; the global batch stays what it was. None: as many as before.
+        """
+        self._backend.resume(self.name, processes=processes)
 
 
 class Orchestrator:

@@ -14,6 +14,7 @@
       StorageError       storage             1      a folder that cannot be written
       ConflictError      conflict            1      something is in the way
       TrainingError      training            1      training cannot go on
+      OutOfMemoryError   memory              1      memory ran out, and smaller micro batches do not mend it
       PeerError          peer                1      another process of the job went away
       HangError          hang               76      a process of the job got nowhere
       InternalError      bug                 1      a mistake of ours
@@ -32,6 +33,7 @@ from train_jobs.config.errors import (
     DataError,
     HangError,
     InternalError,
+    OutOfMemoryError,
     PeerError,
     SpecError,
     StorageError,
@@ -50,6 +52,7 @@ __all__ = [
     "Interrupted",
     "JobFailed",
     "NotFoundError",
+    "OutOfMemoryError",
     "PeerError",
     "QuotaError",
     "ServiceError",

@@ -44,8 +44,8 @@ class Plan(Config):
     """What the job itself will read."""
     compute: ResolvedCompute
     """Nodes, processes, device and threads, nothing left on auto."""
-    accumulation_steps: int
-    """Micro batches that each process sums up before an optimizer step."""
+    accumulation_steps: int | None
+    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
     changes: dict[str, Change]
     """Dotted path -> value and origin of what differs from presets and defaults."""
     snapshot: Snapshot
@@ -96,7 +96,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
     environment = spec.environment.describe()
     run_hash = _hash(_identity(resolved, job, data, parent, snapshot, environment))
-    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device)
+    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,

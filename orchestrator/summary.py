@@ -66,20 +66,16 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             "price",
             f"{compute.nodes} x ${compute.price_per_hour:,.2f} = ${hourly:,.2f} an hour (compute.price_per_hour)",
         )
-    yield (
-        "batch",
-        (
-            f"{job.train.global_batch_size} = {job.train.micro_batch_size} x {plan.accumulation_steps} x "
-            f"{plan.world_size} (global = micro x accumulation x world)"
-        ),
-    )
+    yield "batch", _batch(plan)
     yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
     yield "schedule", job.schedule.text(job.optimizer.learning_rate)
     yield (
         "memory",
         (
-            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
-            f"{bytes_text(estimates.activation_bytes)} activations"
+            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state"
+            + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
+            + f", {bytes_text(estimates.activation_bytes)} activations"
+            + (f" of {estimates.micro_batch_size} sequences" if plan.accumulation_steps is None else "")
             + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
             + (
                 f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"
@@ -100,6 +96,19 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+
+
+def _batch(plan: Plan) -> str:
+    train = plan.job.train
+    if plan.accumulation_steps is None:
+        return (
+            f"{train.global_batch_size} = micro x accumulation x {plan.world_size} (world); micro is auto: the largest "
+            f"that fits is found before the first step, {plan.estimates.micro_batch_size} at most"
+        )
+    return (
+        f"{train.global_batch_size} = {train.micro_batch_size} x {plan.accumulation_steps} x "
+        f"{plan.world_size} (global = micro x accumulation x world)"
+    )
 
 
 def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,7 @@ from train_jobs.config.load import build, preset_names, read_assignments, read_f
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import distributed, last_words, storage
+from train_jobs.engine import determinism, distributed, last_words, memory, storage
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
@@ -88,6 +88,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     tags = lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
+    if config.train.deterministic:
+        determinism.demand()
     store = find_store(config, cache)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     precision = resolve(config.train.precision, world.device)
@@ -99,6 +101,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         config=config.train,
         precision=precision,
         optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        sharded=config.optimizer.sharded,
         schedule=lambda step, time_used: learning_rate(
             config.schedule,
             config.optimizer.learning_rate,
@@ -117,7 +120,11 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             asynchronous=config.checkpoint.asynchronous,
             warn=progress.line,
         ),
-        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "threads": torch.get_num_threads(),
+            "device": world.device_name,
+        },
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=progress,
         stop=stop,
@@ -126,7 +133,11 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
-    world.say(describe(config, store, world, precision))
+    loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
+    world.say(describe(config, store, world, precision, micro_batch_size=loop.micro_batch_size))
+    if config.train.deterministic and world.device.type == "cuda":
+        with_it, without = loop.cost_of_determinism()
+        world.say(f"           deterministic: a micro batch takes {with_it / without:.2f} times {without:.4f} s")
     if config.schedule.hours:
         world.say(
             "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit"
@@ -211,16 +222,17 @@ def finish(
     return result
 
 
-def describe(config: PretrainConfig, store: TokenStore, world: World, precision: str) -> str:
+def describe(config: PretrainConfig, store: TokenStore, world: World, precision: str, *, micro_batch_size: int) -> str:
     """What is about to be trained, in a few lines."""
     manifest, train = store.manifest, config.train
-    accumulation = -(-train.global_batch_size // (train.micro_batch_size * world.size))
+    accumulation = -(-train.share(world.size) // micro_batch_size)
+    auto = " (auto)" if train.micro_batch_size == "auto" else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
     return (
         f"text       {splits}, vocabulary {manifest.vocab_size}\n"
-        f"batch      {train.global_batch_size} sequences = {train.micro_batch_size} micro x {accumulation} accumulation"
+        f"batch      {train.global_batch_size} sequences = {micro_batch_size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes\n"
         f"arithmetic {precision} on {world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}"
@@ -277,7 +289,8 @@ def main(argv: list[str] | None = None) -> int:
         found = storage.explain(problem, arguments.output, "the run's output")
         if found is None:
             traceback.print_exc()
-        found = found or distributed.explain(problem, rank) or InternalError(f"{type(problem).__name__}: {problem}")
+        found = found or memory.explain(problem) or distributed.explain(problem, rank)
+        found = found or InternalError(f"{type(problem).__name__}: {problem}")
         return fail(found, arguments.output, rank)
     return 0
 

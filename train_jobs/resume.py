@@ -68,10 +68,17 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
     loop.restore(checkpoint)
     loop.world.say(f"resumed at step {checkpoint.step} from {checkpoint.folder}")
     before = checkpoint.state()
-    now = {"world_size": loop.world.size, "threads": torch.get_num_threads(), "precision": loop.precision}
-    differs = [f"{key} {before[key]} -> {value}" for key, value in now.items() if before[key] != value]
+    now = {
+        "world_size": loop.world.size,
+        "threads": torch.get_num_threads(),
+        "precision": loop.precision,
+        "device": loop.world.device_name,
+    }
+    differs = {key: f"{key} {before[key]} -> {value}" for key, value in now.items() if before.get(key, value) != value}
+    if config.train.micro_batch_size == "auto" and differs.keys() & {"world_size", "device"}:
+        loop.state.micro_batch_size = None  # what fits is another question there
     if differs:
-        loop.world.say(f"warning: not bit for bit what it would have been: {', '.join(differs)}")
+        loop.world.say(f"warning: not bit for bit what it would have been: {', '.join(differs.values())}")
 
 
 def newest_for_all(loop: Loop) -> Checkpoint | None:
@@ -101,5 +108,6 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
+    del sections["optimizer"]["sharded"]  # no weight depends on who keeps the moments
     sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
     return sections

@@ -196,8 +196,16 @@ class Backend(Protocol):
         """
         ...
 
-    def resume(self, name: str) -> Handle:
-        """Starts a run that did not complete again, from its newest checkpoint."""
+    def resume(self, name: str, *, processes: int | None = None) -> Handle:
+        """Starts a run that did not complete again, from its newest checkpoint.
+
+        Args:
+            processes: on each node, from now on. None: as many as before.
+
+        Raises:
+            ConflictError: it completed, or goes on.
+            UsageError: there cannot be so many processes.
+        """
         ...
 
     def folder(self, name: str) -> Path | None:

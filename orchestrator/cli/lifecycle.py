@@ -62,10 +62,14 @@ def add_verbs(verbs: Any) -> None:
         "resume",
         run_resume,
         summary="go on with a run",
-        description="Go on from the newest checkpoint.",
-        example="resume @last --detach",
+        description="Go on from the newest checkpoint. With another number of processes the global batch, the order of"
+        " examples and the schedule stay the same; the result is not the same bit for bit.",
+        example="resume @last --processes 6",
     )
     add_run(resume)
+    resume.add_argument(
+        "--processes", type=int, metavar="N", help="processes on each node from now on (default: as before)"
+    )
     resume.add_argument("-d", "--detach", action="store_true", help="return once the run is started")
     add_output(resume)
 
@@ -139,7 +143,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.submit import finish
 
     run = attached(arguments)
-    run.resume()
+    run.resume(processes=arguments.processes)
     hint(f"resumed  {run.handle}")
     next_commands(run.status())
     return finish(run, arguments.output, follow=not arguments.detach)

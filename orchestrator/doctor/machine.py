@@ -16,6 +16,7 @@ import orchestrator
 from orchestrator.doctor.finding import Finding, fail, ok, warn
 from orchestrator.specs import usable_cores, visible_gpus
 from orchestrator.summary import bytes_text
+from train_jobs.config.machine import host_memory
 
 LOOPBACK = "127.0.0.1"
 LEAST_MEMORY = 2e9  # of which Python with torch and MLflow take 0.4
@@ -55,11 +56,7 @@ def cores() -> Finding:
 
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Memory that is free, or left in the container."""
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    available = int(lines["MemAvailable"].split()[0]) * 1024
-    limit = _number(cgroup / "memory.max")
-    if limit is not None:
-        available = min(available, limit - (_number(cgroup / "memory.current") or 0))
+    available, limit = host_memory(meminfo, cgroup)
     text = f"{bytes_text(available)} available" + ("" if limit is None else f", limit {bytes_text(limit)}")
     if available < LEAST_MEMORY:
         return warn("memory", text, "end other programs, or --set train.micro_batch_size=8")
@@ -111,11 +108,3 @@ def clock(home: Path) -> Finding:
     if abs(skew) > SKEW_SECONDS:
         return warn("clock", f"files in {place} are dated {skew:+.0f} s off this machine's clock", fix)
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None  # "max": no limit

@@ -13,10 +13,21 @@ LIBRARIES = 400_000_000  # resident size of a process that has imported torch an
 MOMENTS = 2  # AdamW and LAMB keep the same two
 
 
-def state_bytes(parameters: int, *, activation_bytes: int) -> int:
-    """Weights, gradients and moments in fp32: 16 N. In 16 bit, also the weights' copy that autocast makes: 2 N."""
+def state_bytes(parameters: int, *, activation_bytes: int, with_moments: int) -> int:
+    """Weights and gradients in fp32, 8 N, and 8 for each parameter that the process keeps the moments of.
+
+    In 16 bit, also the weights' copy that autocast makes: 2 N.
+    """
     autocast = activation_bytes if activation_bytes < FP32 else 0
-    return parameters * (FP32 * (1 + 1 + MOMENTS) + autocast)
+    return parameters * (FP32 * (1 + 1) + autocast) + with_moments * FP32 * MOMENTS
+
+
+def with_moments(parameters: int, *, largest: int, sharded_over: int) -> int:
+    """Parameters whose moments the fullest process keeps, where whole tensors are dealt out to so many processes.
+
+    An even part, or the largest tensor, which is the embedding table, if that is more.
+    """
+    return parameters if sharded_over == 1 else max(-(-parameters // sharded_over), largest)
 
 
 def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
@@ -38,20 +49,22 @@ def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activatio
     return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
 
 
-def activation_memory(job: PretrainConfig, vocab_size: int, *, activation_bytes: int, on_cpu: bool) -> int:
+def activation_memory(
+    job: PretrainConfig, vocab_size: int, *, micro_batch_size: int, activation_bytes: int, on_cpu: bool
+) -> int:
     """What a micro batch keeps for the backward pass, in bytes.
 
     The layers and the embeddings' sum (e H) for each token; for each predicted position the logits, once in e bytes,
     and in fp32 their log-probabilities and gradients.
     """
     model = job.model
-    tokens = job.train.micro_batch_size * job.data.sequence_length
+    tokens = micro_batch_size * job.data.sequence_length
     per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
     length = job.data.sequence_length
     if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
         per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
     layers = model.num_hidden_layers * per_layer
-    predictions = job.train.micro_batch_size * job.max_predictions
+    predictions = micro_batch_size * job.max_predictions
     logits = model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
     return tokens * (layers + activation_bytes * model.hidden_size) + predictions * logits
 

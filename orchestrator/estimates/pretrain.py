@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
-from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes
+from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes, with_moments
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
 from train_jobs.config.base import Config
@@ -19,9 +19,11 @@ class Estimates(Config):
     flops_per_step: float
     """Floating-point operations of one optimizer step over all processes, every sequence taken as full."""
     state_bytes: int
-    """Weights, gradients and moments of each process."""
+    """Weights, gradients and moments of each process; of the fullest, where they are sharded."""
     activation_bytes: int
     """What a micro batch keeps for the backward pass, in each process."""
+    micro_batch_size: int
+    """Sequences of that micro batch: those configured, or the most that `auto` can find."""
     library_bytes: int
     """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
     checkpoint_bytes: int
@@ -44,13 +46,14 @@ class Estimates(Config):
         return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
 
 
-def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"]) -> Estimates:
+def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"], world_size: int = 1) -> Estimates:
     """The figures of `job`.
 
     Args:
         job: what is trained.
         vocab_size: pieces of the vocabulary; where it is trained on the text, the most that it can have.
         device: decides what precision `auto` is taken for: 16 bit on a GPU, fp32 (the larger) on a CPU.
+        world_size: processes of the job.
     """
     parameters = parameter_count(job.model, vocab_size)
     per_token = flops_per_token(
@@ -60,13 +63,24 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         max_predictions=job.max_predictions,
     )
     width = _activation_width(job.train.precision, device)
+    keeping = with_moments(
+        parameters,
+        largest=job.model.padded_vocab_size(vocab_size) * job.model.hidden_size,
+        sharded_over=world_size if job.optimizer.sharded else 1,
+    )
+    on_cpu, micro_batch_size = device == "cpu", job.train.micro_batch_size
+    if micro_batch_size == "auto":
+        micro_batch_size = job.micro_batches(world_size, on_cpu=on_cpu)[0]
     one_checkpoint = checkpoint_bytes(parameters)
     return Estimates(
         parameters=parameters,
         flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
-        state_bytes=state_bytes(parameters, activation_bytes=width),
-        activation_bytes=activation_memory(job, vocab_size, activation_bytes=width, on_cpu=device == "cpu"),
-        library_bytes=LIBRARIES if device == "cpu" else 0,
+        state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
+        activation_bytes=activation_memory(
+            job, vocab_size, micro_batch_size=micro_batch_size, activation_bytes=width, on_cpu=on_cpu
+        ),
+        micro_batch_size=micro_batch_size,
+        library_bytes=LIBRARIES if on_cpu else 0,
         checkpoint_bytes=one_checkpoint,
         checkpoint_copy_bytes=one_checkpoint if job.checkpoint.asynchronous else 0,
         checkpoints_at_once=checkpoints_at_once(job.checkpoint, steps=job.train.steps),

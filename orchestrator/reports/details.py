@@ -86,6 +86,9 @@ def _model(model: Mapping[str, Any], estimates: Mapping[str, Any]) -> str:
 def _batch(plan: Mapping[str, Any]) -> list[str]:
     """global = micro x accumulation x world, in sequences per optimizer step."""
     train = plan["job"]["train"]
+    if plan["accumulation_steps"] is None:
+        found = f" sequences a step on {counted(plan['world_size'], 'process', 'processes')}; micro batch: auto"
+        return [f"{train['global_batch_size']:,}", element("span", found, class_="soft")]
     factors = (train["micro_batch_size"], plan["accumulation_steps"], plan["world_size"])
     equation = f"{train['global_batch_size']:,} = {TIMES.join(f'{factor:,}' for factor in factors)}"
     meaning = f" sequences a step: global = {TIMES.join(('micro', 'accumulation', 'world'))}"

@@ -7,22 +7,12 @@ import shutil
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from orchestrator.errors import SpecError
-from train_jobs.config.base import Config
+from train_jobs.config.base import Config, CountOrAuto
 
 NVIDIA_SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
-
-
-def _count_or_auto(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        return value
-    raise ValueError('must be a whole number above 0, or "auto"')
-
-
-# One check for both kinds of value: a plain union would report every mistake twice, once for each of its members.
-CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
 class ResolvedCompute(Config):

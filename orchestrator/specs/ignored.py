@@ -15,7 +15,7 @@ DECAYS = (
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
-def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
+def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: int) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
     code = job.code
     rules = (
@@ -24,9 +24,10 @@ def ignored_settings(job: PretrainSpec, changed: Container[str]) -> list[str]:
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         (
             "train.loss_normalization",
-            job.train.micro_batch_size >= job.train.global_batch_size,
+            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
             "a global batch is one micro batch",
         ),
+        ("optimizer.sharded", world_size == 1, "there is one process"),
         ("optimizer.trust_ratio", job.optimizer.name == "adamw", "adamw has none"),
         *(
             (

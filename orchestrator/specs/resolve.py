@@ -128,7 +128,7 @@ def resolve_spec(
         compute=compute,
         origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
         changes=changes,
-        warnings=(*warnings, *ignored_settings(spec, changes)),
+        warnings=(*warnings, *ignored_settings(spec, changes, world_size=compute.world_size)),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
 
 LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
@@ -93,23 +93,39 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     assert metric_lines(console, name) == metric_lines(console, undisturbed.json["name"])
 
 
-def test_sigterm_from_outside_is_a_preemption(console: Console, corpus: Path) -> None:
-    write_spec(console.cwd / "job.yaml", **LONG, data={"text": [str(corpus)]})
+def test_sigterm_to_one_rank_of_two_ends_both_and_one_alone_goes_on(console: Console, corpus: Path) -> None:
+    """No checkpoint is due before the end: there is one, that of the step at which both stop."""
+    write_spec(
+        console.cwd / "job.yaml",
+        train={"steps": 500},
+        checkpoint={"every": 500},
+        validation={"every": 500},
+        data={"text": [str(corpus)]},
+    )
     name = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json").json["name"]
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 4, what="step 4")
-    pid = rank_pid(folder, 1)
+    pid, asked = rank_pid(folder, 1), time.monotonic()
     assert pid is not None
     while rank_pid(folder, 1) == pid:  # one rank of two hears of it; both must stop at the same step
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)  # again and again, until it is gone: its exit code stays what it was
         time.sleep(0.005)
+    wait_for(lambda: not any(rank_pid(folder, rank) for rank in range(2)), what="the end of both ranks")
+    assert time.monotonic() - asked < 20
     waited = console("wait", name, "--timeout", "60s", "-o", "json")
     assert waited.code == 75
     assert waited.json["state"] == "preempted"
     assert waited.json["ranks"] == {"0": 75, "1": 75}
-    stopped_at = max(int(path.name[5:]) for path in (folder / "outputs" / "checkpoints").iterdir())
-    assert stopped_at >= 4
+    (checkpoint,) = (folder / "outputs" / "checkpoints").iterdir()
+    assert [checkpoint] == committed(folder)
+    stopped_at = int(checkpoint.name[5:])
+    assert 4 <= stopped_at < 500
+    resumed = console("resume", name, "--processes", "1", "-o", "json")
+    assert resumed.code == 0, resumed.err
+    assert (resumed.json["ranks"], resumed.json["step"]) == ({"0": 0}, 500)
+    assert f"resumed at step {stopped_at}" in resumed.err
+    assert "not bit for bit what it would have been: world_size 2 -> 1" in resumed.err
 
 
 def test_cancel_before_there_is_a_process_to_signal(console: Console, corpus: Path) -> None:

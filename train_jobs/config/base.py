@@ -1,8 +1,20 @@
-"""The base of every model of the configuration: unknown keys refused, frozen, docstrings as help."""
+"""What every model of the configuration shares: unknown keys refused, frozen, docstrings as help; `auto`."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+def _count_or_auto(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError('must be a whole number above 0, or "auto"')
+
+
+# One check for both kinds of value: a plain union would report every mistake twice, once for each of its members.
+CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
 class Config(BaseModel):

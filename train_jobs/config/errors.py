@@ -106,3 +106,9 @@ class TrainingError(UserError):
     """Training cannot go on: a loss that is not finite, a checkpoint that does not fit the config."""
 
     kind = "training"
+
+
+class OutOfMemoryError(UserError):
+    """Memory ran out, of a GPU or of the host, and smaller micro batches do not mend it."""
+
+    kind = "memory"

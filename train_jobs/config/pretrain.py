@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from train_jobs.config.base import Config
+from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import SpecError
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -21,6 +21,9 @@ Positive = Annotated[int, Field(gt=0)]
 
 OBSERVERS = {"metrics", "profile", "watchdog"}  # sections that look on: no weight depends on them
 PROFILE_WARMUP = 3  # steps of a job that are not profiled unless asked for: they do what only first steps do
+# Tokens of a micro batch that keep a device busy; more cost memory and, on a CPU, its caches. Matrix units of GPUs are
+# busy from 16 to 32 thousand on. On a CPU the copy of all weights in 16 bit, once a micro batch, then is below 3%.
+ENOUGH_TOKENS = {"cpu": 4096, "gpu": 32_768}
 LONGEST_PLAIN_ATTENTION = 256  # tokens; on CPUs longer sequences use the fused kernel, which keeps no probabilities
 
 
@@ -119,6 +122,9 @@ class OptimizerConfig(Config):
     trust_ratio: Literal["matrices", "all"] = "matrices"
     """What LAMB's trust ratio is for. matrices, as in NVIDIA's PyTorch recipe: biases and LayerNorm take Adam's step.
     all, as in the paper and in NVIDIA's TensorFlow recipe (which clips each micro batch; here the step is clipped)."""
+    sharded: bool = False
+    """ZeRO stage 1: each process keeps the moments of its share of the tensors, not of all. No weight depends on it,
+    checkpoints are the same files, and a run may go on with or without."""
 
 
 class ScheduleConfig(Config):
@@ -162,14 +168,18 @@ class TrainConfig(Config):
     """Optimizer steps."""
     global_batch_size: Positive = 65_536
     """Sequences per optimizer step, over all processes and accumulation steps."""
-    micro_batch_size: Positive = 32
-    """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change."""
+    micro_batch_size: CountOrAuto = 32
+    """Sequences that one process takes through the model at once. Memory grows with it, the recipe does not change.
+    auto: the largest that fits on every process, found before the first step. Memory that runs out halves it."""
     loss_normalization: Literal["global", "micro_batch"] = "global"
     """What a step's loss is the mean over. global: all masked tokens, and pairs, of the global batch, however it is cut
     up. micro_batch: each micro batch's own mean, all counting the same, a partial one too: as the published recipes
     do; the size of micro batches and the number of processes then are part of the recipe."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    deterministic: bool = False
+    """On GPUs too only algorithms that give the same bits every time; what that costs is told at the start. On CPUs
+    they always do."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """Initial weights, order of examples, masks and dropout are functions of this."""
     max_consecutive_skips: Positive = 50
@@ -177,25 +187,38 @@ class TrainConfig(Config):
     log_every: Positive = 10
     """Steps between two lines of metrics."""
 
-    def accumulation_steps(self, world_size: int) -> int:
-        """Micro-batches that each process sums up before an optimizer step.
+    @model_validator(mode="after")
+    def _micro_batch_is_given(self) -> TrainConfig:
+        if self.micro_batch_size == "auto" and self.loss_normalization == "micro_batch":
+            raise ValueError(
+                "micro_batch_size is auto, which loss_normalization=micro_batch makes part of the recipe: "
+                "set a number, or loss_normalization=global"
+            )
+        return self
+
+    def accumulation_steps(self, world_size: int) -> int | None:
+        """Micro-batches that each process sums up before an optimizer step; None while the micro batch is to be found.
 
         Raises:
             SpecError: the global batch does not divide; the message names the nearest that do.
         """
-        unit = self.micro_batch_size * world_size
+        found = self.micro_batch_size != "auto"
+        unit = (1 if self.micro_batch_size == "auto" else self.micro_batch_size) * world_size
         if self.global_batch_size % unit == 0:
-            return self.global_batch_size // unit
+            return self.global_batch_size // unit if found else None
         below = self.global_batch_size // unit * unit
         nearest = [str(size) for size in (below, below + unit) if size > 0]
+        factors = f"micro_batch_size {self.micro_batch_size} x world_size" if found else "world_size"
         raise SpecError(
-            f"train.global_batch_size {self.global_batch_size} does not divide into micro batches",
-            facts={
-                "need": f"a multiple of {unit} = micro_batch_size {self.micro_batch_size} x world_size {world_size}",
-                "nearest": " or ".join(nearest),
-            },
+            f"train.global_batch_size {self.global_batch_size} does not divide into "
+            + ("micro batches" if found else "processes"),
+            facts={"need": f"a multiple of {unit} = {factors} {world_size}", "nearest": " or ".join(nearest)},
             fix=f"--set train.global_batch_size={nearest[-1]}",
         )
+
+    def share(self, world_size: int) -> int:
+        """Most sequences of a global batch that one process has."""
+        return -(-self.global_batch_size // world_size)
 
 
 class ValidationConfig(Config):
@@ -318,6 +341,18 @@ class PretrainConfig(Config):
                 f"profile: steps {self.profile.first} to {last} are asked for, train.steps is {self.train.steps}"
             )
         return self
+
+    def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
+        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first.
+
+        A process's share of the global batch, halved again and again down to one sequence: if the share is even
+        enough no micro batch is a rest of another size. Those with more tokens than the device needs are left out.
+        """
+        sizes = [self.train.share(world_size)]
+        while sizes[-1] > 1:
+            sizes.append(-(-sizes[-1] // 2))
+        most = ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // self.data.sequence_length
+        return [size for size in sizes if size <= most] or [1]
 
     @property
     def max_predictions(self) -> int:

@@ -99,6 +99,11 @@ class CheckpointStore:
         self._pending: Work[Committed] | None = None
 
     @property
+    def asynchronous(self) -> bool:
+        """True if what is saved is copied first, and written while training goes on."""
+        return self._staging is not None
+
+    @property
     def writing(self) -> bool:
         """True while a checkpoint is being written."""
         return self._pending is not None and not self._pending.done

@@ -9,8 +9,8 @@ import torch
 
 SIDE, TRIES = 1024, 5
 
-# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by a part of the name that CUDA gives; the first that fits.
-# NVIDIA's data sheets: H200 and H100 SXM, A100, A10, L40S, L4, V100, T4.
+# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by a part of the name that CUDA gives, the first that
+# fits; from NVIDIA's data sheets.
 _PEAKS = {
     "H200": (989e12, 67e12),
     "H100 PCIe": (756e12, 51e12),

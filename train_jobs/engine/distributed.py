@@ -7,6 +7,7 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -28,6 +29,8 @@ class World:
     local_rank: int
     size: int
     device: torch.device
+    local_size: int = 1
+    """Processes on this node."""
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """What this process is doing."""
 
@@ -45,10 +48,46 @@ class World:
                     torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
 
+    @property
+    def device_name(self) -> str:
+        """What computes: the kind of GPU, or cpu."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def lowest(self, value: int) -> int:
+        """The least `value` of any process."""
+        values = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        values[self.rank] = value
+        return int(self.sum_(values).min())
+
     def from_main(self, value: int) -> int:
         """The main process's `value`, on every process."""
         told = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
         return int(self.sum_(told).item())
+
+    def from_one_(self, tensor: torch.Tensor, rank: int) -> None:
+        """Gives all processes what `tensor` holds on that of `rank`."""
+        if self.size > 1:
+            with self.activity.waiting():
+                dist.broadcast(tensor, rank)
+
+    def from_each_(self, parts: Sequence[torch.Tensor]) -> None:
+        """Gives all processes what each `parts[rank]` holds on the process of that rank."""
+        if self.size > 1:
+            with self.activity.waiting():
+                for work in [dist.broadcast(part, rank, async_op=True) for rank, part in enumerate(parts)]:
+                    work.wait()
+
+    def texts(self, text: str) -> list[str]:
+        """What every process gave as `text`, in the order of ranks."""
+        mine = torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).to(self.device)
+        sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = len(mine)
+        parts = [
+            mine if rank == self.rank else torch.empty(size, dtype=torch.uint8, device=self.device)
+            for rank, size in enumerate(self.sum_(sizes).tolist())
+        ]
+        self.from_each_(parts)
+        return [bytes(part.tolist()).decode("utf-8") for part in parts]
 
     def say(self, text: str) -> None:
         """Prints on the main process."""
@@ -91,7 +130,8 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_patience(hang_seconds)
         )
-    return World(rank=rank, local_rank=local_rank, size=size, device=place)
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return World(rank=rank, local_rank=local_rank, size=size, device=place, local_size=local_size)
 
 
 def _patience(hang_seconds: float | None) -> timedelta | None:

@@ -1,7 +1,7 @@
 """The training loop: batches -> loss -> accumulate -> reduce once -> clip -> optimizer -> report, validate, checkpoint.
 
-It takes the task through two small protocols and knows nothing of what is trained. Random numbers of a step are a
-function of (seed, step, rank), so a resumed run draws what an undisturbed one would have drawn.
+It takes the task through two small protocols (`engine.task`) and knows nothing of what is trained. Random numbers of a
+step are a function of (seed, step, rank), so a resumed run draws what an undisturbed one would have drawn.
 """
 
 from __future__ import annotations
@@ -9,70 +9,29 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
+from train_jobs.engine import determinism, memory
 from train_jobs.engine import precision as precision_module
+from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.probe import largest_micro_batch, no_trace, try_micro_batch
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
-from train_jobs.model.linear import gradients_in_place
-
-
-class Batch(Protocol):
-    """What a process takes of one global batch; at least one sequence."""
-
-    def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Batch:
-        """Sequences start to stop."""
-        ...
-
-
-class Task(Protocol):
-    """What is trained."""
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """Its weights are trained and saved."""
-        ...
-
-    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """This process's share of the next global batch, and the cursor after it."""
-        ...
-
-    def counts(self, batch: Batch) -> list[float]:
-        """What each term of the loss is averaged over, in this share (masked tokens, pairs, micro batches, ...)."""
-        ...
-
-    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """This micro batch's part of the global batch's loss, and sums to report.
-
-        Args:
-            totals: `counts` summed over the global batch.
-
-        Returns:
-            The scalar whose sum over micro batches and processes is the loss, and a float vector of sums.
-        """
-        ...
-
-    def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Turns sums over any number of global batches into metrics, `loss` among them."""
-        ...
-
-    def validate(self) -> dict[str, float]:
-        """Metrics on held-out data, `loss` among them, the same on every process."""
-        ...
+from train_jobs.engine.sharding import ShardedOptimizer
+from train_jobs.engine.task import Batch, Task
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error
@@ -97,6 +56,8 @@ class StopRequest:
 class LoopState:
     """Where training stands; all of it goes into a checkpoint."""
 
+    micro_batch_size: int | None
+    """Sequences at once; less than configured once memory has run out. None: to be found."""
     step: int = 0
     cursor: dict[str, int] = field(default_factory=dict)
     loss_scale: float = 1.0
@@ -124,12 +85,27 @@ class Agreement:
     """Training time on the main process's clock."""
 
 
+@dataclass(frozen=True)
+class Differentiated:
+    """What became of a global batch's forward and backward pass; the gradients lie in their buffer."""
+
+    sums: torch.Tensor
+    """What the task reports of this process's share."""
+    loss: torch.Tensor
+    """Of the global batch."""
+    norm: torch.Tensor
+    """Of the gradients of all processes, before clipping."""
+    finite: bool
+    """Whether loss and gradients are; else they are of no use."""
+
+
 class Loop:
     """Trains a task.
 
     Args:
         task: what is trained.
         optimizer: over the task's parameters; its groups' `lr` is set by `schedule`.
+        sharded: each process keeps the optimizer's state of a share of the tensors only.
         schedule: optimizer step (from 0), share of the time budget used -> learning rate.
         cadence: when a checkpoint is due; one more comes after the last step.
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
@@ -145,6 +121,7 @@ class Loop:
         config: TrainConfig,
         precision: str,
         optimizer: torch.optim.Optimizer,
+        sharded: bool = False,
         schedule: Callable[[int, float], float],
         max_grad_norm: float | None,
         validate_every: int,
@@ -158,15 +135,16 @@ class Loop:
         profiler: StepProfiler | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
-        self.optimizer, self.schedule, self.max_grad_norm = optimizer, schedule, max_grad_norm
+        self.schedule, self.max_grad_norm = schedule, max_grad_norm
         self.validate_every, self.cadence = validate_every, cadence
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
         self.budget = budget or TimeBudget(None)
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
+        self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
-        self.state = LoopState()
+        self.state = LoopState(micro_batch_size=None if config.micro_batch_size == "auto" else config.micro_batch_size)
         self.last_validation: dict[str, float] = {}
         self._meter = Meter()
         self._skips_in_a_row = 0
@@ -180,17 +158,55 @@ class Loop:
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
         self.optimizer.load_state_dict(checkpoint.optimizer())
         stored = checkpoint.state()
-        self.state = LoopState(**stored["loop"])
+        self.state = LoopState(**{**vars(self.state), **stored["loop"]})
         self._meter = Meter.restore(stored["meter"], self.world)
         if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences at once."""
+        assert self.state.micro_batch_size is not None, "find_micro_batch comes first"
+        return self.state.micro_batch_size
+
+    def find_micro_batch(self, sizes: Sequence[int]) -> None:
+        """Finds the largest of `sizes` that fits on every process, unless there is a micro batch already.
+
+        Raises:
+            OutOfMemoryError: not even the smallest does.
+        """
+        if self.state.micro_batch_size is not None:
+            return
+        self.state.micro_batch_size = largest_micro_batch(
+            self.task, sizes, world=self.world, precision=self.precision, later_bytes=self._later_bytes()
+        )
+        self.gradients.zero_()
+
+    def cost_of_determinism(self) -> tuple[float, float]:
+        """Seconds of a micro batch's forward and backward pass, with deterministic algorithms and without."""
+        with no_trace(self.task, self.world):
+            found = determinism.cost(
+                lambda: try_micro_batch(self.task, self.micro_batch_size, world=self.world, precision=self.precision),
+                self.world.device,
+            )
+        self.gradients.zero_()
+        return found
+
+    def _later_bytes(self) -> int:
+        """Memory of the device that is not taken yet: two moments, as AdamW and LAMB keep, and a checkpoint's copy."""
+        weights = len(self.gradients.flat)
+        own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
+        moments = 0 if self.state.step else 2 * own
+        copied = self.world.is_main and self.world.device.type == "cpu" and self.checkpoints.asynchronous
+        return self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
 
     def run(self) -> None:
         """Trains to the last step, then validates and saves. However it ends, no checkpoint is left half-written.
 
         Raises:
             TrainingError: a loss or gradient that is not finite and that no loss scale can mend.
+            OutOfMemoryError: memory ran out, and smaller micro batches cannot mend it.
             StorageError: a checkpoint could not be written.
             Preempted: after SIGTERM, with a checkpoint committed.
         """
@@ -247,7 +263,7 @@ class Loop:
         if self._saved_step == self.state.step:
             return 0.0
         started = time.perf_counter()
-        meter = self._meter.gather(self.world)
+        meter, optimizer = self._meter.gather(self.world), self.optimizer.state_dict()
         if self.world.is_main:
             self._collect(wait=True)
             self.metrics.sync()
@@ -257,7 +273,7 @@ class Loop:
             self.checkpoints.save(
                 self.state.step,
                 weights=self.task.model.state_dict(),
-                optimizer=self.optimizer.state_dict(),
+                optimizer=optimizer,
                 state={
                     "loop": vars(self.state),
                     "meter": meter,
@@ -304,14 +320,8 @@ class Loop:
         if agreed.checkpoint_due:
             with self._after("checkpoint"):
                 started += self.save()
-        torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
-        self.gradients.zero_()
-        sums = self._accumulate(batch, agreed.totals)
-        with self._doing("reduction"):
-            self.gradients.reduce_(self.world, scale=self.scaler.scale)
-            norm = self.gradients.clip_(self.max_grad_norm)
-            finite = bool(torch.isfinite(norm))
-        if finite:
+        found = self._differentiate(batch, agreed.totals)
+        if found.finite:
             with self._doing("optimizer"):
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.schedule(self.state.step, self.budget.share(agreed.seconds))
@@ -320,11 +330,11 @@ class Loop:
             self.state.out_of_time = self.budget.share(agreed.seconds) >= 1
             self._skips_in_a_row = 0
         else:
-            self._skip(norm)
-        self.scaler.update(finite, dynamic=self.precision == "fp16")
+            self._skip(found)
+        self.scaler.update(found.finite, dynamic=self.precision == "fp16")
         self.state.cursor = cursor
-        self._meter.add(sums if finite else None, time.perf_counter() - started)
-        return finite
+        self._meter.add(found.sums if found.finite else None, time.perf_counter() - started)
+        return found.finite
 
     def _agree(self, counts: list[float]) -> Agreement:
         """Sums counts over all processes, and with them all that one process decides and every one must know."""
@@ -351,36 +361,72 @@ class Loop:
             self.world.barrier()  # a process that ends has its launcher end the others
         raise Preempted
 
-    def _accumulate(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
-        """Forward and backward over the micro batches of this process's share."""
-        self.task.model.train()
-        with gradients_in_place():
-            return self._micro_batches(batch, totals)
+    def _differentiate(self, batch: Batch, totals: torch.Tensor) -> Differentiated:
+        """Leaves the gradients of the global batch, reduced and clipped, in the optimizer's hands.
 
-    def _micro_batches(self, batch: Batch, totals: torch.Tensor) -> torch.Tensor:
-        sums: torch.Tensor | None = None
-        for start in range(0, len(batch), self.config.micro_batch_size):
-            with self._doing("forward"), precision_module.autocast(self.precision, self.world.device):
-                micro = batch.slice(start, min(start + self.config.micro_batch_size, len(batch)))
-                loss, part = self.task.loss(micro, totals)
-            with self._doing("backward"):
-                torch.autograd.backward(loss if self.scaler.scale == 1.0 else loss * self.scaler.scale)
-            sums = part.detach() if sums is None else sums + part.detach()
-        assert sums is not None, "a global batch has at least one sequence for each process"
-        return sums
+        Where memory runs out, on whichever process, all begin again with half the micro batch and the same random
+        numbers: as if the micro batch had been that before.
 
-    def _skip(self, norm: torch.Tensor) -> None:
-        """A gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
+        Raises:
+            OutOfMemoryError: half the micro batch would be no sequence, or another recipe.
+        """
+        while True:
+            torch.manual_seed(_mix(self.config.seed, self.state.step + self.state.skipped, self.world.rank))
+            self.gradients.zero_()
+            made = self._attempt(batch, totals)
+            with self._doing("reduction"):
+                loss = self.gradients.reduce_(self.world, made[0] if made else None, scale=self.scaler.scale)
+                if made and loss is not None:
+                    norm = self.gradients.clip_(self.max_grad_norm)
+                    return Differentiated(made[1], loss, norm, finite=bool(torch.isfinite(norm) & torch.isfinite(loss)))
+            self._halve_micro_batch()
+
+    def _attempt(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Forward and backward over this process's share, as `accumulate`; None if memory ran out and was let go."""
+        try:
+            return accumulate(
+                self.task,
+                batch,
+                totals,
+                micro_batch_size=self.micro_batch_size,
+                precision=self.precision,
+                scale=self.scaler.scale,
+                world=self.world,
+                step=self.state.step + 1,
+            )
+        except (RuntimeError, MemoryError) as problem:
+            if not memory.is_exhausted(problem):
+                raise
+        memory.release(self.world.device)  # only here: until the except clause is left, its traceback holds tensors
+        return None
+
+    def _halve_micro_batch(self) -> None:
+        """Makes the micro batch smaller, for the rest of the run."""
+        before = self.micro_batch_size
+        if before == 1 or self.config.loss_normalization == "micro_batch":
+            can_shard = self.world.size > 1 and not isinstance(self.optimizer, ShardedOptimizer)
+            raise memory.no_smaller(before, step=self.state.step + 1, device=self.world.device, can_shard=can_shard)
+        self.state.micro_batch_size = -(-before // 2)
+        if self.world.is_main:
+            self.progress.line(
+                f"warning: out of memory in step {self.state.step + 1} with micro batches of {before} sequences;"
+                f" they are of {self.state.micro_batch_size} from here on"
+            )
+
+    def _skip(self, found: Differentiated) -> None:
+        """A loss or gradient that is not finite: halve the scale and go on, or stop where that cannot help."""
         self.state.skipped += 1
         self._skips_in_a_row += 1
         hopeless = self.precision != "fp16" or self.scaler.at_floor
         if not hopeless and self._skips_in_a_row < self.config.max_consecutive_skips:
             return
         last = self.checkpoints.newest()
+        what = "gradient" if math.isfinite(found.loss) else "loss"
         raise TrainingError(
-            f"the gradient of step {self.state.step + 1} is not finite",
+            f"the {what} of step {self.state.step + 1} is not finite",
             facts={
-                "gradient norm": float(norm),
+                "loss": float(found.loss),
+                "gradient norm": float(found.norm),
                 "precision": self.precision,
                 "loss scale": self.scaler.scale,
                 "skipped in a row": self._skips_in_a_row,
@@ -414,7 +460,7 @@ class Loop:
         """Validates without reporting."""
         self.task.model.eval()
         with torch.no_grad(), precision_module.autocast(self.precision, self.world.device):
-            self.last_validation = self.task.validate()
+            self.last_validation = self.task.validate(self.micro_batch_size)
         return self.last_validation
 
     def _validate(self) -> bool:

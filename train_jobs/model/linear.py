@@ -8,9 +8,9 @@ gradient; for the embedding table that tensor is as large as the table, however 
 - the weight's gradient is multiplied in pieces of 1024 tokens, which the matrix units take up to 1.5 times faster,
 - and added to `weight.grad` in place.
 
-The first and the last happen between `gradients_in_place`'s two ends alone, where the engine takes a step's micro batches
-through the model. What is computed is what autograd computes, but for the order of sums. On GPUs, in fp32 and in
-evaluation torch's own operations run. Figures, beside Hugging Face's: benchmarks/pretrain_throughput.py.
+The first and the last happen within `gradients_in_place` alone, where the engine takes a step's micro batches through
+the model. What is computed is what autograd computes, but for the order of sums. On GPUs, in fp32 and in evaluation
+torch's own operations run. Figures, beside Hugging Face's: benchmarks/pretrain_throughput.py.
 """
 
 from __future__ import annotations

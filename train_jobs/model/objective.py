@@ -62,7 +62,7 @@ def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Right is a prediction that no other one exceeds: argmax, which also says which of equals comes first, takes a CPU
     ten times as long as the maximum.
     """
-    logits = logits.float()
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     counted = labels != IGNORED
     chosen = logits.detach().gather(1, labels.clamp(min=0)[:, None])[:, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from train_jobs.config import PretrainConfig
@@ -36,6 +37,7 @@ class BertPretraining:
         if not config.objective.next_sentence:
             self.model.freeze_next_sentence()
         self.model.to(world.device)
+        self._vocab_size = store.manifest.vocab_size
         self._entropy = store.manifest.validation_unigram_entropy
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
         self._terms = ["mlm", "nsp"] if config.objective.next_sentence else ["mlm"]
@@ -53,7 +55,9 @@ class BertPretraining:
     def counts(self, batch: Batch) -> list[float]:
         """Masked tokens, and sentence pairs where they count; or for each term the micro batches, whose means count."""
         if self._micro_batch_means:
-            micro_batches = math.ceil(len(batch) / self._config.train.micro_batch_size)
+            size = self._config.train.micro_batch_size
+            assert size != "auto", "the configuration refuses it"
+            micro_batches = math.ceil(len(batch) / size)
             return [float(micro_batches)] * len(self._terms)
         masked = float((batch.masked_labels >= 0).sum())
         return [masked, float(len(batch))][: len(self._terms)]
@@ -73,6 +77,21 @@ class BertPretraining:
             loss = loss + nsp / totals[1]
         return loss, as_vector(sums)
 
+    def largest_batch(self, sequences: int) -> Batch:
+        """Sequences of full length with all predictions; one is shorter, as almost always: attention takes a mask."""
+        length, predictions = self._config.data.sequence_length, self._config.max_predictions
+        pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
+        lengths = np.full(sequences, length, np.int64)
+        lengths[0] -= 1
+        return Batch(
+            input_ids=pieces,
+            token_type_ids=np.zeros_like(pieces),
+            lengths=lengths,
+            masked_positions=np.tile(np.arange(predictions, dtype=np.int64), (sequences, 1)),
+            masked_labels=pieces[:, :predictions].copy(),
+            next_sentence_labels=np.zeros(sequences, np.int64),
+        )
+
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """Mean losses and accuracies."""
         mlm_loss, mlm_correct, mlm_count, nsp_loss, nsp_correct, nsp_count = sums
@@ -81,12 +100,12 @@ class BertPretraining:
             found |= {"nsp_loss": nsp_loss / nsp_count, "nsp_accuracy": nsp_correct / nsp_count}
         return {"loss": found["mlm_loss"] + found.get("nsp_loss", 0.0), **found}
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
         """The same held-out sequences with the same masks every time, shared out over the processes."""
         total = torch.zeros(6, dtype=torch.float64, device=self._world.device)
         for batch in self._data["validation"].validation_batches(
             self._config.validation.max_sequences,
-            self._config.train.micro_batch_size,
+            micro_batch_size,
             rank=self._world.rank,
             world_size=self._world.size,
         ):

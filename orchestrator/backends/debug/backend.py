@@ -78,8 +78,10 @@ class DebugBackend(FolderBackend):
         """Simulates that the machine is taken away: the job saves and stops."""
         self._signal(name, signal.SIGUSR1)
 
-    def resume(self, name: str) -> Handle:
+    def resume(self, name: str, *, processes: int | None = None) -> Handle:
         """Another attempt in the same folder."""
+        if processes not in {None, 1}:
+            raise UsageError(f"the debug backend runs one process, not {processes}", fix=f"orchestrator resume {name}")
         run = self._existing(name)
         self._requeue(run, self._resumable(run))
         return self._run(run)

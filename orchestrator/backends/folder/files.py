@@ -1,7 +1,8 @@
 """The folder of a run, and who may write what in it.
 
 RUN/
-  spec.yaml plan.json request.json config.json   written once, at submission
+  spec.yaml plan.json config.json   written once, at submission
+  request.json                      written then, and again by a resume with another number of processes
   code/            the snapshot that runs
   state.json       written by the supervisor alone (before it, by submission)
   tracking.json    which MLflow run it is

@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.launch import LocalRequest, check_port
-from orchestrator.errors import ServiceError
+from orchestrator.errors import ServiceError, UsageError
 from orchestrator.home import RUNS, TOKEN_STORES
 from orchestrator.runs import Handle
+from orchestrator.specs import usable_cores
 from orchestrator.tracking import default_uri
+from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
@@ -67,11 +70,15 @@ class LocalBackend(FolderBackend):
         """Takes the machine away, as a cloud does: SIGTERM without a request to cancel; the job saves and stops."""
         self._signal(name, signal.SIGUSR1)
 
-    def resume(self, name: str) -> Handle:
+    def resume(self, name: str, *, processes: int | None = None) -> Handle:
         """Another attempt in the same folder."""
         run = self._existing(name)
         state = self._resumable(run)
-        check_port(LocalRequest.model_validate(run.read_json("request.json")).master_port)
+        request = LocalRequest.model_validate(run.read_json("request.json"))
+        check_port(request.master_port)
+        if processes is not None:
+            request = _with_processes(request, processes, self.plan(name))
+            write_text(run.path / "request.json", request.model_dump_json(indent=1))
         self._requeue(run, state)
         self._supervise(run)
         return Handle(self.name, name)
@@ -104,6 +111,24 @@ class LocalBackend(FolderBackend):
                 fix=f"orchestrator resume {run.name}",
             )
         process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
+
+
+def _with_processes(request: LocalRequest, processes: int, plan: Mapping[str, Any]) -> LocalRequest:
+    """The request with so many processes on each node, each with its share of the threads unless their number is given.
+
+    Raises:
+        UsageError: there are none, or more than sequences in a global batch.
+    """
+    world_size, most = request.nodes * processes, plan["job"]["train"]["global_batch_size"]
+    if not 1 <= world_size <= most:
+        raise UsageError(
+            f"{processes} processes on each of {request.nodes} nodes cannot share a global batch of {most} sequences",
+            fix=f"orchestrator resume {request.name} --processes {max(1, most // request.nodes)}",
+        )
+    threads = request.threads
+    if plan["spec"]["compute"]["threads_per_process"] == "auto":
+        threads = max(1, usable_cores() // world_size)
+    return request.model_copy(update={"processes_per_node": processes, "threads": threads})
 
 
 def _threads(plan: Plan) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from engine_bert import config_with
 from engine_disk import Disk
+from engine_scenes import play
 
 from tests.conftest import tmpfs, write_corpus
 from train_jobs.corpus.prepare import prepare_store
@@ -27,3 +28,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     folder = tmp_path_factory.mktemp("pretrain")
     data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
     return prepare_store(data, folder / "store", progress=lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all scenes of several processes, once they are played; see engine_scenes.main."""
+    return play(tmp_path_factory.mktemp("scenes"))

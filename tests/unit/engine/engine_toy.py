@@ -12,9 +12,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import mmap
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ from train_jobs.engine.writer import Work
 from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4
+ROW_BYTES = 32 * 2**20  # well above what else comes and goes in a process
 CLOCKED = {"sequences_per_second", "checkpoint_seconds", "checkpoint_wait_seconds"}
 ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
@@ -108,12 +111,17 @@ class ToyTask:
         sums = torch.tensor([squares.item(), absolutes.item(), *self.counts(batch)], dtype=torch.float64)
         return self.trouble(self.number, loss), sums
 
+    def largest_batch(self, sequences: int) -> ToyBatch:
+        """Rows with all targets."""
+        whole = make_rows(20_000, sequences)
+        return ToyBatch(whole.inputs, np.nan_to_num(whole.targets))
+
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """The loss."""
         squares, absolutes, targets, rows = sums
         return {"loss": squares / targets + absolutes / rows}
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
         """The loss on rows that no training batch holds."""
         self.validations += 1
         assert not self.model.training
@@ -128,6 +136,51 @@ class ToyTask:
 
     def _stretched(self, batch: ToyBatch) -> ToyBatch:
         return ToyBatch(batch.inputs, batch.targets * np.float32(self.stretch))
+
+
+class Hungry(ToyTask):
+    """A toy task whose rows take 32 MiB each while their loss is worked out; `sizes` are those of all micro batches."""
+
+    sizes: list[int]
+
+    def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As it is."""
+        self.sizes = [*getattr(self, "sizes", []), len(batch)]
+        with mmap.mmap(-1, len(batch) * ROW_BYTES) as taken:
+            taken.write(b"\1" * len(taken))
+            time.sleep(0.02)  # long enough to be seen
+            return super().loss(batch, totals)
+
+
+class Cramped(ToyTask):
+    """A toy task whose device runs out of memory in some of the global batches.
+
+    Args:
+        at: their numbers.
+        fits: the largest micro batch that fits.
+        error: what is raised, in the backward pass of the share's second micro batch: it has half of its gradients.
+    """
+
+    def __init__(self, world: World = ALONE, *, at: frozenset[int], fits: int, error: Exception, **more: Any) -> None:
+        super().__init__(world, **more)
+        self.at, self.fits, self.error = at, fits, error
+        self.sizes: list[int] = []
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
+        """As it is."""
+        self.sizes.clear()
+        return super().train_batch(cursor)
+
+    def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As it is, where memory lasts; `sizes` are those of all micro batches that were tried in this step."""
+        loss, sums = super().loss(batch, totals)
+        self.sizes.append(len(batch))
+        if self.number in self.at and max(self.sizes[-2:]) > self.fits and len(self.sizes) % 2 == 0:
+            loss.register_hook(self._fail)
+        return loss, sums
+
+    def _fail(self, gradient: torch.Tensor) -> None:
+        raise type(self.error)(*self.error.args)  # a new one: an exception holds its traceback, and that the tensors
 
 
 def make_rows(number: int, rows: int) -> ToyBatch:
@@ -168,6 +221,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "progress": Progress(config.steps, io.StringIO()),
         "stop": StopRequest(),
         "budget": None,
+        "sharded": False,
     }
     arguments |= {name: value for name, value in changes.items() if name in arguments}
     return Loop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -46,6 +47,21 @@ def test_a_bad_loss_stops_training_before_it_reaches_the_weights(tmp_path: Path,
     assert [step for step, _ in train_reports(tmp_path / "bad")] == [2]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_bad_loss_is_bad_even_if_its_gradient_is_not(tmp_path: Path, precision: str) -> None:
+    """An infinity that adds nothing to any gradient; fp16 skips the batch once, as the scale may be to blame."""
+    task = ToyTask(stretch=SMALL, trouble=lambda batch, loss: loss + math.inf if batch == 3 else loss)
+    loop = make_loop(task, tmp_path, precision=precision)
+    if precision == "fp16":
+        run(loop)
+        assert (loop.state.skipped, loop.state.cursor) == (1, {"batch": 7})
+        return
+    with pytest.raises(TrainingError, match="the loss of step 4 is not finite") as caught:
+        run(loop)
+    assert caught.value.facts["loss"] == math.inf
+    assert math.isfinite(caught.value.facts["gradient norm"])
+
+
 def test_without_a_checkpoint_the_error_says_so(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="step 1 is not finite") as caught:
         run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
@@ -58,6 +74,7 @@ def test_what_the_error_advises_is_possible(tmp_path: Path) -> None:
         run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
     assert caught.value.fix is not None
     assert "resume" not in caught.value.fix
+    assert "--set optimizer.learning_rate" in caught.value.fix
 
 
 def test_fp16_skips_a_bad_batch_as_if_it_were_not_there(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_loss_scale_is_divided_out_exactly(scale: float) -> None:
     expected = gradients.flat.clone()
     gradients.zero_()
     (losses_of(model, 1)[0] * scale).backward()
-    gradients.reduce_(ALONE, scale=scale)
+    assert gradients.reduce_(ALONE, torch.tensor(2.5), scale=scale) == 2.5
     assert torch.equal(gradients.flat, expected)
 
 

@@ -158,6 +158,7 @@ def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
     run(loop)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
     assert state["loop"] == {
+        "micro_batch_size": 2,
         "step": 2,
         "cursor": {"batch": 2},
         "loss_scale": 1.0,

@@ -52,7 +52,7 @@ class Graded(ToyTask):
 
     losses: tuple[float, ...] = ()
 
-    def validate(self) -> dict[str, float]:
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
         self.validations += 1
         return {"loss": self.losses[self.validations - 1]}
 

@@ -20,7 +20,7 @@ from train_jobs.engine.loop import Loop, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
 from train_jobs.engine.retention import Cadence
 from train_jobs.optim.factory import build_optimizer
-from train_jobs.pretrain import pretrain, read_config
+from train_jobs.pretrain import describe, pretrain, read_config
 from train_jobs.resume import resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 
@@ -124,11 +124,11 @@ def test_validation_is_the_same_every_time_whatever_the_training_seed(store: Tok
     with torch.no_grad():
         task.model.eval()
         other.model.eval()
-        first = task.validate()
+        first = task.validate(4)
         torch.manual_seed(99)
         task.train_batch({})
-        assert task.validate() == first
-        assert other.validate() == pytest.approx(first, rel=1e-5)
+        assert task.validate(4) == first
+        assert other.validate(4) == pytest.approx(first, rel=1e-5)
 
 
 def test_each_validation_batch_is_progress(store: TokenStore) -> None:
@@ -136,7 +136,7 @@ def test_each_validation_batch_is_progress(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, world)
     task.model.eval()
     with torch.no_grad():
-        task.validate()
+        task.validate(4)
     assert world.activity.beats == 5  # 20 sequences in micro batches of 4
 
 
@@ -144,14 +144,29 @@ def test_an_untrained_model_is_as_good_as_guessing(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     task.model.eval()
     with torch.no_grad():
-        found = task.validate()
+        found = task.validate(4)
     assert found["mlm_loss"] == pytest.approx(math.log(task.model.vocab_size), abs=0.1)
     assert found["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
     assert found["unigram_entropy"] == store.manifest.validation_unigram_entropy
     assert 0 < found["unigram_entropy"] < math.log(store.manifest.vocab_size)
 
 
-def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
+def test_the_largest_batch_is_full_in_every_way_but_that_one_sequence_needs_a_mask(store: TokenStore) -> None:
+    task = BertPretraining(config_with(), store, ALONE)
+    batch = task.largest_batch(3)
+    real, _ = task.train_batch({})
+    assert {name: array.shape[1:] for name, array in batch.arrays().items()} == {
+        name: array.shape[1:] for name, array in real.arrays().items()
+    }
+    assert [array.dtype for array in batch.arrays().values()] == [array.dtype for array in real.arrays().values()]
+    assert batch.lengths.tolist() == [31, 32, 32]
+    assert task.counts(batch) == [3 * batch.masked_labels.shape[1], 3]
+    loss, _ = task.loss(batch, totals_of(task, batch))
+    loss.backward()
+    assert math.isfinite(loss.item())
+
+
+def loop_for(config: PretrainConfig, store: TokenStore, output: Path, device: str = "cpu") -> Loop:
     """As pretrain makes it."""
     task = BertPretraining(config, store, ALONE)
     return Loop(
@@ -165,7 +180,11 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path) -> Loop:
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
         checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
-        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "threads": torch.get_num_threads(),
+            "device": device,
+        },
         metrics=MetricsLog(None),
         progress=Progress(config.train.steps),
         stop=StopRequest(),
@@ -213,6 +232,7 @@ def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Pa
     [
         *({}, {"validation": {"every": 2}}, {"checkpoint": {"every": 3, "keep_last": 5}}, {"train": {"log_every": 1}}),
         {"card": {"license": "mit"}},
+        {"optimizer": {"sharded": True}},
         {"metrics": {"tensorboard": True}, "profile": {"steps": 1}, "watchdog": {"hang_minutes": 1}},
     ],
 )
@@ -249,6 +269,28 @@ def test_a_run_that_would_have_gone_elsewhere_is_refused(
         resume(loop, config)
     assert caught.value.facts["changed"] == named
     assert loop.state.step == 0
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 2), ("NVIDIA H200", None)])
+def test_a_micro_batch_that_was_found_is_kept_on_the_same_device(
+    store: TokenStore, tmp_path: Path, device: str, expected: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_with(train={"micro_batch_size": "auto"})
+    loop = loop_for(config, store, tmp_path, device)
+    loop.state.micro_batch_size = 2
+    loop.run()
+    again = loop_for(config, store, tmp_path)
+    resume(again, config)
+    assert again.state.micro_batch_size == expected
+    again.find_micro_batch([3])
+    assert again.micro_batch_size == (expected or 3)
+    assert ("device NVIDIA H200 -> cpu" in capsys.readouterr().out) == (expected is None)
+
+
+def test_the_start_tells_which_micro_batch_was_found(store: TokenStore) -> None:
+    config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
+    told = describe(config, store, ALONE, "fp32", micro_batch_size=4)
+    assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in told.splitlines()
 
 
 def test_resume_never_refuses_a_used_folder(store: TokenStore, used: Path) -> None:

@@ -17,6 +17,7 @@ TREE = {
     "Interrupted": ("interrupted", 130),
     "JobFailed": ("job-failed", 1),
     "NotFoundError": ("not-found", 5),
+    "OutOfMemoryError": ("memory", 1),
     "QuotaError": ("quota", 4),
     "ServiceError": ("service", 7),
     "SpecError": ("spec", 2),

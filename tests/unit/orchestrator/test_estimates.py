@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -67,8 +68,9 @@ def test_a_step_is_the_global_batch() -> None:
 
 
 def test_state_and_a_checkpoint_count_every_copy() -> None:
-    assert state_bytes(1000, activation_bytes=4) == 16_000
-    assert state_bytes(1000, activation_bytes=2) == 18_000
+    assert state_bytes(1000, activation_bytes=4, with_moments=1000) == 16_000
+    assert state_bytes(1000, activation_bytes=2, with_moments=1000) == 18_000
+    assert state_bytes(1000, activation_bytes=2, with_moments=200) == 11_600
     assert checkpoint_bytes(1000) == 12_000
 
 
@@ -124,9 +126,37 @@ def test_layer_activations_are_34_bytes_per_unit_of_width() -> None:
 def test_precision_decides_the_state(precision: str, device: str, width: int) -> None:
     job = PretrainConfig(train=TrainConfig(precision=precision))
     figures = estimate(job, vocab_size=30_522, device=device)
-    assert figures.state_bytes == state_bytes(figures.parameters, activation_bytes=width)
+    assert figures.state_bytes == state_bytes(
+        figures.parameters, activation_bytes=width, with_moments=figures.parameters
+    )
     libraries = 400_000_000 if device == "cpu" else 0  # on a GPU they lie in another memory
     assert figures.process_bytes == figures.state_bytes + figures.activation_bytes + libraries
+
+
+@pytest.mark.parametrize(
+    ("sharded", "world_size", "with_moments"),
+    [
+        (False, 4, 110_111_042),
+        (True, 1, 110_111_042),
+        (True, 4, 27_527_761),  # an even part
+        (True, 64, 23_445_504),  # the embedding table, which one process has whole
+    ],
+)
+def test_sharded_moments_are_those_of_the_fullest_process(sharded: bool, world_size: int, with_moments: int) -> None:
+    job = PretrainConfig(optimizer=OptimizerConfig(sharded=sharded))
+    figures = estimate(job, vocab_size=30_522, device="gpu", world_size=world_size)
+    whole = state_bytes(figures.parameters, activation_bytes=2, with_moments=0)
+    assert figures.state_bytes == whole + 8 * with_moments
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 32), ("gpu", 128)])
+def test_a_micro_batch_that_is_auto_is_estimated_as_the_most_that_it_can_be(
+    device: Literal["cpu", "gpu"], size: int
+) -> None:
+    jobs = [PretrainConfig(train=TrainConfig(global_batch_size=256, micro_batch_size=m)) for m in ("auto", size)]
+    auto, given = (estimate(job, vocab_size=30_522, device=device, world_size=2) for job in jobs)
+    assert auto == given
+    assert auto.micro_batch_size == size
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])

@@ -154,6 +154,24 @@ def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> No
     assert "objective.next_sentence = false  (--set)" in text
 
 
+def test_the_summary_tells_over_how_many_processes_moments_are_sharded() -> None:
+    text = " ".join(plan("optimizer.sharded=true", "compute.processes_per_node=4").summary().split())
+    assert "state (moments sharded over 4), " in text
+    assert "sharded over" not in plan("compute.processes_per_node=4").summary()
+
+
+def test_a_micro_batch_that_is_auto_is_left_to_the_job() -> None:
+    made = plan("train.micro_batch_size=auto", "compute.processes_per_node=2")
+    text = " ".join(made.summary().split())
+    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits is found" in text
+    assert "before the first step, 32 at most" in text
+    assert "activations of 32 sequences" in text
+    assert made.as_dict()["accumulation_steps"] is None
+    assert "activations of" not in plan().summary()
+    with pytest.raises(SpecError, match="does not divide into processes"):
+        plan("train.micro_batch_size=auto", "compute.processes_per_node=3")
+
+
 def test_the_summary_tells_the_schedule() -> None:
     text = " ".join(plan("schedule.name=cosine", "schedule.hours=2.5").summary().split())
     assert (

@@ -203,6 +203,7 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
         (["train.precision=bf16", "train.max_consecutive_skips=3"], "train.max_consecutive_skips"),
         (["train.loss_normalization=micro_batch"], "train.loss_normalization"),
         (["profile.start=3"], "profile.start"),
+        (["optimizer.sharded=true"], "optimizer.sharded"),
     ],
 )
 def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:

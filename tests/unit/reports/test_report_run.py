@@ -171,6 +171,12 @@ def test_the_plan_is_told_with_origins_and_without_secrets(plan: dict[str, Any])
     assert "hush-hush" not in html
 
 
+def test_a_micro_batch_that_the_job_finds_is_told_as_such(plan: dict[str, Any]) -> None:
+    job = {**plan["job"], "train": {**plan["job"]["train"], "micro_batch_size": "auto"}}
+    page = Page(render(_status(), [], {**plan, "job": job, "accumulation_steps": None}, RESULT))
+    assert "32 sequences a step on 1 process; micro batch: auto" in page.text
+
+
 def test_a_loss_that_is_not_below_the_entropy_is_said_to_be_so(plan: dict[str, Any]) -> None:
     text = Page(render(_status(), _reports(), plan, {**RESULT, "validation_mlm_loss": 6.4321})).text
     assert "not below unigram entropy: it only learned word frequencies" in text

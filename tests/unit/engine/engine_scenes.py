@@ -1,0 +1,285 @@
+"""Scenes of one to four processes, played by the same four one after another.
+
+As a script it is one of them; `play` starts all and waits. A scene leaves what it found below its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import torch
+from engine_bert import config_with
+from engine_toy import ROW_BYTES, Cramped, Hungry, ToyTask, make_loop, run, weights_of
+from safetensors.torch import save_file
+
+from tests.conftest import write_corpus
+from train_jobs.config import OutOfMemoryError, PretrainConfig
+from train_jobs.corpus.batches import Batch
+from train_jobs.engine import distributed
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.optimizer_state import flatten
+from train_jobs.engine.probe import largest_micro_batch
+from train_jobs.engine.retention import Cadence
+from train_jobs.engine.sharding import ShardedOptimizer
+from train_jobs.optim.factory import build_optimizer
+from train_jobs.pretrain import find_store
+from train_jobs.resume import check_batch, resume, trajectory
+from train_jobs.tasks.pretraining import BertPretraining
+
+REPOSITORY = Path(__file__).parents[3]
+PROCESSES = 4
+PATIENCE = 180  # seconds
+JOININGS = 24  # ports set aside, one for each time that processes join
+OPTIMIZERS = ("lamb", "adamw")
+
+
+def play(folder: Path) -> Path:
+    """Plays all scenes in `folder`; returns it."""
+    write_corpus(folder / "corpus.txt")
+    with ExitStack() as held:
+        sockets = [held.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        ports = ",".join(str(free.getsockname()[1]) for free in sockets)
+    command = [sys.executable, str(Path(__file__)), str(folder), ports]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    with ExitStack() as held:
+        logs = [held.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
+        processes = [
+            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=log)
+            for rank, log in enumerate(logs)
+        ]
+        limit = time.monotonic() + PATIENCE
+        while any(process.poll() is None for process in processes) and time.monotonic() < limit:
+            if any(process.returncode for process in processes):
+                break  # the others would wait for it
+            time.sleep(0.05)
+        for process in processes:
+            process.kill()
+            process.wait()
+    said = "\n".join((folder / f"log-{rank}").read_text() for rank in range(PROCESSES))
+    assert [process.returncode for process in processes] == [0] * PROCESSES, said
+    return folder
+
+
+class Stage:
+    """Has the first `size` processes join, and the others wait for the next scene."""
+
+    def __init__(self, ports: Iterator[str]) -> None:
+        self._ports = ports
+
+    @contextmanager
+    def of(self, size: int) -> Iterator[World | None]:
+        """The world of a scene; None on a process that has no part in it."""
+        os.environ |= {"WORLD_SIZE": str(size), "MASTER_PORT": next(self._ports)}
+        if int(os.environ["RANK"]) >= size:
+            yield None
+            return
+        world = distributed.start("cpu")
+        yield world
+        world.barrier()
+        distributed.stop()
+
+
+def state_of(loop: Loop) -> dict[str, torch.Tensor]:
+    """The tensors of the optimizer's state as the main process has them for a checkpoint."""
+    return flatten(loop.optimizer.state_dict())[0]
+
+
+def sharded_and_not(world: World, folder: Path, name: str) -> None:
+    """Six steps with an optimizer, sharded and not; how many elements of state each process kept."""
+    for kind, sharded in (("sharded", True), ("whole", False)):
+        loop = make_loop(
+            ToyTask(world, rows=7, dropout=0.2), folder / f"{name}-{kind}", optimizer=name, sharded=sharded
+        )
+        run(loop)
+        save_file(weights_of(loop), folder / f"{name}-{kind}-{world.rank}.safetensors")
+        if isinstance(loop.optimizer, ShardedOptimizer):
+            own = loop.optimizer._optimizer.state
+            kept = sum(value["exp_avg"].numel() for value in own.values())
+            (folder / f"{name}-kept-{world.rank}.json").write_text(json.dumps(kept))
+
+
+def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
+    """Goes on from the newest checkpoint in `folder`, if any; leaves what was loaded in loaded-STEP.safetensors."""
+    loop = make_loop(ToyTask(world, rows=7), folder, steps=steps, sharded=sharded)
+    if checkpoint := loop.checkpoints.newest():
+        loop.restore(checkpoint)
+        found = state_of(loop)
+        if world.is_main:
+            save_file(found, folder / f"loaded-{checkpoint.step}.safetensors")
+    run(loop)
+
+
+def runs_out(world: World, folder: Path) -> None:
+    """Step 3 does not fit the second process's memory in micro batches of 3; another run has 2 from that step on."""
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    number = frozenset({2} if world.rank == 1 else {})
+    task = Cramped(world, rows=9, dropout=0.3, at=number, fits=2, error=error)
+    cramped = make_loop(task, folder / "cramped", micro_batch_size=3)
+    run(cramped)
+    save_file(weights_of(cramped), folder / f"cramped-{world.rank}.safetensors")
+    changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=3, steps=2)
+    run(changed)
+    world.barrier()  # the main process has written its checkpoint
+    changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=2)
+    checkpoint = changed.checkpoints.newest()
+    assert checkpoint is not None
+    changed.restore(checkpoint)
+    changed.state.micro_batch_size = 2
+    run(changed)
+    save_file(weights_of(changed), folder / f"changed-{world.rank}.safetensors")
+
+
+def finds(world: World, folder: Path) -> None:
+    """The largest micro batch, where the second process has memory for less than the first, and then for none."""
+    found = {}
+    for name, rows in (("some", 12), ("none", 0)):
+        room = (rows if world.rank == 1 else 1000) * ROW_BYTES
+        try:
+            found[name] = largest_micro_batch(
+                Hungry(world),
+                [16, 8, 4, 2, 1],
+                world=world,
+                precision="fp32",
+                later_bytes=0,
+                available=partial(int, room),
+            )
+        except OutOfMemoryError as problem:
+            found[name] = str(problem)
+    (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
+
+
+def eight_sequences(folder: Path, micro_batch_size: int | str = 2) -> PretrainConfig:
+    """Six steps of the small pretraining job, of 8 sequences."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        train={"steps": 6, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
+        validation={"every": 3},
+    )
+
+
+class Noted(BertPretraining):
+    """Pretraining that notes the sequences of each step, and asks to stop after one of the steps."""
+
+    def follow(self, loop: Loop, stop: StopRequest, stop_at: int, notes: Path) -> None:
+        """Begins to note."""
+        self._loop, self._stop, self._stop_at, self._notes = loop, stop, stop_at, notes
+
+    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+        """As it is; noted in STEP-RANK.json."""
+        batch, following = super().train_batch(cursor)
+        step = self._loop.state.step
+        self._stop.asked = step == self._stop_at
+        if not self._stop.asked:
+            (self._notes / f"{step}-{self._loop.world.rank}.json").write_text(json.dumps(batch.input_ids.tolist()))
+        return batch, following
+
+
+def layout(folder: Path, micro_batch_size: int) -> PretrainConfig:
+    """Twenty steps without dropout."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        train={"steps": 20, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
+        validation={"every": 20},
+    )
+
+
+def by_fours(folder: Path) -> PretrainConfig:
+    """Six steps of LAMB with dropout, two micro batches for each of four processes."""
+    return config_with(
+        data={"text": [str(folder / "corpus.txt")]},
+        model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        train={"steps": 6, "global_batch_size": 16, "micro_batch_size": 2, "log_every": 2},
+        validation={"every": 6},
+    )
+
+
+def pretrains(
+    world: World, folder: Path, config: PretrainConfig, *, stop_at: int = 100, dtype: torch.dtype = torch.float32
+) -> None:
+    """Goes on with the small pretraining job until it is asked to stop or done, as pretrain does."""
+    folder.mkdir(exist_ok=True)
+    check_batch(config, folder, world_size=world.size)
+    store = find_store(config, folder.parent / "cache")
+    task, stop = Noted(config, store, world), StopRequest()
+    task.model.to(dtype)
+    loop = Loop(
+        task,
+        world=world,
+        config=config.train,
+        precision="fp32",
+        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        schedule=lambda step, time_used: 1e-3 * min(step + 1, 4),
+        max_grad_norm=1.0,
+        validate_every=config.validation.every,
+        cadence=Cadence(config.checkpoint),
+        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=4),
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "threads": torch.get_num_threads(),
+            "device": world.device_name,
+        },
+        metrics=MetricsLog(folder / "metrics.jsonl" if world.is_main else None),
+        progress=Progress(config.train.steps),
+        stop=stop,
+    )
+    task.follow(loop, stop, stop_at, folder)
+    resume(loop, config)
+    loop.find_micro_batch(config.micro_batches(world.size, on_cpu=True))
+    with suppress(Preempted):
+        run(loop)
+
+
+def main(folder: Path, ports: list[str]) -> None:
+    """All scenes."""
+    stage = Stage(iter(ports))
+    for name in OPTIMIZERS:
+        with stage.of(2) as world:
+            if world:
+                sharded_and_not(world, folder, name)
+    for size, sharded, steps in ((2, True, 2), (1, False, 4), (3, True, 6)):
+        with stage.of(size) as world:
+            if world:
+                goes_on(world, folder / "moved", steps=steps, sharded=sharded)
+    with stage.of(2) as world:
+        if world:
+            runs_out(world, folder)
+            finds(world, folder)
+    given, auto = eight_sequences(folder), eight_sequences(folder, "auto")
+    for name, config, size, stop_at in (
+        ("still", given, 2, 6),
+        *(("fewer", given, 2, 2), ("fewer", given, 3, 4), ("fewer", given, 1, 6)),
+        *(("auto", auto, 2, 2), ("auto", auto, 3, 4), ("auto", auto, 1, 6)),
+    ):
+        with stage.of(size) as world:
+            if world:
+                pretrains(world, folder / name, config, stop_at=stop_at)
+    for dtype, kind in ((torch.float64, "fp64"), (torch.float32, "fp32")):
+        with stage.of(1) as world:
+            if world:
+                pretrains(world, folder / f"{kind}-1x1", layout(folder, 8), dtype=dtype)
+                pretrains(world, folder / f"{kind}-1x2", layout(folder, 4), dtype=dtype)
+        with stage.of(2) as world:
+            if world:
+                pretrains(world, folder / f"{kind}-2x1", layout(folder, 4), dtype=dtype)
+    for name, stop_at in (("whole-4", 100), ("parts-4", 3), ("parts-4", 100)):
+        with stage.of(4) as world:
+            if world:
+                pretrains(world, folder / name, by_fours(folder), stop_at=stop_at)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2].split(","))

@@ -1,0 +1,82 @@
+"""What docs/determinism.md promises: across layouts (processes x accumulation), and on four ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ToyTask, make_loop
+from safetensors.torch import load_file
+
+from train_jobs.engine import determinism
+from train_jobs.engine.metrics import read_reports
+
+
+def losses(folder: Path) -> list[float]:
+    """The training loss of each report."""
+    found = (report["metrics"].get("train_loss") for _, report in read_reports(folder / "metrics.jsonl"))
+    return [loss for loss in found if loss is not None]
+
+
+@pytest.mark.parametrize("other", ["2x1", "1x2"])
+def test_in_fp64_layouts_train_the_same(scenes: Path, other: str) -> None:
+    one, found = (losses(scenes / f"fp64-{layout}") for layout in ("1x1", other))
+    assert len(one) == 20
+    assert found == pytest.approx(one, abs=1e-10, rel=0)
+    assert found != one, "another order of additions, so other last bits"
+
+
+@pytest.mark.parametrize("other", ["2x1", "1x2"])
+def test_in_fp32_layouts_differ_by_rounding(scenes: Path, other: str) -> None:
+    one, found = (losses(scenes / f"fp32-{layout}") for layout in ("1x1", other))
+    assert found[0] == pytest.approx(one[0], abs=1e-6, rel=0)
+    assert found[19] == pytest.approx(one[19], abs=1e-4, rel=0)
+    assert one[19] < one[0] - 0.01, "it learns"
+
+
+def test_four_ranks_that_stopped_end_with_the_bits_of_those_that_did_not(scenes: Path) -> None:
+    """LAMB, dropout, two micro batches each; stopped after step 3, between two reports."""
+    whole, parts = (scenes / name / "checkpoints" / "step-00000006" for name in ("whole-4", "parts-4"))
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        expected, found = load_file(whole / file), load_file(parts / file)
+        assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
+    assert losses(scenes / "whole-4") == losses(scenes / "parts-4")
+    assert (scenes / "parts-4" / "checkpoints" / "step-00000003").is_dir()
+
+
+@pytest.fixture
+def demanded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Deterministic algorithms are demanded, for this test alone."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    determinism.demand()
+    yield
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_an_operation_that_adds_in_any_order_is_refused(demanded: None) -> None:
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+def test_the_cost_is_measured_and_leaves_no_trace(demanded: None, tmp_path: Path) -> None:
+    seen = []
+
+    class Watched(ToyTask):
+        def loss(self, *batch_and_totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            seen.append(torch.are_deterministic_algorithms_enabled())
+            return super().loss(*batch_and_totals)  # type: ignore[arg-type]
+
+    loop = make_loop(Watched(dropout=0.3), tmp_path)
+    random = torch.get_rng_state()
+    with_it, without = loop.cost_of_determinism()
+    assert min(with_it, without) > 0
+    assert seen == [True, False] * 4
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not loop.gradients.flat.any()

@@ -1,0 +1,206 @@
+"""The largest micro batch that fits: what is tried, what is found, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ALONE, ROW_BYTES, Hungry, ToyTask, make_loop, reports_in, run, weights_of
+
+from train_jobs.config import OutOfMemoryError, SpecError, TrainConfig
+from train_jobs.config.load import Layer, build, merge
+from train_jobs.config.machine import host_memory
+from train_jobs.config.pretrain import PretrainConfig
+from train_jobs.engine.probe import HOST_SHARE, PeakMemory, largest_micro_batch
+
+SIZES = [16, 8, 4, 2, 1]
+
+
+def found(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] = SIZES) -> int:
+    """What is found where there is room for so many rows; a fifth more is available and left to others."""
+    return largest_micro_batch(
+        task,
+        sizes,
+        world=ALONE,
+        precision="fp32",
+        later_bytes=later_rows * ROW_BYTES,
+        available=lambda: int(rows * ROW_BYTES / HOST_SHARE),
+    )
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1000, 16), (18, 16), (13, 8), (9, 8), (6, 4), (3, 2), (1.5, 1)])
+def test_the_largest_that_fits_is_found(rows: float, expected: int) -> None:
+    assert found(Hungry(), rows) == expected
+
+
+def test_what_comes_later_is_left_free() -> None:
+    assert found(Hungry(), 13, later_rows=8) == 4
+
+
+@pytest.mark.parametrize(("steps", "asynchronous", "of_weights"), [(0, True, 5), (0, False, 2), (2, True, 3)])
+def test_moments_and_the_copy_of_a_checkpoint_come_later(
+    tmp_path: Path, steps: int, asynchronous: bool, of_weights: int
+) -> None:
+    loop = make_loop(ToyTask(), tmp_path, steps=2, checkpoint={"asynchronous": asynchronous})
+    loop.state.step = steps
+    assert loop._later_bytes() == of_weights * 84 * 4
+
+
+def test_processes_of_a_node_share_its_memory() -> None:
+    one_of_two = replace(ALONE, local_size=2)
+    room = int(13 * ROW_BYTES / HOST_SHARE)
+    found = largest_micro_batch(
+        Hungry(), SIZES, world=one_of_two, precision="fp32", later_bytes=0, available=lambda: room
+    )
+    assert found == 4
+
+
+def test_no_size_is_tried_that_might_not_fit() -> None:
+    task = Hungry()
+    assert found(task, 11) == 8
+    assert task.sizes[0] == 1
+    assert max(task.sizes) <= 8
+    assert len(task.sizes) <= 2
+
+
+def test_one_attempt_is_enough_where_there_is_plenty() -> None:
+    task = Hungry()
+    assert found(task, 10_000) == 16
+    assert task.sizes == [1]
+
+
+def test_what_every_size_needs_is_counted_once() -> None:
+    """As much as 5 rows whatever the size, as gradients and weights in 16 bit are: 16 rows need 21, not 16 times 6."""
+
+    class Fixed(Hungry):
+        def loss(self, batch: object, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            held = torch.ones(5 * ROW_BYTES // 4)
+            result = super().loss(batch, totals)  # type: ignore[arg-type]
+            del held
+            return result
+
+    assert found(Fixed(), 25) == 16
+    assert found(Fixed(), 17) == 8
+
+
+def test_no_memory_for_one_sequence_is_an_error() -> None:
+    with pytest.raises(OutOfMemoryError, match="out of memory in step 1") as caught:
+        found(Hungry(), 0.5)
+    assert caught.value.facts["need"] == "more than there is for a micro batch of 1"
+
+
+def test_all_processes_take_what_fits_on_every_one(scenes: Path) -> None:
+    """The second has memory for 12 rows, less the fifth that is left to others; then for none."""
+    first, second = (json.loads((scenes / f"found-{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first["some"] == 8
+    assert first["none"].startswith("error[memory]: out of memory in step 1")
+
+
+def test_it_is_found_again_where_the_number_of_processes_changed(scenes: Path) -> None:
+    """Shares of 8 sequences for 2, 3 and 1 processes."""
+    folders = [scenes / "auto" / "checkpoints" / f"step-{step:08d}" for step in (2, 4, 6)]
+    states = [json.loads((folder / "state.json").read_text()) for folder in folders]
+    assert [state["world_size"] for state in states] == [2, 3, 1]
+    assert [state["loop"]["micro_batch_size"] for state in states] == [4, 3, 8]
+
+
+def test_a_probe_leaves_no_trace(tmp_path: Path) -> None:
+    """A run that found its micro batch is, to the last bit, one that was given it."""
+    given = make_loop(ToyTask(dropout=0.3), tmp_path / "given", micro_batch_size=3)
+    run(given)
+    auto = make_loop(ToyTask(dropout=0.3), tmp_path / "auto", micro_batch_size="auto")
+    before, random = weights_of(auto), torch.get_rng_state()
+    auto.task.model.eval()
+    auto.find_micro_batch([3, 2, 1])
+    assert auto.micro_batch_size == 3
+    torch.testing.assert_close(weights_of(auto), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not auto.gradients.flat.any()
+    assert not auto.optimizer.state_dict()["state"]
+    assert not auto.task.model.training
+    run(auto)
+    torch.testing.assert_close(weights_of(auto), weights_of(given), rtol=0, atol=0)
+    assert reports_in(tmp_path / "auto") == reports_in(tmp_path / "given")
+
+
+def test_a_micro_batch_that_is_given_is_not_looked_for(tmp_path: Path) -> None:
+    task = Hungry()
+    loop = make_loop(task, tmp_path, micro_batch_size=2)
+    loop.find_micro_batch([16, 8])
+    assert loop.micro_batch_size == 2
+    assert not hasattr(task, "sizes")
+
+
+@pytest.mark.parametrize(
+    ("global_batch_size", "world_size", "length", "on_cpu", "sizes"),
+    [
+        (1024, 4, 128, True, [32, 16, 8, 4, 2, 1]),  # 4096 tokens
+        (1024, 4, 128, False, [256, 128, 64, 32, 16, 8, 4, 2, 1]),
+        (96, 1, 32, True, [96, 48, 24, 12, 6, 3, 2, 1]),
+        (65_536, 48, 128, False, [171, 86, 43, 22, 11, 6, 3, 2, 1]),  # shares of 1365 and 1366
+        (8, 1, 8192, True, [1]),
+        (1, 1, 128, True, [1]),
+    ],
+)
+def test_sizes_are_the_share_halved_again_and_again(
+    global_batch_size: int, world_size: int, length: int, on_cpu: bool, sizes: list[int]
+) -> None:
+    config = PretrainConfig.model_validate(
+        {
+            "train": {"global_batch_size": global_batch_size, "micro_batch_size": "auto"},
+            "data": {"sequence_length": length},
+            "model": {"max_position_embeddings": 8192},
+        }
+    )
+    assert config.micro_batches(world_size, on_cpu=on_cpu) == sizes
+
+
+def test_auto_needs_a_batch_that_divides_into_processes() -> None:
+    train = TrainConfig(global_batch_size=1024, micro_batch_size="auto")
+    assert train.accumulation_steps(8) is None
+    with pytest.raises(SpecError, match="does not divide into processes") as caught:
+        train.accumulation_steps(3)
+    assert caught.value.facts == {"need": "a multiple of 3 = world_size 3", "nearest": "1023 or 1026"}
+    assert TrainConfig(global_batch_size=1024, micro_batch_size=8).accumulation_steps(4) == 32
+
+
+def test_a_recipe_of_micro_batches_cannot_have_auto() -> None:
+    layer = Layer("--set", {"train": {"micro_batch_size": "auto", "loss_normalization": "micro_batch"}})
+    with pytest.raises(SpecError) as caught:
+        build(PretrainConfig, merge([layer]))
+    (problem,) = caught.value.problems
+    assert "set a number, or loss_normalization=global" in problem
+
+
+@pytest.mark.parametrize("wrong", [0, "many", True, 1.5])
+def test_a_wrong_micro_batch_is_one_problem(wrong: object) -> None:
+    with pytest.raises(SpecError) as caught:
+        build(PretrainConfig, merge([Layer("--set", {"train": {"micro_batch_size": wrong}})]))
+    (problem,) = caught.value.problems
+    assert 'must be a whole number above 0, or "auto"' in problem
+
+
+def test_the_peak_is_what_was_taken_and_given_back() -> None:
+    task = Hungry()
+    with PeakMemory() as before:
+        pass
+    with PeakMemory() as peak:
+        task.loss(task.largest_batch(8), torch.ones(2))
+    assert 7.5 * ROW_BYTES < peak.bytes - before.bytes < 12 * ROW_BYTES
+
+
+def test_memory_of_a_container_counts_files_that_nobody_needs_as_available(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
+    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None)
+    (tmp_path / "memory.max").write_text("8000000000\n")
+    (tmp_path / "memory.current").write_text("7000000000\n")
+    assert host_memory(meminfo, tmp_path) == (1_000_000_000, 8_000_000_000)
+    (tmp_path / "memory.stat").write_text("anon 3000000000\ninactive_file 2500000000\nactive_file 1500000000\n")
+    assert host_memory(meminfo, tmp_path).available == 3_500_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None)

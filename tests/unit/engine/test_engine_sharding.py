@@ -1,0 +1,92 @@
+"""Optimizer state sharded over processes: real ones over gloo, and how tensors are dealt out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from engine_scenes import OPTIMIZERS
+from engine_toy import ToyTask, make_loop, run, weights_of
+from safetensors.torch import load_file
+
+from train_jobs.engine.sharding import ShardedOptimizer, deal
+
+
+def last_of(folder: Path) -> Path:
+    return max((folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sharded_weights_are_unsharded_ones_bit_for_bit_on_every_process(scenes: Path, name: str) -> None:
+    expected = load_file(scenes / f"{name}-whole-0.safetensors")
+    for rank in range(2):
+        found = load_file(scenes / f"{name}-sharded-{rank}.safetensors")
+        assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
+    assert not torch.equal(expected["0.weight"], ToyTask().model[0].weight), "it trained"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_sharded_checkpoint_is_byte_for_byte_an_unsharded_one(scenes: Path, name: str) -> None:
+    sharded, whole = (last_of(scenes / f"{name}-{kind}") for kind in ("sharded", "whole"))
+    for file in ("optimizer.safetensors", "model.safetensors"):
+        assert (sharded / file).read_bytes() == (whole / file).read_bytes()
+    first, second = (json.loads((folder / "state.json").read_text()) for folder in (sharded, whole))
+    for state in (first, second):
+        del state["meter"]["seconds"]
+    assert first == second
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_process_keeps_state_of_its_own_tensors_alone(scenes: Path, name: str) -> None:
+    """Of tensors of 40, 32, 8 and 4 elements."""
+    assert [json.loads((scenes / f"{name}-kept-{rank}.json").read_text()) for rank in range(2)] == [44, 40]
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_state_loads_at_any_world_size_sharded_or_not(scenes: Path, step: int) -> None:
+    """Two processes sharded, then one alone, then three sharded: each is given the state that the one before saved."""
+    folder = scenes / "moved"
+    saved = load_file(folder / "checkpoints" / f"step-{step:08d}" / "optimizer.safetensors")
+    loaded = load_file(folder / f"loaded-{step}.safetensors")
+    assert saved.keys() == loaded.keys()
+    assert [key for key in saved if not torch.equal(saved[key], loaded[key])] == []
+
+
+def test_a_run_that_moved_between_world_sizes_arrives_where_an_undisturbed_one_does(
+    scenes: Path, tmp_path: Path
+) -> None:
+    alone = make_loop(ToyTask(rows=7), tmp_path)
+    run(alone)
+    found = load_file(last_of(scenes / "moved") / "model.safetensors")
+    torch.testing.assert_close(found, weights_of(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_one_process_has_nothing_to_share_out(tmp_path: Path) -> None:
+    assert not isinstance(make_loop(ToyTask(), tmp_path, sharded=True).optimizer, ShardedOptimizer)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares", "owners"),
+    [
+        ([40, 8, 32, 4], 2, [0, 1, 1, 0]),
+        ([40, 8, 32, 4], 3, [0, 2, 1, 2]),
+        ([5, 5, 5, 5], 2, [0, 1, 0, 1]),
+        ([1, 2], 3, [1, 0]),
+        ([3, 1], 1, [0, 0]),
+    ],
+)
+def test_the_largest_tensor_goes_first_to_the_emptiest_share(sizes: list[int], shares: int, owners: list[int]) -> None:
+    assert deal(sizes, shares) == owners
+
+
+def test_shares_of_bert_are_nearly_even() -> None:
+    """Of base over 8 processes: the embedding table is more than an even share, the rest is spread evenly."""
+    layer = [768 * 768] * 4 + [768 * 3072] * 2 + [768] * 9 + [3072]
+    sizes = [30528 * 768, 512 * 768, 2 * 768, *layer * 12, 768 * 768, 768 * 768]
+    held = [0] * 8
+    for size, owner in zip(sizes, deal(sizes, 8), strict=True):
+        held[owner] += size
+    assert max(held) == 30528 * 768
+    assert max(held[1:]) < 1.05 * sum(held[1:]) / 7

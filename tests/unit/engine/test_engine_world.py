@@ -1,0 +1,69 @@
+"""A run that goes on with another number of processes: 8 sequences a step with two, then three, then one."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from engine_bert import config_with
+from engine_scenes import eight_sequences
+from safetensors.torch import load_file
+
+from train_jobs.config import SpecError
+from train_jobs.engine.metrics import read_reports
+from train_jobs.resume import check_batch
+
+MOVED = ("still", "fewer")
+MOVES = ((2, range(2)), (3, range(2, 4)), (1, range(4, 6)))  # processes and the steps that they made
+
+
+def shares(folder: Path, step: int) -> list[list[list[int]]]:
+    """The sequences of each process in one step."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{step}-*.json"))]
+
+
+def reports(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    return [(report["step"], report["metrics"]) for _, report in read_reports(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize(("processes", "steps"), MOVES)
+def test_shares_differ_by_at_most_one_sequence(scenes: Path, processes: int, steps: range) -> None:
+    for step in steps:
+        sizes = [len(share) for share in shares(scenes / "fewer", step)]
+        assert len(sizes) == processes
+        assert sum(sizes) == 8
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_same_sequences_come_in_the_same_order(scenes: Path) -> None:
+    for step in range(6):
+        still, fewer = (list(chain(*shares(scenes / name, step))) for name in MOVED)
+        assert still == fewer
+    assert shares(scenes / "still", 0) != shares(scenes / "still", 1)
+
+
+def test_losses_and_rates_are_those_of_an_undisturbed_run(scenes: Path) -> None:
+    """Shares of 2, 3 and 3 in micro batches of 2: neither ragged shares nor the rest of a micro batch weigh more."""
+    still, fewer = (reports(scenes / name) for name in MOVED)
+    assert [step for step, _ in still] == [step for step, _ in fewer]
+    for (_, expected), (_, found) in zip(still, fewer, strict=True):
+        assert expected.keys() == found.keys()
+        assert found.get("learning_rate") == expected.get("learning_rate")
+        for name in (key for key in expected if key.endswith("loss")):
+            assert found[name] == pytest.approx(expected[name], rel=2e-5), name
+    weights = (load_file(scenes / name / "checkpoints" / "step-00000006" / "model.safetensors") for name in MOVED)
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=2e-5)
+
+
+def test_a_batch_that_does_not_divide_is_refused_on_a_first_submit_only(scenes: Path, tmp_path: Path) -> None:
+    config = eight_sequences(scenes)
+    with pytest.raises(SpecError, match="does not divide"):
+        check_batch(config, tmp_path, world_size=3)
+    check_batch(config, scenes / "fewer", world_size=3)
+    check_batch(config_with(train={"global_batch_size": 3}), scenes / "fewer", world_size=3)
+    with pytest.raises(SpecError, match="is less than 9 processes") as caught:
+        check_batch(config, scenes / "fewer", world_size=9)
+    assert caught.value.fix == "start at most 8 processes"

@@ -1,0 +1,43 @@
+"""How much memory this machine, or the container that we are in, still has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Memory(NamedTuple):
+    """Host memory, in bytes."""
+
+    available: int
+    """What can be had without swapping and without the limit being met."""
+    limit: int | None
+    """Of the container, if it has one."""
+
+
+def host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
+    """What the kernel says. Files that it keeps because nobody needs the memory count as available."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    limit = _number(cgroup / "memory.max")
+    if limit is not None:
+        used = (_number(cgroup / "memory.current") or 0) - _cached_files(cgroup / "memory.stat")
+        available = min(available, limit - used)
+    return Memory(available, limit)
+
+
+def _cached_files(path: Path) -> int:
+    rows = (line.split() for line in (_text(path) or "").splitlines())
+    return next((int(row[1]) for row in rows if row[0] == "inactive_file"), 0)
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text and text.isdecimal() else None  # "max": no limit
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,49 @@
+"""Forward and backward over a process's share of a global batch, one micro batch after another. No collective in it."""
+
+from __future__ import annotations
+
+import torch
+
+from train_jobs.engine.distributed import World
+from train_jobs.engine.precision import autocast
+from train_jobs.engine.task import Batch, Task
+from train_jobs.model.linear import gradients_in_place
+
+
+def accumulate(
+    task: Task,
+    batch: Batch,
+    totals: torch.Tensor,
+    *,
+    micro_batch_size: int,
+    precision: str,
+    scale: float,
+    world: World,
+    step: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds the gradients of the share to those that are there.
+
+    Args:
+        batch: the share.
+        totals: the task's counts over the global batch.
+        micro_batch_size: sequences at once; the last micro batch may have fewer.
+        scale: the loss is multiplied by it before the backward pass.
+        step: the optimizer step that this is for.
+
+    Returns:
+        The share's part of the loss, and the sums that the task reports of it.
+    """
+    task.model.train()
+    whole = torch.zeros((), device=world.device)
+    sums: torch.Tensor | None = None
+    with gradients_in_place():
+        for start in range(0, len(batch), micro_batch_size):
+            with world.activity.doing("forward", step=step), autocast(precision, world.device):
+                micro = batch.slice(start, min(start + micro_batch_size, len(batch)))
+                loss, part = task.loss(micro, totals)
+            with world.activity.doing("backward", step=step):
+                torch.autograd.backward(loss if scale == 1.0 else loss * scale)
+            whole = whole + loss.detach()
+            sums = part.detach() if sums is None else sums + part.detach()
+    assert sums is not None, "a global batch has at least one sequence for each process"
+    return whole, sums

@@ -1,0 +1,144 @@
+"""ZeRO stage 1: each process keeps the optimizer's state of its share of the tensors, and moves no others.
+
+The paper (Rajbhandari et al. 2020, arXiv 1910.02054, P_os) cuts one vector of all weights into even parts. Here whole
+tensors are dealt out: what an optimizer works out for a tensor, such as LAMB's trust ratio, then is what it would be
+without sharding, and so are the weights, to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from train_jobs.engine.distributed import World
+from train_jobs.engine.gradients import FlatGradients
+
+
+class ShardedOptimizer:
+    """Any torch optimizer, of which each process uses the part that moves its own tensors.
+
+    All processes call every method together.
+
+    Args:
+        optimizer: over all parameters, the same on every process. Like torch's own it must leave a parameter without a
+            gradient alone, and make the state of a parameter when it first moves it.
+        gradients: of the same parameters.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, gradients: FlatGradients, world: World) -> None:
+        self._optimizer, self._world = optimizer, world
+        parameters = gradients.parameters
+        owners = deal([parameter.numel() for parameter in parameters], world.size)
+        slots, self._parts = _slots(parameters, owners, gradients.flat)
+        ours = [owner == world.rank for owner in owners]
+        self._own = [(parameter, slot) for parameter, slot, own in zip(parameters, slots, ours, strict=True) if own]
+        self._others = [
+            (parameter, slot) for parameter, slot, own in zip(parameters, slots, ours, strict=True) if not own
+        ]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimizer's options, by groups of all parameters."""
+        return self._optimizer.param_groups
+
+    @property
+    def own_elements(self) -> int:
+        """Elements of the tensors whose state this process keeps."""
+        return sum(parameter.numel() for parameter, _ in self._own)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Moves all weights. Their gradients are gone then: the new weights travel in that memory, a part a process."""
+        hidden = [(parameter, parameter.grad) for parameter, _ in self._others]
+        for parameter, _ in hidden:
+            parameter.grad = None
+        self._optimizer.step()
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
+        for parameter, slot in self._own:
+            slot.copy_(parameter)
+        self._world.from_each_(self._parts)
+        for parameter, slot in self._others:
+            parameter.copy_(slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        """On the main process what the optimizer's own would be without sharding, in host memory where it is another's.
+
+        On the others their own part. Tensors go one by one, so that no device has to hold more of the others' state
+        than the largest of them.
+        """
+        mine = self._optimizer.state_dict()
+        contents = [json.loads(text) for text in self._world.texts(json.dumps(_described(mine["state"])))]
+        found: dict[int, dict[str, Any]] = {}
+        for rank, content in enumerate(contents):
+            for number, key, dtype, shape, value in content:
+                if dtype is not None:
+                    value = self._from(rank, mine["state"], number, key, dtype, shape)
+                found.setdefault(number, {})[key] = value
+        return {**mine, "state": dict(sorted(found.items()))} if self._world.is_main else mine
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this process's part out of the state of a whole optimizer, sharded when it was saved or not."""
+        own = {id(parameter) for parameter, _ in self._own}
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        ours = [number for number, parameter in zip(numbers, parameters, strict=True) if id(parameter) in own]
+        state = {number: state_dict["state"][number] for number in ours if number in state_dict["state"]}
+        self._optimizer.load_state_dict({**state_dict, "state": state})
+
+    def _from(
+        self, rank: int, state: dict[int, dict[str, Any]], number: int, key: str, dtype: str, shape: list[int]
+    ) -> torch.Tensor:
+        """One tensor of the state of process `rank`, which has it in `state`; on the host of the main process."""
+        device = self._world.device
+        if rank == self._world.rank:
+            tensor = state[number][key].to(device).contiguous()
+        else:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        self._world.from_one_(tensor, rank)
+        return tensor.cpu() if self._world.is_main else tensor
+
+
+def deal(sizes: Sequence[int], shares: int) -> list[int]:
+    """The share that each tensor goes to: the largest tensor first, each to the share that holds least so far.
+
+    Args:
+        sizes: elements of each tensor.
+        shares: how many there are.
+    """
+    held = [0] * shares
+    owners = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        owners[number] = held.index(min(held))
+        held[owners[number]] += sizes[number]
+    return owners
+
+
+def _slots(
+    parameters: Sequence[torch.Tensor], owners: Sequence[int], memory: torch.Tensor
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """A view of `memory` for each parameter, and for each owner one of all its parameters side by side."""
+    slots: dict[int, torch.Tensor] = {}
+    parts = []
+    begin = end = 0
+    for rank in range(max(owners) + 1):
+        for number in (number for number, owner in enumerate(owners) if owner == rank):
+            slots[number] = memory[end : end + parameters[number].numel()].view_as(parameters[number])
+            end += parameters[number].numel()
+        parts.append(memory[begin:end])
+        begin = end
+    return [slots[number] for number in range(len(parameters))], parts
+
+
+def _described(state: dict[int, dict[str, Any]]) -> list[list[Any]]:
+    """JSON-safe rows (number, key, type, shape, value): of tensors all but the value, else nothing but the value."""
+    return [
+        [number, key, str(value.dtype).removeprefix("torch."), list(value.shape), None]
+        if isinstance(value, torch.Tensor)
+        else [number, key, None, None, value]
+        for number, entries in state.items()
+        for key, value in entries.items()
+    ]
