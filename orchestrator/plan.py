@@ -90,7 +90,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     """
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    parent = initial_lineage(job.initial_model, home / FINGERPRINT_CACHE).head if job.initial_model else None
+    parent = initial_lineage(job.init_from, home / FINGERPRINT_CACHE).head if job.init_from else None
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
     if "code.entry" in resolved.changes:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
@@ -135,7 +135,7 @@ def _identity(
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
-    config["initial_model"] = parent.weights if parent else None
+    config["init_from"] = parent.weights if parent else None
     return {
         "job": config,
         "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
@@ -173,4 +173,4 @@ def _vocab_size(job: PretrainConfig) -> int:
             facts={"where": f"data.vocabulary, byte {problem.start}"},
             fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
         ) from None
-    return len(pieces)
+    return len(pieces) + len(job.data.add_tokens)

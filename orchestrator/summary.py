@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
 WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
-SHOWN_APART = {"recipe", "name", "initial_model"}  # changed values that have a line of their own
+SHOWN_APART = {"recipe", "name", "init_from"}  # changed values that have a line of their own
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
 
@@ -44,7 +44,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     data = plan.data
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
     if plan.parent:
-        origin = f"  ({plan.changes['initial_model'].origin})" if "initial_model" in plan.changes else ""
+        origin = f"  ({plan.changes['init_from'].origin})" if "init_from" in plan.changes else ""
         yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
     yield (
         "model",
@@ -167,4 +167,6 @@ def is_secret(key: str) -> bool:
 def _value(key: str, value: object) -> str:
     if is_secret(key):
         return HIDDEN
+    if isinstance(value, list) and len(value) > FEW:
+        return f"{json.dumps(value[:FEW])[:-1]}, ... {len(value):,} in all]"
     return value if isinstance(value, str) else json.dumps(value)

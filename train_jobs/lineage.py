@@ -193,9 +193,9 @@ def _source(name: str, found: DataFingerprint) -> Source:
 def _parents(config: PretrainConfig, store: TokenStore, cache: Path) -> tuple[list[Link], Lineage]:
     """The text and, if there is one, the initial model; and the chain of both."""
     data = data_link(config, store, cache)
-    if config.initial_model is None:
+    if config.init_from is None:
         return [data], Lineage(links=(data,))
-    before = initial_lineage(config.initial_model, cache / HASHES)
+    before = initial_lineage(config.init_from, cache / HASHES)
     return [data, before.head], before.followed_by(data)
 
 
@@ -217,12 +217,12 @@ def _continued(config: PretrainConfig, attempt: Attempt, output: Path, cache: Pa
 
 def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path) -> None:
     """A run goes on from its checkpoint: that its initial model is another by now has no effect, and is said."""
-    if config.initial_model is None or (now := initial_weights(config.initial_model, cache / HASHES)) is None:
+    if config.init_from is None or (now := initial_weights(config.init_from, cache / HASHES)) is None:
         return
     begun = [parent.weights for parent in lineage.parents(lineage.head) if parent.kind != "data"]
     if now not in begun:
         print(
-            f"warning: {config.initial_model} is not the model that this run began with; it goes on from its"
+            f"warning: {config.init_from} is not the model that this run began with; it goes on from its"
             " checkpoint all the same",
             flush=True,
         )
@@ -242,7 +242,7 @@ def _named(config: PretrainConfig, parents: Sequence[Link]) -> dict[str, Any]:
     data, vocabulary = tree["data"], config.data.vocabulary
     data["text"] = [path.resolve().name for path in config.data.text]
     data["vocabulary"] = vocabulary.name if vocabulary else None
-    tree["initial_model"] = parents[-1].name if config.initial_model else None
+    tree["init_from"] = parents[-1].name if config.init_from else None
     return tree
 
 

@@ -34,9 +34,9 @@ import torch
 from train_jobs import lineage
 from train_jobs.config import InternalError, PretrainConfig, SpecError, UserError
 from train_jobs.config.files import write_text
-from train_jobs.config.initial import merge_with_initial_model
+from train_jobs.config.initial import found_on_hub, merge_with_initial_model
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
-from train_jobs.config.load import build, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
@@ -238,7 +238,10 @@ def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> Pretr
     """
     named = not Path(source).exists() and source in preset_names()
     layer, assigned = read_preset(source) if named else read_file(Path(source)), read_assignments(sets, "--set")
-    found = merge_with_initial_model(*([layer], [assigned]) if named else ([], [layer, assigned]))
+    below, written = ([layer], [assigned]) if named else ([], [layer, assigned])
+    if not goes_on:
+        written += found_on_hub(merge(written))
+    found = merge_with_initial_model(below, written)
     if found.problems and not goes_on:
         raise SpecError("training cannot start from the initial model", problems=list(found.problems))
     return build(PretrainConfig, found.merged)

@@ -101,5 +101,5 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
-    sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
+    sections["start"] = {"init_from": sections.pop("init_from") is not None}
     return sections

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import is_name
 from train_jobs.config.load import Layer, Merged
 
 
@@ -15,7 +16,7 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    if INITIAL_MODEL in layer.tree and not names_run(layer.tree[INITIAL_MODEL], folder):
+    if INITIAL_MODEL in layer.tree and not is_name(layer.tree[INITIAL_MODEL], folder):
         initial = _absolute(layer.tree[INITIAL_MODEL], folder)
         layer = replace(layer, tree={**layer.tree, INITIAL_MODEL: initial})
     data = layer.tree.get("data")
@@ -24,19 +25,8 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     anchored = dict(data)
     if isinstance(data.get("text"), list):
         anchored["text"] = [_absolute(item, folder) for item in data["text"]]
-    if "vocabulary" in data:
-        anchored["vocabulary"] = _absolute(data["vocabulary"], folder)
+    anchored |= {key: _absolute(data[key], folder) for key in ("vocabulary", "add_tokens") if key in data}
     return replace(layer, tree={**layer.tree, "data": anchored})
-
-
-def names_run(value: Any, folder: Path) -> bool:
-    """Whether what was written for the initial model is a run: a handle, @last, or a name that no folder has."""
-    if not isinstance(value, str):
-        return False
-    if "://" in value or value.startswith("@"):
-        return True
-    looks_like_path = "/" in value or value.startswith((".", "~"))
-    return bool(value) and not looks_like_path and not (folder / value).exists()
 
 
 def missing_paths(merged: Merged) -> list[str]:

@@ -20,13 +20,13 @@ from orchestrator.errors import SpecError
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import PretrainSpec
-from orchestrator.specs.paths import anchor, missing_paths, names_run
+from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
 from train_jobs.config import load
 from train_jobs.config.base import Config
 from train_jobs.config.initial import KEY as INITIAL_MODEL
-from train_jobs.config.initial import merge_with_initial_model
+from train_jobs.config.initial import is_name, merge_with_initial_model
 
 PROJECT_FILE = "orchestrator.yaml"
 KINDS: dict[str, type[PretrainSpec]] = {"pretrain": PretrainSpec}
@@ -99,7 +99,7 @@ def resolve_spec(
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
         environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
         project: the project config, see `find_project`.
-        model_of: finds the exported folder of a run that is named as the initial model.
+        model_of: finds the folder of an initial model that is named: a run, or a model on the Hugging Face Hub.
 
     Raises:
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
@@ -111,7 +111,7 @@ def resolve_spec(
     written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
     presets = _preset_layers(model, load.merge(written), problems)
     complete = not problems
-    written += _found_run(load.merge(written), model_of)
+    written += _found_model(load.merge(written), model_of)
     with_model = merge_with_initial_model(presets, written)
     merged = with_model.merged
     problems.extend([*missing_paths(merged), *with_model.problems])
@@ -175,10 +175,10 @@ def _preset_layers(model: type[PretrainSpec], written: load.Merged, problems: Pr
     return layers
 
 
-def _found_run(written: load.Merged, model_of: Callable[[str], Path] | None) -> list[load.Layer]:
-    """A layer with the folder of the initial model where the user named a run, as if it had been written there."""
+def _found_model(written: load.Merged, model_of: Callable[[str], Path] | None) -> list[load.Layer]:
+    """A layer with the folder of the initial model where the user gave a name, as if it had been written there."""
     named = written.tree.get(INITIAL_MODEL)
-    if model_of is None or not names_run(named, Path.cwd()):
+    if model_of is None or not is_name(named, Path.cwd()):
         return []
     return [load.Layer(str(written.origin((INITIAL_MODEL,))), {INITIAL_MODEL: str(model_of(str(named)))})]
 

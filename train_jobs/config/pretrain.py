@@ -75,6 +75,9 @@ class DataConfig(Config):
     """Pieces of the vocabulary trained here (fewer if the text does not hold as many); ignored with `vocabulary`."""
     lowercase: bool = True
     """Lower-case the text and strip accents, as the uncased BERT does."""
+    add_tokens: list[str] = Field(default=[])
+    """Words that the vocabulary of the model in `init_from` is to have besides: a list, or a UTF-8 file of one a line.
+    Each gets a row behind the others, at first the mean of the pieces that the word was spelled with."""
     sequence_length: Annotated[int, Field(ge=8)] = 128
     """Tokens of a sequence, [CLS] and the two [SEP] included."""
     short_sequence_probability: Probability = 0.1
@@ -296,9 +299,9 @@ class PretrainConfig(Config):
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
-    initial_model: Path | None = None
-    """Folder of a Hugging Face BERT whose weights training starts from, at step 0 with empty moments; shape and
-    vocabulary are then its own. None: weights are drawn."""
+    init_from: Path | None = None
+    """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, or a name on the
+    Hub. Shape and vocabulary are then its own. None: weights are drawn."""
     card: CardConfig = CardConfig()
 
     @model_validator(mode="after")
@@ -307,6 +310,15 @@ class PretrainConfig(Config):
             raise ValueError(
                 f"data.sequence_length {self.data.sequence_length} is more than "
                 f"model.max_position_embeddings {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_added_to_something(self) -> PretrainConfig:
+        if self.data.add_tokens and self.init_from is None:
+            raise ValueError(
+                "data.add_tokens adds to the vocabulary of the model in init_from, and there is none; a vocabulary"
+                " trained on the text has its words without being told"
             )
         return self
 

@@ -18,6 +18,7 @@ from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.config.files import sync
 from train_jobs.engine import storage
 from train_jobs.model.bert import PAD_ID
+from train_jobs.model.growth import Spellings, with_words
 from train_jobs.model.heads import BertForPreTraining
 
 CONFIG = "config.json"
@@ -84,7 +85,7 @@ def export(
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
+def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, words: Spellings = ()) -> list[str]:
     """Copies the weights of a Hugging Face folder into `model`, in place.
 
     Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
@@ -95,6 +96,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
     Args:
         model: of the folder's shape.
         folder: holds config.json and model.safetensors, or else pytorch_model.bin.
+        pieces: pieces of the folder's vocabulary; needed with `words`.
+        words: the model's vocabulary has these behind the folder's, see `with_words`.
 
     Returns:
         Names of the model's tensors that the folder does not hold; these stay as they were.
@@ -105,6 +108,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
     """
     _check_settings(folder, model.config)
     found = {_our_name(name): tensor for name, tensor in _read_tensors(folder).items()}
+    if words:
+        found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
     absent = [name for name in targets if name not in found]
     _check_names(folder, found, targets, absent)

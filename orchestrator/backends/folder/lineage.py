@@ -52,7 +52,7 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
         if maker is None:
             continue
         found[link.hash] = maker.model
-        initial = maker.read_json("config.json").get("initial_model")
+        initial = maker.read_json("config.json").get("init_from")
         if initial is not None and Path(initial).is_dir():
             found |= {parent.hash: Path(initial) for parent in lineage.parents(link) if parent.kind != "data"}
     return found

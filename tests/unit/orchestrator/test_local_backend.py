@@ -123,7 +123,7 @@ def made_model(run: RunFolder, name: str = "bert") -> Path:
 
 def plan_from(home: Path, named: str) -> Plan:
     """A plan of a run that starts from another."""
-    overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "initial_model": named}
+    overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "init_from": named}
     return Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan(overrides=overrides)
 
 
@@ -131,7 +131,7 @@ def plan_from(home: Path, named: str) -> Plan:
 def test_a_run_to_start_from_is_its_exported_model(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = made_model(make_run(tmp_path, "alpha-1"))
-    assert plan_from(tmp_path, named).job.initial_model == model
+    assert plan_from(tmp_path, named).job.init_from == model
 
 
 def test_a_run_that_did_not_complete_has_no_model_to_start_from(
@@ -170,7 +170,7 @@ def test_what_is_written_at_submission_says_where_the_run_comes_from(
     assert plan.job.data.vocabulary is not None
     assert job.data.vocabulary == run.path / "vocab.txt"
     assert job.data.vocabulary.read_bytes() == plan.job.data.vocabulary.read_bytes()
-    assert job.initial_model == plan.job.initial_model
+    assert job.init_from == plan.job.init_from
 
 
 def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
