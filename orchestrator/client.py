@@ -323,6 +323,7 @@ class Orchestrator:
             environ=self._environ,
             project=find_project(Path.cwd()),
             model_of=self._model_of,
+            outputs_of=self._outputs_of,
         )
         return make_plan(resolved, home=self._home)
 
@@ -463,6 +464,28 @@ class Orchestrator:
                 f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}"
             )
         return Path(status.model)
+
+    def _outputs_of(self, name: str) -> Path:
+        """The folder of outputs of a run whose next phase is to be trained.
+
+        Raises:
+            NotFoundError: there is no such run, or its folder is not on this machine.
+            ConflictError: it is going on, and its newest checkpoint may be gone in a moment.
+        """
+        try:
+            run = self.attach(name)
+        except NotFoundError as problem:
+            problem.facts |= {"where": "--phase-from, phase_from: a run, a folder of outputs, or a checkpoint"}
+            raise
+        status = run.status()
+        if not status.state.terminal:
+            raise ConflictError(
+                f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
+                fix=f"orchestrator wait {status.name}",
+            )
+        if run.folder is None:
+            raise NotFoundError(f"the folder of run {status.name} is not on this machine")
+        return run.folder / "outputs"
 
     def _hub_model(self, name: str, no_run: NotFoundError) -> Path:
         """The folder of a model on the Hub, where no run has that name.

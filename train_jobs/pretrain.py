@@ -34,9 +34,10 @@ import torch
 from train_jobs import lineage
 from train_jobs.config import InternalError, PretrainConfig, SpecError, UserError
 from train_jobs.config.files import write_text
-from train_jobs.config.initial import found_on_hub, merge_with_initial_model
+from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.phase import merge_with_start
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
@@ -56,6 +57,7 @@ from train_jobs.mirror import MirrorThread
 from train_jobs.model.huggingface import export
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
+from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
@@ -85,6 +87,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     storage.require_writable(output)
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_initial_model(config, goes_on=has_checkpoint(output))
+    check_phase(config, goes_on=has_checkpoint(output))
     tags = lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
@@ -117,7 +120,11 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             asynchronous=config.checkpoint.asynchronous,
             warn=progress.line,
         ),
-        checkpoint_extra={"config": trajectory(config, store.manifest.key), "threads": torch.get_num_threads()},
+        checkpoint_extra={
+            "config": trajectory(config, store.manifest.key),
+            "vocabulary": store.manifest.vocab_sha256,
+            "threads": torch.get_num_threads(),
+        },
         metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
         progress=progress,
         stop=stop,
@@ -126,6 +133,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
+    if config.phase_from is not None and not loop.state.step:
+        begin_phase(loop, config, store)
     world.say(describe(config, store, world, precision))
     if config.schedule.hours:
         world.say(
@@ -231,19 +240,19 @@ def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> Pretr
     """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top.
 
     Args:
-        goes_on: the run has a checkpoint: whatever became of its initial model since is no problem.
+        goes_on: the run has a checkpoint: whatever became since of what it started from is no problem.
 
     Raises:
-        SpecError: every wrong key and value, or whatever contradicts the initial model.
+        SpecError: every wrong key and value, or whatever contradicts the initial model or the earlier phase.
     """
     named = not Path(source).exists() and source in preset_names()
     layer, assigned = read_preset(source) if named else read_file(Path(source)), read_assignments(sets, "--set")
     below, written = ([layer], [assigned]) if named else ([], [layer, assigned])
     if not goes_on:
         written += found_on_hub(merge(written))
-    found = merge_with_initial_model(below, written)
+    found = merge_with_start(below, written)
     if found.problems and not goes_on:
-        raise SpecError("training cannot start from the initial model", problems=list(found.problems))
+        raise SpecError("training cannot start from what it is to start from", problems=list(found.problems))
     return build(PretrainConfig, found.merged)
 
 

@@ -101,5 +101,5 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
-    sections["start"] = {"init_from": sections.pop("init_from") is not None}
+    sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}
     return sections

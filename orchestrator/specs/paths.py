@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import is_name
 from train_jobs.config.load import Layer, Merged
+from train_jobs.config.phase import KEY as PHASE_FROM
 
 
 def anchor(layer: Layer, folder: Path) -> Layer:
@@ -16,9 +17,9 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    if INITIAL_MODEL in layer.tree and not is_name(layer.tree[INITIAL_MODEL], folder):
-        initial = _absolute(layer.tree[INITIAL_MODEL], folder)
-        layer = replace(layer, tree={**layer.tree, INITIAL_MODEL: initial})
+    for key in (INIT_FROM, PHASE_FROM):
+        if key in layer.tree and not is_name(layer.tree[key], folder):
+            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
     data = layer.tree.get("data")
     if not isinstance(data, dict):
         return layer
@@ -32,11 +33,13 @@ def anchor(layer: Layer, folder: Path) -> Layer:
 def missing_paths(merged: Merged) -> list[str]:
     """A problem for each path that is not there, with the place that it was written at."""
     problems = []
-    data, code, initial = (merged.tree.get(key) for key in ("data", "code", INITIAL_MODEL))
+    data, code = merged.tree.get("data"), merged.tree.get("code")
     if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
         problems.append(f"{merged.origin(('code', 'folder'))}: code.folder: no such folder: {code['folder']}")
-    if isinstance(initial, str) and not Path(initial).is_dir():
-        problems.append(f"{merged.origin((INITIAL_MODEL,))}: {INITIAL_MODEL}: no such folder: {initial}")
+    for key in (INIT_FROM, PHASE_FROM):
+        start = merged.tree.get(key)
+        if isinstance(start, str) and not Path(start).is_dir():
+            problems.append(f"{merged.origin((key,))}: {key}: no such folder: {start}")
     if not isinstance(data, dict):
         return problems  # not a section at all: validation says so
     text, vocabulary = data.get("text"), data.get("vocabulary")

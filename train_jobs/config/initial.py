@@ -84,12 +84,12 @@ class InitialModel(Config):
 
 
 @dataclass(frozen=True)
-class WithInitialModel:
-    """Layers merged, the initial model's among them.
+class Merge:
+    """Layers merged, and among them that of what training starts from.
 
     Attributes:
         merged: the values.
-        source: what the initial model's layer is called; None without one.
+        source: what that layer is called; None without one.
         problems: what of the folder cannot be used, and what the user wrote against it; each with its place.
     """
 
@@ -98,7 +98,7 @@ class WithInitialModel:
     problems: tuple[str, ...] = ()
 
 
-def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -> WithInitialModel:
+def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -> Merge:
     """Merges like `merge`, with what the initial model decides between presets and what the user wrote.
 
     A folder that is not there changes nothing: a run that goes on from its checkpoint can do without it.
@@ -110,13 +110,13 @@ def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -
     merged, problems = _with_words_read(merge([*below, *written]))
     named = merged.tree.get(KEY)
     if not isinstance(named, str | Path) or not Path(named).is_dir():
-        return WithInitialModel(merged, problems=problems)
+        return Merge(merged, problems=problems)
     where = merged.origin((KEY,))
     try:
         initial = read_initial_model(Path(named))
     except SpecError as failure:
         unusable = (f"{where}: {KEY}: {problem}" for problem in failure.problems)
-        return WithInitialModel(merged, problems=(*problems, *unusable))
+        return Merge(merged, problems=(*problems, *unusable))
     layer = initial.layer()
     merged = merge([*below, layer, *written])
     data = merged.tree["data"]
@@ -125,7 +125,7 @@ def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -
         merged = merge([*below, layer, *written, vocabulary])
     merged, _ = _with_words_read(merged)
     contradictions = (*_contradictions(initial, merged), *_unfit_tokens(initial, merged))
-    return WithInitialModel(merged, layer.source, (*problems, *contradictions))
+    return Merge(merged, layer.source, (*problems, *contradictions))
 
 
 def is_name(value: Any, folder: Path) -> bool:
@@ -281,7 +281,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
     problems = [
         f"{merged.origin(path)}: {'.'.join(path)}: {merged.tree[path[0]][path[1]]}, but the initial model has {value}"
         for path, value in needed.items()
-        if not _equal(merged.tree[path[0]][path[1]], value)
+        if not equal(merged.tree[path[0]][path[1]], value)
     ]
     vocabulary = Path(str(data["vocabulary"]))
     if vocabulary.is_file() and file_sha256(vocabulary) != initial.vocab_sha256:
@@ -298,7 +298,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
     return problems
 
 
-def _equal(written: Any, needed: float) -> bool:
+def equal(written: Any, needed: float) -> bool:
     """Numbers as validation will read them: YAML takes 1e-12 for a text."""
     try:
         return float(written) == float(needed)

@@ -302,6 +302,9 @@ class PretrainConfig(Config):
     init_from: Path | None = None
     """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, or a name on the
     Hub. Shape and vocabulary are then its own. None: weights are drawn."""
+    phase_from: Path | None = None
+    """Earlier phase of training that this one goes on from: a run's folder of outputs, or one of its checkpoints.
+    Weights and moments are taken over, step, schedule and loss scale begin anew; sequences and batches may differ."""
     card: CardConfig = CardConfig()
 
     @model_validator(mode="after")
@@ -310,6 +313,14 @@ class PretrainConfig(Config):
             raise ValueError(
                 f"data.sequence_length {self.data.sequence_length} is more than "
                 f"model.max_position_embeddings {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_start(self) -> PretrainConfig:
+        if self.init_from is not None and self.phase_from is not None:
+            raise ValueError(
+                "init_from and phase_from are both given: from one come weights alone, from the other moments as well"
             )
         return self
 

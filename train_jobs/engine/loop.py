@@ -25,6 +25,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.optimizer_state import carried_over
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
 
@@ -184,6 +185,18 @@ class Loop:
         if stored["precision"] == self.precision:  # "auto" may have become another one on another machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
+
+    def begin_phase(self, checkpoint: Checkpoint) -> None:
+        """Starts at step 0 from another run's checkpoint, of which weights and moments are kept and nothing else.
+
+        Step and schedule, data cursor and loss scale begin anew, and so do the optimizer's own counters, as between
+        NVIDIA's phases (DeepLearningExamples, PyTorch BERT, run_pretraining.py: with --phase2 each parameter's step is
+        set to the global step, which is then 0). A bias correction so takes moments that have grown long ago for young
+        ones: the first direction is (1 - b2)^(1/2) / (1 - b1), a third, as long as it would be, and they reach full
+        length within some 1 / (1 - b2) steps. LAMB's trust ratio undoes it for matrices.
+        """
+        self.task.model.load_state_dict(checkpoint.weights(), strict=True)
+        self.optimizer.load_state_dict(carried_over(checkpoint.optimizer(), self.optimizer.state_dict()))
 
     def run(self) -> None:
         """Trains to the last step, then validates and saves. However it ends, no checkpoint is left half-written.

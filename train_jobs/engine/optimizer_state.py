@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+STEP = "step"  # what torch's optimizers call their counter of steps
+
 
 def flatten(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Takes an optimizer's `state_dict()` apart.
@@ -33,6 +35,29 @@ def unflatten(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> d
         name, _, key = full_name.rpartition(".")
         state.setdefault(numbers[name], {})[key] = value
     return {"state": state, "param_groups": rest["param_groups"]}
+
+
+def carried_over(earlier: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's `state_dict()` with the state of an earlier one for parameters of the same name.
+
+    Options are `own`'s. Step counters begin at zero; a parameter that the earlier one did not train has no state yet.
+
+    Args:
+        earlier: the other `state_dict()`, of the same kind of optimizer.
+        own: of an optimizer that has made no step.
+    """
+    numbers = {name: number for number, name in _names(own["param_groups"]).items()}
+    names = _names(earlier["param_groups"])
+    state = {
+        numbers[names[number]]: {key: _restarted(value) if key == STEP else value for key, value in entries.items()}
+        for number, entries in earlier["state"].items()
+        if names[number] in numbers
+    }
+    return {"state": state, "param_groups": own["param_groups"]}
+
+
+def _restarted(step: Any) -> Any:
+    return torch.zeros_like(step) if isinstance(step, torch.Tensor) else type(step)(0)
 
 
 def _names(groups: list[dict[str, Any]]) -> dict[int, str]:

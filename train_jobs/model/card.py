@@ -169,6 +169,10 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     yield "Hardware", f"{processes} on {nodes}{escaped(last.hardware)}"
     yield "Time", _time(run)
     yield "Seed", str(train.seed)
+    if run.phase:
+        moments = f"the moments of {OPTIMIZERS[run.phase.optimizer]} (SHA-256 `{run.phase.moments[:DIGITS]}`)"
+        weights = f"weights (SHA-256 `{run.phase.weights[:DIGITS]}`)"
+        yield "Goes on from", f"step {run.phase.step:,} of the base model's training: its {weights} and {moments}"
     if run.absent:
         yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
 

@@ -16,7 +16,7 @@ from orchestrator.backends.folder.endings import read_exits
 from orchestrator.backends.folder.files import QUEUED_SECONDS, LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.errors import ConflictError, NotFoundError, SpecError, UsageError
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState
 from tests.conftest import write_bert
@@ -308,3 +308,20 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
     (make_run(tmp_path, "bad").path / "state.json").write_text("{")
     backend.delete("bad")
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["ending", "live"]
+
+
+def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    orchestrator = Orchestrator(home=tmp_path, environ={"CUDA_VISIBLE_DEVICES": ""})
+    stopped = make_run(tmp_path, "stopped-1", RunState.CANCELLED)
+    make_run(tmp_path, "new-1", RunState.QUEUED)
+    with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
+        orchestrator.plan(overrides={"phase_from": "new-1"})
+    assert caught.value.fix == "orchestrator wait new-1"
+    with pytest.raises(NotFoundError, match="no run other-1") as missing:
+        orchestrator.plan(overrides={"phase_from": "other-1"})
+    assert "a folder of outputs, or a checkpoint" in missing.value.facts["where"]
+    (stopped.path / "outputs").mkdir(exist_ok=True)
+    with pytest.raises(SpecError) as empty:  # it has saved nothing
+        orchestrator.plan(overrides={"phase_from": "stopped-1"})
+    assert f"phase_from: no checkpoint in {stopped.path / 'outputs'}" in str(empty.value)

@@ -346,3 +346,17 @@ def test_the_environment_is_described_by_installed_versions() -> None:
     described = EnvironmentSpec().describe()
     assert described["pydantic"] == pydantic.VERSION
     assert set(described) == {"python", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic"}
+
+
+def test_an_earlier_phase_is_a_path_from_where_it_is_written_or_a_run(folder: Path) -> None:
+    asked = []
+
+    def outputs_of(run: str) -> Path:
+        asked.append(run)
+        return folder / "gone"
+
+    (folder / "job.yaml").write_text("phase_from: ./outputs\n")
+    assert problems_of(file=Path("job.yaml")) == [f"job.yaml:1: phase_from: no such folder: {folder}/outputs"]
+    flags = {"phase_from": Flag("alpha", "--phase-from")}
+    problems = problems_of(file=Path("job.yaml"), flags=flags, outputs_of=outputs_of)
+    assert (asked, problems) == (["alpha"], [f"--phase-from: phase_from: no such folder: {folder}/gone"])
