@@ -21,9 +21,10 @@ from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
-from train_jobs.config.errors import DataError
+from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link, PhaseFacts
+from train_jobs.config.own import own_names
 from train_jobs.config.phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
@@ -98,6 +99,9 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
     if "code.entry" in resolved.changes:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
+    own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
+    if missing := snapshot.missing_modules(own_names(job), own):
+        raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
     environment = spec.environment.describe()
     run_hash = _hash(_identity(resolved, job, data, phase or parent, snapshot, environment))
     estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device)

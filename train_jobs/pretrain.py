@@ -55,8 +55,7 @@ from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.huggingface import export
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.parts import exported_as, load_parts
 from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
@@ -88,27 +87,22 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_initial_model(config, goes_on=has_checkpoint(output))
     check_phase(config, goes_on=has_checkpoint(output))
+    parts = load_parts(config)
     tags = lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
     store = find_store(config, cache)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     precision = resolve(config.train.precision, world.device)
-    task = BertPretraining(config, store, world)
+    task = BertPretraining(config, store, world, parts)
     progress = Progress(config.train.steps)
     loop = Loop(
         task,
         world=world,
         config=config.train,
         precision=precision,
-        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step, time_used: learning_rate(
-            config.schedule,
-            config.optimizer.learning_rate,
-            step=step,
-            total_steps=config.train.steps,
-            time_used=time_used,
-        ),
+        optimizer=parts.optimizer(task.model.named_parameters()),
+        schedule=parts.schedule,
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
@@ -199,6 +193,7 @@ def finish(
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             vocabulary=store.vocabulary,
             lowercase=config.data.lowercase,
+            more=exported_as(task.model, config.model),
             describe=lambda folder: lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
@@ -213,9 +208,10 @@ def finish(
             "model": str(model_folder),
         }
         storage.write_json(output / "result.json", result)
-    loss = loop.last_validation["mlm_loss"]
-    verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
-    print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
+    loss = loop.last_validation.get("mlm_loss")
+    if loss is not None:
+        verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
+        print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
     print(f"exported {model_folder}", flush=True)
     return result
 

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import SpecError
+from train_jobs.config.own import Named, is_own, one_of
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,9 +25,11 @@ PROFILE_WARMUP = 3  # steps of a job that are not profiled unless asked for: the
 LONGEST_PLAIN_ATTENTION = 256  # tokens; on CPUs longer sequences use the fused kernel, which keeps no probabilities
 
 
-class ModelConfig(Config):
+class ModelConfig(Named):
     """The shape of BERT."""
 
+    name: Annotated[str, one_of("bert")] = "bert"
+    """Which model: bert, or MODULE:NAME of your own code."""
     hidden_size: Positive = 768
     """Width of the encoder."""
     num_hidden_layers: Positive = 12
@@ -86,9 +89,11 @@ class DataConfig(Config):
     """Share of documents held out for validation, chosen by a hash of their text."""
 
 
-class ObjectiveConfig(Config):
+class ObjectiveConfig(Named):
     """Masked language model and next-sentence prediction."""
 
+    name: Annotated[str, one_of("bert")] = "bert"
+    """Which objective: bert, or MODULE:NAME of your own code; masks are as below, whichever it is."""
     masked_lm_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay. Validation is always at 15%."""
     max_predictions: Positive | None = None
@@ -102,11 +107,11 @@ class ObjectiveConfig(Config):
     """Train next-sentence prediction; off, its head stays as initialised and its loss is not counted."""
 
 
-class OptimizerConfig(Config):
+class OptimizerConfig(Named):
     """AdamW, or LAMB as NVIDIA ran it or as its paper has it."""
 
-    name: Literal["adamw", "lamb"] = "lamb"
-    """Which optimizer."""
+    name: Annotated[str, one_of("adamw", "lamb")] = "lamb"
+    """Which optimizer: adamw, lamb, or MODULE:NAME of your own code, which is given groups, rate and options."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-3
     """Peak learning rate, after warm-up."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
@@ -124,11 +129,12 @@ class OptimizerConfig(Config):
     all, as in the paper and in NVIDIA's TensorFlow recipe (which clips each micro batch; here the step is clipped)."""
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(Named):
     """Learning rate over a run, whose progress is the share of its steps made, or of its hours if that is more."""
 
-    name: Literal["polynomial", "exponential", "cosine", "constant"] = "polynomial"
-    """Shape after warm-up: polynomial or cosine to zero at the end, exponential as in AzureML-BERT, or constant."""
+    name: Annotated[str, one_of("polynomial", "exponential", "cosine", "constant")] = "polynomial"
+    """Shape after warm-up: polynomial or cosine to zero at the end, exponential as in AzureML-BERT, or constant. Or
+    MODULE:NAME of your own code, which decides alone."""
     warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2843
     """Share of the run over which the rate rises linearly from zero."""
     power: Annotated[float, Field(gt=0)] = 0.5
@@ -145,13 +151,15 @@ class ScheduleConfig(Config):
 
     def text(self, peak: float) -> str:
         """All of it in words."""
+        end = f", for {self.hours:g} hours at most" if self.hours else ""
+        if is_own(self.name):
+            return f"{peak:g} at its peak, by {self.name}{end}"
         decay = {
             "polynomial": f"polynomial decay of power {self.power:g}",
             "exponential": f"{self.decay_rate:g} times as much every {self.decay_steps:,} steps",
             "cosine": "cosine decay",
             "constant": "constant",
         }[self.name]
-        end = f", for {self.hours:g} hours at most" if self.hours else ""
         return (
             f"{peak:g} after a linear warm-up over {self.warmup_fraction:.1%} of the {'run' if self.hours else 'steps'}"
             f", then {decay}{end}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from train_jobs.config import TrainingError
+
 STEP = "step"  # what torch's optimizers call their counter of steps
 
 
@@ -17,6 +19,9 @@ def flatten(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dic
         Tensors named PARAMETER.KEY (`bert.pooler.dense.weight.exp_avg`), where an optimizer that was given no names
         has the parameter's number; and the rest, JSON-safe: `param_groups` as they are, and `values`, what is no
         tensor, by the same names.
+
+    Raises:
+        TrainingError: an optimizer keeps something else.
     """
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
@@ -24,7 +29,14 @@ def flatten(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dic
     for number, entries in state_dict["state"].items():
         for key, value in entries.items():
             (tensors if isinstance(value, torch.Tensor) else values)[f"{names[number]}.{key}"] = value
-    return tensors, {"param_groups": list(state_dict["param_groups"]), "values": values}
+    rest = {"param_groups": list(state_dict["param_groups"]), "values": values}
+    if lost := [name for name, value in values.items() if not _survives(value)]:
+        raise TrainingError(
+            "the optimizer keeps something that no checkpoint can hold",
+            facts={"need": "tensors, numbers, None, lists of them", "have": f"{values[lost[0]]!r} as {lost[0]}"},
+            fix="keep it in another form (docs/own-classes.md)",
+        )
+    return tensors, rest
 
 
 def unflatten(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,6 +66,13 @@ def carried_over(earlier: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str
         if names[number] in numbers
     }
     return {"state": state, "param_groups": own["param_groups"]}
+
+
+def _survives(value: Any) -> bool:
+    """Whether JSON and `load_state_dict` leave a value as it was: the latter makes nonsense of texts."""
+    if isinstance(value, list):
+        return all(map(_survives, value))
+    return value is None or isinstance(value, bool | int | float)
 
 
 def _restarted(step: Any) -> Any:

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def export(
     vocab_size: int,
     vocabulary: Path,
     lowercase: bool,
+    more: Mapping[str, Any] = MappingProxyType({}),
     describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Writes a folder that `BertForPreTraining.from_pretrained` and `AutoTokenizer.from_pretrained` load offline.
@@ -62,6 +64,7 @@ def export(
         vocab_size: rows of the embedding table, padding rows included.
         vocabulary: the vocab.txt that the model was trained with.
         lowercase: whether text was lower-cased and stripped of accents.
+        more: what config.json says otherwise than for BERT.
         describe: called with the folder before it appears, to write what goes with the model.
 
     Raises:
@@ -72,7 +75,7 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / CONFIG).write_text(json.dumps(_config_document(config, vocab_size), indent=2) + "\n")
+        (partial / CONFIG).write_text(json.dumps({**_config_document(config, vocab_size), **more}, indent=2) + "\n")
         save_file(_host_tensors(model), partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(vocabulary, partial / VOCABULARY)
         _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
@@ -127,7 +130,7 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
         "vocab_size": vocab_size,
-        **config.model_dump(exclude={"pad_vocab_to_multiple_of"}),
+        **config.model_dump(exclude={"name", "options", "pad_vocab_to_multiple_of"}),
         "hidden_act": _HIDDEN_ACT,
         "pad_token_id": PAD_ID,
         "position_embedding_type": "absolute",
