@@ -327,6 +327,7 @@ class Orchestrator:
             environ=self._environ,
             project=find_project(Path.cwd()),
             model_of=self._model_of,
+            outputs_of=self._outputs_of,
         )
         return make_plan(resolved, home=self._home)
 
@@ -446,18 +447,17 @@ class Orchestrator:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name
 
-    def _model_of(self, run: str) -> Path:
-        """The exported folder of a run that training shall start from.
+    def _model_of(self, name: str) -> Path:
+        """The folder of a model that training shall start from: what a run exported, or a model on the Hub.
 
         Raises:
-            NotFoundError: there is no such run, or its model is not on this machine.
-            ConflictError: it did not complete.
+            NotFoundError: there is nothing of that name, or the run's model is not on this machine.
+            ConflictError: the run did not complete.
         """
         try:
-            status = self.attach(run).status()
+            status = self.attach(name).status()
         except NotFoundError as problem:
-            problem.facts = {**problem.facts, "where": "--from, initial_model: a run, or a folder with a model"}
-            raise
+            return self._hub_model(name, problem)
         if status.state != RunState.COMPLETED:
             raise ConflictError(
                 f"run {status.name} is {status.state} and has no model to start from",
@@ -468,6 +468,47 @@ class Orchestrator:
                 f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}"
             )
         return Path(status.model)
+
+    def _outputs_of(self, name: str) -> Path:
+        """The folder of outputs of a run whose next phase is to be trained.
+
+        Raises:
+            NotFoundError: there is no such run, or its folder is not on this machine.
+            ConflictError: it is going on, and its newest checkpoint may be gone in a moment.
+        """
+        try:
+            run = self.attach(name)
+        except NotFoundError as problem:
+            problem.facts |= {"where": "--phase-from, phase_from: a run, a folder of outputs, or a checkpoint"}
+            raise
+        status = run.status()
+        if not status.state.terminal:
+            raise ConflictError(
+                f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
+                fix=f"orchestrator wait {status.name}",
+            )
+        if run.folder is None:
+            raise NotFoundError(f"the folder of run {status.name} is not on this machine")
+        return run.folder / "outputs"
+
+    def _hub_model(self, name: str, no_run: NotFoundError) -> Path:
+        """The folder of a model on the Hub, where no run has that name.
+
+        Raises:
+            NotFoundError: no model has it either.
+        """
+        from train_jobs.config.errors import SpecError
+        from train_jobs.config.hub import hub_folder, is_hub_name
+
+        no_run.facts |= {"where": "--from, init_from: a run, a folder with a model, or a name on the Hugging Face Hub"}
+        if not is_hub_name(name):
+            raise no_run
+        try:
+            return hub_folder(name)
+        except SpecError as failure:
+            no_run.facts |= {"hub": failure.message, **failure.facts}
+            no_run.fix = f"{no_run.fix}; {failure.fix}"
+            raise no_run from None
 
     def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
         """Names of runs of this plan's hash, the newest first."""

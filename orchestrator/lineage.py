@@ -91,6 +91,8 @@ def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _pretrain(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if phase := facts.get("phase"):
+        yield "phase", f"after step {phase['step']:,}: weights {phase['weights'][:8]}, moments {phase['moments'][:8]}"
     last, steps = facts["attempts"][-1], facts["steps"]
     done = f"{steps:,} steps, {facts['sequences']:,} sequences" if steps is not None else f"begun {last['started']}"
     yield "trained", f"{done}, {last['precision']}, {last['processes']} x {last['device']}"

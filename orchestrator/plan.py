@@ -21,9 +21,11 @@ from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
-from train_jobs.config.errors import DataError
+from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.initial import initial_lineage
-from train_jobs.config.lineage import Link
+from train_jobs.config.lineage import Link, PhaseFacts
+from train_jobs.config.own import own_names
+from train_jobs.config.phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
 
@@ -53,7 +55,9 @@ class Plan(Config):
     data: DataFingerprint
     """The text, by content."""
     parent: Link | None
-    """The model that training starts from, as the last link of its lineage; None: weights are drawn."""
+    """The model or the run that training starts from, as the last link of its lineage; None: weights are drawn."""
+    phase: PhaseFacts | None
+    """The checkpoint that weights and moments are taken over from; None: none is."""
     environment: dict[str, str]
     """Version of Python and of each package that shapes a result."""
     estimates: Estimates
@@ -86,16 +90,20 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
         SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
-        ConflictError: the lineage of the initial model does not verify.
+        ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    parent = initial_lineage(job.initial_model, home / FINGERPRINT_CACHE).head if job.initial_model else None
+    phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
+    parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
     if "code.entry" in resolved.changes:
         snapshot.check_entry(spec.code.entry, where=resolved.changes["code.entry"].origin)
+    own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
+    if missing := snapshot.missing_modules(own_names(job), own):
+        raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
     environment = spec.environment.describe()
-    run_hash = _hash(_identity(resolved, job, data, parent, snapshot, environment))
+    run_hash = _hash(_identity(resolved, job, data, phase or parent, snapshot, environment))
     estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
     return Plan(
         name=f"{spec.slug}-{run_hash}",
@@ -108,10 +116,21 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         snapshot=snapshot,
         data=data,
         parent=parent,
+        phase=phase.facts if phase else None,
         environment=environment,
         estimates=estimates,
         warnings=(*resolved.warnings, *_disk_warnings(estimates.disk_bytes, home)),
     )
+
+
+def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
+    """What training starts from, as the last link of its lineage; every file of it is read, or its hash remembered."""
+    if job.init_from is not None:
+        return initial_lineage(job.init_from, cache).head
+    if phase is None:
+        return None
+    verify_phase(phase, cache)
+    return phase_lineage(phase).head
 
 
 def _no_code(spec: PretrainSpec, home: Path) -> dict[Path, str]:
@@ -126,7 +145,7 @@ def _identity(
     resolved: Resolved,
     job: PretrainConfig,
     data: DataFingerprint,
-    parent: Link | None,
+    start: Link | EarlierPhase | None,
     snapshot: Snapshot,
     environment: dict[str, str],
 ) -> dict[str, Any]:
@@ -135,7 +154,8 @@ def _identity(
     config["data"]["text"] = data.sha256
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
-    config["initial_model"] = parent.weights if parent else None
+    config["init_from"] = start.weights if isinstance(start, Link) else None
+    config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return {
         "job": config,
         "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
@@ -173,4 +193,4 @@ def _vocab_size(job: PretrainConfig) -> int:
             facts={"where": f"data.vocabulary, byte {problem.start}"},
             fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
         ) from None
-    return len(pieces)
+    return len(pieces) + len(job.data.add_tokens)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
 WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
-SHOWN_APART = {"recipe", "name", "initial_model"}  # changed values that have a line of their own
+SHOWN_APART = {"recipe", "name", "init_from", "phase_from"}  # changed values that have a line of their own
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
 
@@ -44,8 +44,11 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     data = plan.data
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
     if plan.parent:
-        origin = f"  ({plan.changes['initial_model'].origin})" if "initial_model" in plan.changes else ""
-        yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
+        what = f"weights {(plan.parent.weights or '')[:8]}"
+        if plan.phase:
+            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
+        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
     yield (
         "model",
         (
@@ -176,4 +179,6 @@ def is_secret(key: str) -> bool:
 def _value(key: str, value: object) -> str:
     if is_secret(key):
         return HIDDEN
+    if isinstance(value, list) and len(value) > FEW:
+        return f"{json.dumps(value[:FEW])[:-1]}, ... {len(value):,} in all]"
     return value if isinstance(value, str) else json.dumps(value)

@@ -17,6 +17,8 @@ from typing import IO, Any
 import pytest
 import yaml
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MICRO: dict[str, Any] = {
     "recipe": "tiny",

@@ -10,15 +10,20 @@ from typing import Any
 
 import yaml
 
-from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import SHAPE
 from train_jobs.config.lineage import Attempt
 from train_jobs.config.load import KeyPath, build, dotted, leaves, merge, preset_names, read_preset
+from train_jobs.config.phase import KEY as PHASE_FROM
+from train_jobs.config.phase import ROWS
 from train_jobs.config.pretrain import PretrainConfig
 
-APART: set[KeyPath] = {("data", "text"), (INITIAL_MODEL,), ("resume",)}  # have a flag of their own, or shape nothing
-BY_INITIAL_MODEL: set[KeyPath] = {
+STARTS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # what training starts from, and its flag
+# have a flag of their own, or shape nothing
+APART: set[KeyPath] = {("data", "text"), ("resume",), *((key,) for key in STARTS)}
+BY_START: set[KeyPath] = {
     *(("model", key) for key in SHAPE),
+    ("model", ROWS),
     ("data", "vocabulary"),
     ("data", "vocab_size"),
     ("data", "lowercase"),
@@ -33,7 +38,8 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
         attempt: processes, nodes, threads and device.
     """
     recipe, sets = nearest_recipe(config)
-    text, initial = config["data"]["text"], config[INITIAL_MODEL]
+    text = config["data"]["text"]
+    start = next(((key, flag, config[key]) for key, flag in STARTS.items() if config.get(key)), None)
     processes = str(attempt.processes // attempt.nodes)
     device = "cpu" if attempt.device == "cpu" else "gpu"
     on_cpu = device == "cpu"
@@ -41,12 +47,12 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     compute += [f"compute.threads_per_process={attempt.threads}"] if on_cpu else []
     compute += [f"compute.nodes={attempt.nodes}"] if attempt.nodes > 1 else []
     paths = [_assignment(("data", "text"), text)] if text else []
-    paths += [_assignment((INITIAL_MODEL,), initial)] if initial else []
+    paths += [_assignment((start[0],), start[2])] if start else []
     return {
         "orchestrator": [
             *("orchestrator", "submit", "pretrain", "--recipe", recipe),
             *(word for name in text for word in ("--data", name)),
-            *(("--from", initial) if initial else ()),
+            *(start[1:] if start else ()),
             *("--processes", processes),
             *_flags("--set", [*compute, *sets]),
         ],
@@ -63,7 +69,7 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
 def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
     """The shipped recipe that differs least, and an assignment for each value that differs.
 
-    Left out are the text and the initial model, what the latter decides, and what shapes no result.
+    Left out are the text and what training starts from, what the latter decides, and what shapes no result.
     """
     found = {name: _differences(config, name) for name in preset_names()}
     name = min(found, key=lambda name: (len(found[name]), name))
@@ -72,7 +78,7 @@ def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
 
 def _differences(config: dict[str, Any], recipe: str) -> list[str]:
     theirs = build(PretrainConfig, merge([read_preset(recipe)])).model_dump(mode="json")
-    left_out = APART | (BY_INITIAL_MODEL if config[INITIAL_MODEL] else set())
+    left_out = APART | (BY_START if any(config.get(key) for key in STARTS) else set())
     base = dict(leaves(theirs))
     return [
         _assignment(path, value)

@@ -29,11 +29,13 @@ from train_jobs.config.lineage import (
     DataFacts,
     Lineage,
     Link,
+    PhaseFacts,
     PretrainFacts,
     Source,
     read_lineage,
     store_digest,
 )
+from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.config.sources import EMBEDDED_LICENSE, DataFingerprint, fingerprint
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import storage
@@ -86,6 +88,7 @@ def begin(
             packages={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             absent=list(absent),
+            phase=_phase(config),
             attempts=[attempt],
         )
         name = tags.get("orchestrator.run") or output.resolve().name
@@ -191,12 +194,20 @@ def _source(name: str, found: DataFingerprint) -> Source:
 
 
 def _parents(config: PretrainConfig, store: TokenStore, cache: Path) -> tuple[list[Link], Lineage]:
-    """The text and, if there is one, the initial model; and the chain of both."""
+    """The text and, if there is one, what training starts from; and the chain of both."""
     data = data_link(config, store, cache)
-    if config.initial_model is None:
+    if config.init_from is not None:
+        before = initial_lineage(config.init_from, cache / HASHES)
+    elif config.phase_from is not None:
+        before = phase_lineage(read_phase(find_checkpoint(config.phase_from)))
+    else:
         return [data], Lineage(links=(data,))
-    before = initial_lineage(config.initial_model, cache / HASHES)
     return [data, before.head], before.followed_by(data)
+
+
+def _phase(config: PretrainConfig) -> PhaseFacts | None:
+    """What weights and moments were taken over from."""
+    return read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
 
 
 def _continued(config: PretrainConfig, attempt: Attempt, output: Path, cache: Path) -> Lineage | None:
@@ -217,12 +228,12 @@ def _continued(config: PretrainConfig, attempt: Attempt, output: Path, cache: Pa
 
 def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path) -> None:
     """A run goes on from its checkpoint: that its initial model is another by now has no effect, and is said."""
-    if config.initial_model is None or (now := initial_weights(config.initial_model, cache / HASHES)) is None:
+    if config.init_from is None or (now := initial_weights(config.init_from, cache / HASHES)) is None:
         return
     begun = [parent.weights for parent in lineage.parents(lineage.head) if parent.kind != "data"]
     if now not in begun:
         print(
-            f"warning: {config.initial_model} is not the model that this run began with; it goes on from its"
+            f"warning: {config.init_from} is not the model that this run began with; it goes on from its"
             " checkpoint all the same",
             flush=True,
         )
@@ -242,7 +253,8 @@ def _named(config: PretrainConfig, parents: Sequence[Link]) -> dict[str, Any]:
     data, vocabulary = tree["data"], config.data.vocabulary
     data["text"] = [path.resolve().name for path in config.data.text]
     data["vocabulary"] = vocabulary.name if vocabulary else None
-    tree["initial_model"] = parents[-1].name if config.initial_model else None
+    tree["init_from"] = parents[-1].name if config.init_from else None
+    tree["phase_from"] = parents[-1].name if config.phase_from else None
     return tree
 
 

@@ -34,9 +34,10 @@ import torch
 from train_jobs import lineage
 from train_jobs.config import InternalError, PretrainConfig, SpecError, UserError
 from train_jobs.config.files import write_text
-from train_jobs.config.initial import merge_with_initial_model
+from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
-from train_jobs.config.load import build, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.phase import merge_with_start
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
@@ -54,8 +55,8 @@ from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.huggingface import export
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.parts import exported_as, load_parts
+from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
@@ -85,6 +86,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     storage.require_writable(output)
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_initial_model(config, goes_on=has_checkpoint(output))
+    check_phase(config, goes_on=has_checkpoint(output))
+    parts = load_parts(config)
     tags = lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
@@ -93,22 +96,16 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     store = find_store(config, cache)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     precision = resolve(config.train.precision, world.device)
-    task = BertPretraining(config, store, world)
+    task = BertPretraining(config, store, world, parts)
     progress = Progress(config.train.steps)
     loop = Loop(
         task,
         world=world,
         config=config.train,
         precision=precision,
-        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
+        optimizer=parts.optimizer(task.model.named_parameters()),
         sharded=config.optimizer.sharded,
-        schedule=lambda step, time_used: learning_rate(
-            config.schedule,
-            config.optimizer.learning_rate,
-            step=step,
-            total_steps=config.train.steps,
-            time_used=time_used,
-        ),
+        schedule=parts.schedule,
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
@@ -122,6 +119,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         ),
         checkpoint_extra={
             "config": trajectory(config, store.manifest.key),
+            "vocabulary": store.manifest.vocab_sha256,
             "threads": torch.get_num_threads(),
             "device": world.device_name,
         },
@@ -133,6 +131,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     )
     resume(loop, config)
     absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
+    if config.phase_from is not None and not loop.state.step:
+        begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
     world.say(describe(config, store, world, precision, micro_batch_size=loop.micro_batch_size))
     if config.train.deterministic and world.device.type == "cuda":
@@ -201,6 +201,7 @@ def finish(
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             vocabulary=store.vocabulary,
             lowercase=config.data.lowercase,
+            more=exported_as(task.model, config.model),
             describe=lambda folder: lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
@@ -215,9 +216,10 @@ def finish(
             "model": str(model_folder),
         }
         storage.write_json(output / "result.json", result)
-    loss = loop.last_validation["mlm_loss"]
-    verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
-    print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
+    loss = loop.last_validation.get("mlm_loss")
+    if loss is not None:
+        verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
+        print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
     print(f"exported {model_folder}", flush=True)
     return result
 
@@ -243,16 +245,19 @@ def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> Pretr
     """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top.
 
     Args:
-        goes_on: the run has a checkpoint: whatever became of its initial model since is no problem.
+        goes_on: the run has a checkpoint: whatever became since of what it started from is no problem.
 
     Raises:
-        SpecError: every wrong key and value, or whatever contradicts the initial model.
+        SpecError: every wrong key and value, or whatever contradicts the initial model or the earlier phase.
     """
     named = not Path(source).exists() and source in preset_names()
     layer, assigned = read_preset(source) if named else read_file(Path(source)), read_assignments(sets, "--set")
-    found = merge_with_initial_model(*([layer], [assigned]) if named else ([], [layer, assigned]))
+    below, written = ([layer], [assigned]) if named else ([], [layer, assigned])
+    if not goes_on:
+        written += found_on_hub(merge(written))
+    found = merge_with_start(below, written)
     if found.problems and not goes_on:
-        raise SpecError("training cannot start from the initial model", problems=list(found.problems))
+        raise SpecError("training cannot start from what it is to start from", problems=list(found.problems))
     return build(PretrainConfig, found.merged)
 
 

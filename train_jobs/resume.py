@@ -109,5 +109,5 @@ def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
     del sections["optimizer"]["sharded"]  # no weight depends on who keeps the moments
-    sections["start"] = {"from_initial_model": sections.pop("initial_model") is not None}
+    sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}
     return sections

@@ -66,5 +66,6 @@ def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:
             found |= _keys(field.annotation, f"{prefix}{name}.")
         else:
             words = [str(value) for value in get_args(field.annotation) if isinstance(value, str)]
+            words += [word for check in field.metadata for word in getattr(getattr(check, "func", None), "known", ())]
             found[prefix + name] = ["true", "false"] if field.annotation is bool else words
     return found

@@ -77,7 +77,16 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
-        "--from", dest="initial", metavar="RUN|FOLDER", help="start from a run's model, or from a Hugging Face BERT"
+        "--from",
+        dest="initial",
+        metavar="RUN|FOLDER|NAME",
+        help="start from a run's model, or from a Hugging Face BERT: its folder, or its name on the Hub",
+    )
+    parser.add_argument(
+        "--phase-from",
+        dest="phase",
+        metavar="RUN|FOLDER",
+        help="go on from a run's weights and moments, with a schedule of its own: a next phase",
     )
     parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
     parser.add_argument(
@@ -105,7 +114,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "recipe": (arguments.recipe, "--recipe"),
         "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),
         "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
-        "initial_model": (arguments.initial, "--from"),
+        "init_from": (arguments.initial, "--from"),
+        "phase_from": (arguments.phase, "--phase-from"),
         "compute.processes_per_node": (arguments.processes, "--processes"),
         "profile.steps": (arguments.profile, "--profile"),
         "metrics.tensorboard": (arguments.tensorboard or None, "--tensorboard"),

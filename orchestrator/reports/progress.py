@@ -31,7 +31,8 @@ def key_figures(
 ) -> Markup:
     """The figures that one looks for first, each with what it is to be compared with."""
     figures = [_mlm_loss(series, result), _entropy(result), _accuracy("MLM accuracy", "mlm_accuracy", series, result)]
-    if plan["job"]["objective"]["next_sentence"]:
+    objective = plan["job"]["objective"]
+    if objective["next_sentence"] and ":" not in objective.get("name", ""):
         figures.append(_accuracy("NSP accuracy", "nsp_accuracy", series, result))
     figures += [_throughput(series), _steps(status, series, plan, result)]
     return element("dl", *figures, class_="figures")

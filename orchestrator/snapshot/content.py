@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from orchestrator.errors import ConflictError, SpecError, StorageError
 from orchestrator.snapshot.files import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.specs import CodeSpec
+from orchestrator.specs.environment import PACKAGES
 from train_jobs.config.base import Config
 from train_jobs.config.load import MAX_LISTED, did_you_mean
 
@@ -136,6 +138,29 @@ class Snapshot(Config):
             fix=f"--code DIR with {path}.py in it" if self.folder is None else f"write {self.folder / path}.py",
         )
 
+    def missing_modules(self, named: Mapping[str, str], origins: Mapping[str, str]) -> list[str]:
+        """A problem for each class of the user's own whose module is not among the files; nothing is imported.
+
+        One whose package is neither of the snapshot is another package's: that is here, or is one that a job has.
+
+        Args:
+            named: dotted key -> MODULE:NAME.
+            origins: dotted key -> where it was written.
+        """
+        paths = {file.path for file in self.files}
+        modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in paths}
+        tops = {module.partition(".")[0] for module in modules}
+        problems = []
+        for key, name in named.items():
+            module = name.partition(":")[0]
+            top = module.partition(".")[0]
+            if module in modules or (top not in tops and _is_installed(top)):
+                continue
+            own = [known for known in modules if not known.startswith(f"{PACKAGE}.") and known != PACKAGE]
+            where = f"in {self.folder}" if self.folder else "and no --code DIR that could hold it"
+            problems.append(f"{origins.get(key, key)}: {key}: no module {module} {where}{did_you_mean(module, own)}")
+        return problems
+
     def _read(self, file: SnapshotFile) -> bytes:
         source = self._source(file.path)
         try:
@@ -199,3 +224,15 @@ def _sources(root: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name != "__pycache__" and not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith(".") and not name.endswith(".pyc"))
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package is one that a job has, or is installed here; what only lies in the current folder is not."""
+    if package in PACKAGES:
+        return True
+    found = find_spec(package)
+    if found is None:
+        return False
+    places = [found.origin] if found.origin else [f"{place}/." for place in found.submodule_search_locations or ()]
+    here = Path.cwd()
+    return not any(here in (Path(place).parent, Path(place).parent.parent) for place in places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from orchestrator.specs.job import PretrainSpec
+from train_jobs.config.own import is_own, own_names
 
 DECAYS = (
     ("power", "polynomial"),
@@ -12,6 +13,11 @@ DECAYS = (
     ("decay_rate", "exponential"),
     ("decay_steps", "exponential"),
 )  # keys of `schedule` that one of its shapes has
+NOT_FOR_OWN = (
+    ("objective", "next_sentence"),
+    *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
+    *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
+)  # keys of what we build, which a class of the user's own is not given
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
@@ -19,7 +25,11 @@ def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: 
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
     code = job.code
     rules = (
-        ("code.folder", code.entry.startswith("train_jobs."), f"{code.entry} runs, and uses none of it"),
+        (
+            "code.folder",
+            code.entry.startswith("train_jobs.") and not own_names(job),
+            f"{code.entry} runs, and no section names a class of it",
+        ),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
         ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
         (
@@ -31,8 +41,16 @@ def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: 
         ("optimizer.trust_ratio", job.optimizer.name == "adamw", "adamw has none"),
         *(
             (
+                f"{section}.{key}",
+                is_own(getattr(job, section).name),
+                f"{getattr(job, section).name} has {section}.options",
+            )
+            for section, key in NOT_FOR_OWN
+        ),
+        *(
+            (
                 f"schedule.{key}",
-                job.schedule.name != shape,
+                job.schedule.name != shape and not is_own(job.schedule.name),
                 f"it is of {shape} decay, schedule.name is {job.schedule.name}",
             )
             for key, shape in DECAYS

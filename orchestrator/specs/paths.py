@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config.initial import KEY as INITIAL_MODEL
+from train_jobs.config.initial import KEY as INIT_FROM
+from train_jobs.config.initial import is_name
 from train_jobs.config.load import Layer, Merged
+from train_jobs.config.phase import KEY as PHASE_FROM
 
 
 def anchor(layer: Layer, folder: Path) -> Layer:
@@ -15,38 +17,29 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    if INITIAL_MODEL in layer.tree and not names_run(layer.tree[INITIAL_MODEL], folder):
-        initial = _absolute(layer.tree[INITIAL_MODEL], folder)
-        layer = replace(layer, tree={**layer.tree, INITIAL_MODEL: initial})
+    for key in (INIT_FROM, PHASE_FROM):
+        if key in layer.tree and not is_name(layer.tree[key], folder):
+            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
     data = layer.tree.get("data")
     if not isinstance(data, dict):
         return layer
     anchored = dict(data)
     if isinstance(data.get("text"), list):
         anchored["text"] = [_absolute(item, folder) for item in data["text"]]
-    if "vocabulary" in data:
-        anchored["vocabulary"] = _absolute(data["vocabulary"], folder)
+    anchored |= {key: _absolute(data[key], folder) for key in ("vocabulary", "add_tokens") if key in data}
     return replace(layer, tree={**layer.tree, "data": anchored})
-
-
-def names_run(value: Any, folder: Path) -> bool:
-    """Whether what was written for the initial model is a run: a handle, @last, or a name that no folder has."""
-    if not isinstance(value, str):
-        return False
-    if "://" in value or value.startswith("@"):
-        return True
-    looks_like_path = "/" in value or value.startswith((".", "~"))
-    return bool(value) and not looks_like_path and not (folder / value).exists()
 
 
 def missing_paths(merged: Merged) -> list[str]:
     """A problem for each path that is not there, with the place that it was written at."""
     problems = []
-    data, code, initial = (merged.tree.get(key) for key in ("data", "code", INITIAL_MODEL))
+    data, code = merged.tree.get("data"), merged.tree.get("code")
     if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
         problems.append(f"{merged.origin(('code', 'folder'))}: code.folder: no such folder: {code['folder']}")
-    if isinstance(initial, str) and not Path(initial).is_dir():
-        problems.append(f"{merged.origin((INITIAL_MODEL,))}: {INITIAL_MODEL}: no such folder: {initial}")
+    for key in (INIT_FROM, PHASE_FROM):
+        start = merged.tree.get(key)
+        if isinstance(start, str) and not Path(start).is_dir():
+            problems.append(f"{merged.origin((key,))}: {key}: no such folder: {start}")
     if not isinstance(data, dict):
         return problems  # not a section at all: validation says so
     text, vocabulary = data.get("text"), data.get("vocabulary")

@@ -20,13 +20,15 @@ from orchestrator.errors import SpecError
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import PretrainSpec
-from orchestrator.specs.paths import anchor, missing_paths, names_run
+from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
 from train_jobs.config import load
 from train_jobs.config.base import Config
-from train_jobs.config.initial import KEY as INITIAL_MODEL
-from train_jobs.config.initial import merge_with_initial_model
+from train_jobs.config.initial import KEY as INIT_FROM
+from train_jobs.config.initial import is_name
+from train_jobs.config.phase import KEY as PHASE_FROM
+from train_jobs.config.phase import merge_with_start
 
 PROJECT_FILE = "orchestrator.yaml"
 KINDS: dict[str, type[PretrainSpec]] = {"pretrain": PretrainSpec}
@@ -88,6 +90,7 @@ def resolve_spec(
     environ: Mapping[str, str] | None = None,
     project: Path | None = None,
     model_of: Callable[[str], Path] | None = None,
+    outputs_of: Callable[[str], Path] | None = None,
 ) -> Resolved:
     """Lays every source of values over the presets and validates the result.
 
@@ -99,7 +102,8 @@ def resolve_spec(
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
         environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
         project: the project config, see `find_project`.
-        model_of: finds the exported folder of a run that is named as the initial model.
+        model_of: finds the folder of an initial model that is named: a run, or a model on the Hugging Face Hub.
+        outputs_of: finds the folder of outputs of a run that is named as the earlier phase.
 
     Raises:
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
@@ -111,10 +115,11 @@ def resolve_spec(
     written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
     presets = _preset_layers(model, load.merge(written), problems)
     complete = not problems
-    written += _found_run(load.merge(written), model_of)
-    with_model = merge_with_initial_model(presets, written)
-    merged = with_model.merged
-    problems.extend([*missing_paths(merged), *with_model.problems])
+    found = load.merge(written)
+    written += [*_found(found, INIT_FROM, model_of), *_found(found, PHASE_FROM, outputs_of)]
+    with_start = merge_with_start(presets, written)
+    merged = with_start.merged
+    problems.extend([*missing_paths(merged), *with_start.problems])
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ)
@@ -122,7 +127,7 @@ def resolve_spec(
             spec.train.accumulation_steps(compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, load.build(model, load.merge(presets)), merged)
-    changes = {path: change for path, change in changes.items() if change.origin != with_model.source}
+    changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
     return Resolved(
         spec=spec,
         compute=compute,
@@ -175,12 +180,12 @@ def _preset_layers(model: type[PretrainSpec], written: load.Merged, problems: Pr
     return layers
 
 
-def _found_run(written: load.Merged, model_of: Callable[[str], Path] | None) -> list[load.Layer]:
-    """A layer with the folder of the initial model where the user named a run, as if it had been written there."""
-    named = written.tree.get(INITIAL_MODEL)
-    if model_of is None or not names_run(named, Path.cwd()):
+def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.Layer]:
+    """A layer with the folder of what training starts from where the user gave a name, as if it had been written."""
+    named = written.tree.get(key)
+    if find is None or not is_name(named, Path.cwd()):
         return []
-    return [load.Layer(str(written.origin((INITIAL_MODEL,))), {INITIAL_MODEL: str(model_of(str(named)))})]
+    return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
 
 
 def _resolve_compute(spec: PretrainSpec, merged: load.Merged, environ: Mapping[str, str]) -> ResolvedCompute:

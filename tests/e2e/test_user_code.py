@@ -1,4 +1,4 @@
-"""Code of one's own on the local backend: a module that changes something and then calls train_jobs.pretrain."""
+"""Code of one's own on the local backend: a module that is run and calls train_jobs.pretrain, and a schedule."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import os
 import sys
 
 import train_jobs.pretrain
-from schedules.mine import constant
 
-train_jobs.pretrain.learning_rate = constant
 print(f"my own code as rank {os.environ['RANK']}", flush=True)
 sys.exit(train_jobs.pretrain.main())
 """
 CONSTANT = """\
-def constant(config, peak, **progress):
-    return 0.00123
+def constant(*, peak, **progress):
+    return peak / 2
 """
 
 
@@ -49,6 +47,10 @@ def test_a_users_module_runs_from_the_snapshot_and_is_known_by_its_commit(consol
         "project",
         "--set",
         "code.entry=my_pretrain",
+        "--set",
+        "schedule=schedules.mine:constant",
+        "--set",
+        "optimizer.learning_rate=0.00246",
         "-o",
         "json",
     ]

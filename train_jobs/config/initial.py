@@ -18,12 +18,15 @@ from pydantic import ValidationError
 from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError, SpecError
 from train_jobs.config.files import file_sha256
+from train_jobs.config.hub import hub_folder, is_hub_name
 from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
-from train_jobs.config.load import Layer, Merged, dotted, merge
+from train_jobs.config.load import KeyPath, Layer, Merged, dotted, merge
 from train_jobs.config.pretrain import DataConfig, ModelConfig
 from train_jobs.config.sources import content_hashes
+from train_jobs.config.words import unfit_words
 
-KEY = "initial_model"
+KEY = "init_from"
+WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
@@ -81,12 +84,12 @@ class InitialModel(Config):
 
 
 @dataclass(frozen=True)
-class WithInitialModel:
-    """Layers merged, the initial model's among them.
+class Merge:
+    """Layers merged, and among them that of what training starts from.
 
     Attributes:
         merged: the values.
-        source: what the initial model's layer is called; None without one.
+        source: what that layer is called; None without one.
         problems: what of the folder cannot be used, and what the user wrote against it; each with its place.
     """
 
@@ -95,7 +98,7 @@ class WithInitialModel:
     problems: tuple[str, ...] = ()
 
 
-def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -> WithInitialModel:
+def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -> Merge:
     """Merges like `merge`, with what the initial model decides between presets and what the user wrote.
 
     A folder that is not there changes nothing: a run that goes on from its checkpoint can do without it.
@@ -104,22 +107,55 @@ def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -
         below: presets, lowest first.
         written: what the user wrote, lowest first.
     """
-    merged = merge([*below, *written])
+    merged, problems = _with_words_read(merge([*below, *written]))
     named = merged.tree.get(KEY)
     if not isinstance(named, str | Path) or not Path(named).is_dir():
-        return WithInitialModel(merged)
+        return Merge(merged, problems=problems)
     where = merged.origin((KEY,))
     try:
         initial = read_initial_model(Path(named))
     except SpecError as failure:
-        return WithInitialModel(merged, problems=tuple(f"{where}: {KEY}: {problem}" for problem in failure.problems))
+        unusable = (f"{where}: {KEY}: {problem}" for problem in failure.problems)
+        return Merge(merged, problems=(*problems, *unusable))
     layer = initial.layer()
     merged = merge([*below, layer, *written])
     data = merged.tree["data"]
     if isinstance(data, dict) and data["vocabulary"] is None:  # written as null, which says: none of my own
         vocabulary = Layer(layer.source, {"data": {"vocabulary": str(initial.vocabulary)}})
         merged = merge([*below, layer, *written, vocabulary])
-    return WithInitialModel(merged, layer.source, tuple(_contradictions(initial, merged)))
+    merged, _ = _with_words_read(merged)
+    contradictions = (*_contradictions(initial, merged), *_unfit_tokens(initial, merged))
+    return Merge(merged, layer.source, (*problems, *contradictions))
+
+
+def is_name(value: Any, folder: Path) -> bool:
+    """Whether what was written for a model is a name: a run's (a handle, @last, its name), or one on the Hub.
+
+    A path begins with `.`, `~` or `/`, or with what is there in `folder`.
+    """
+    if not isinstance(value, str) or not value:
+        return False
+    if "://" in value or value.startswith("@"):
+        return True
+    beginning, *rest = value.split("/")
+    return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()
+
+
+def found_on_hub(written: Merged) -> list[Layer]:
+    """A layer with the folder of the initial model where the user gave its name on the Hub, as if written there.
+
+    Raises:
+        SpecError: neither a folder nor a model on the Hub has that name.
+    """
+    named = written.tree.get(KEY)
+    if not isinstance(named, str) or not is_name(named, Path()) or not is_hub_name(named):
+        return []
+    where = written.origin((KEY,))
+    try:
+        return [Layer(str(where), {KEY: str(hub_folder(named))})]
+    except SpecError as failure:
+        failure.facts = {"where": f"{where}: {KEY}, which is no folder either", **failure.facts}
+        raise
 
 
 def read_initial_model(folder: Path) -> InitialModel:
@@ -189,6 +225,36 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
     return lineage
 
 
+def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
+    """The same with the words themselves where `data.add_tokens` names a file of them; and why that cannot be read."""
+    data = merged.tree.get("data")
+    named = data.get(WORDS[-1]) if isinstance(data, dict) else None
+    if not isinstance(named, str):
+        return merged, ()
+    where = merged.origin(WORDS)
+    problems: tuple[str, ...] = ()
+    try:
+        lines = Path(named).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = "not UTF-8" if isinstance(problem, UnicodeDecodeError) else problem.strerror
+        words, problems = [], (f"{where}: {dotted(WORDS)}: cannot read {named}: {why}",)
+    else:
+        words = [line.strip() for line in lines if line.strip()]
+    tree = {**merged.tree, "data": {**merged.tree["data"], WORDS[-1]: words}}
+    return Merged(tree, merged.origins), problems
+
+
+def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:
+    """A line for each word that the vocabulary cannot be given."""
+    data = merged.tree["data"]
+    words = data.get(WORDS[-1]) if isinstance(data, dict) else None
+    if not words or not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return []  # not a list of words at all: validation says so
+    known = frozenset(initial.vocabulary.read_text(encoding="utf-8", errors="replace").split("\n"))
+    where = f"{merged.origin(WORDS)}: {dotted(WORDS)}"
+    return [f"{where}: {problem}" for problem in unfit_words(words, known, lowercase=bool(data.get("lowercase")))]
+
+
 def _describe(
     folder: Path, config: dict[str, Any], tokenizer: dict[str, Any], weights: str, pieces: int
 ) -> InitialModel:
@@ -216,7 +282,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
     problems = [
         f"{merged.origin(path)}: {'.'.join(path)}: {merged.tree[path[0]][path[1]]}, but the initial model has {value}"
         for path, value in needed.items()
-        if not _equal(merged.tree[path[0]][path[1]], value)
+        if not equal(merged.tree[path[0]][path[1]], value)
     ]
     vocabulary = Path(str(data["vocabulary"]))
     if vocabulary.is_file() and file_sha256(vocabulary) != initial.vocab_sha256:
@@ -233,7 +299,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
     return problems
 
 
-def _equal(written: Any, needed: float) -> bool:
+def equal(written: Any, needed: float) -> bool:
     """Numbers as validation will read them: YAML takes 1e-12 for a text."""
     try:
         return float(written) == float(needed)

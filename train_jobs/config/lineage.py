@@ -107,6 +107,19 @@ class Attempt(Config):
     """Arithmetic: bf16, fp16 or fp32."""
 
 
+class PhaseFacts(Config):
+    """The checkpoint of an earlier phase that a run took weights and moments over from."""
+
+    step: int
+    """Optimizer steps of that run."""
+    optimizer: str
+    """Whose moments they are."""
+    weights: str
+    """SHA-256 of the checkpoint's file of weights; what the run exported at its end is another file."""
+    moments: str
+    """SHA-256 of its file of moments."""
+
+
 class PretrainFacts(Config):
     """A pretraining run; what is only known at its end is None until then."""
 
@@ -130,6 +143,8 @@ class PretrainFacts(Config):
     """Numbers in the model."""
     absent: list[str]
     """Tensors that the initial model did not hold: these were drawn."""
+    phase: PhaseFacts | None = None
+    """Where weights and moments came from; None: this is a first phase."""
     attempts: list[Attempt]
     """Every start, the oldest first."""
     ended: str | None = None

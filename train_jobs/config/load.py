@@ -24,6 +24,7 @@ KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
+NAMED = ("model", "objective", "optimizer", "schedule")  # sections whose name alone may stand for them
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 
@@ -121,6 +122,8 @@ def read_assignments(assignments: Iterable[str], source: str) -> Layer:
         except yaml.YAMLError:
             problems.append(f"{source} {text}: the value is not valid YAML")
             continue
+        if key.strip() in NAMED and isinstance(value, str):
+            parts.append("name")
         if not assign(tree, tuple(parts), value):
             problems.append(f"{source} {text}: a part of {key} is already a plain value")
     if problems:
@@ -140,10 +143,11 @@ def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
 
 
 def merge(layers: Iterable[Layer]) -> Merged:
-    """Lays the layers over one another, the last one on top."""
+    """Lays the layers over one another, the last one on top; `optimizer: lamb` stands for `optimizer: {name: lamb}`."""
     merged = Merged({}, {})
     for layer in layers:
-        _overlay(merged, merged.tree, layer.tree, (), layer)
+        short = {key: {"name": layer.tree[key]} for key in NAMED if isinstance(layer.tree.get(key), str)}
+        _overlay(merged, merged.tree, {**layer.tree, **short}, (), layer)
     return merged
 
 

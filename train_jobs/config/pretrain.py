@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import SpecError
+from train_jobs.config.own import Named, is_own, one_of
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -27,9 +28,11 @@ ENOUGH_TOKENS = {"cpu": 4096, "gpu": 32_768}
 LONGEST_PLAIN_ATTENTION = 256  # tokens; on CPUs longer sequences use the fused kernel, which keeps no probabilities
 
 
-class ModelConfig(Config):
+class ModelConfig(Named):
     """The shape of BERT."""
 
+    name: Annotated[str, one_of("bert")] = "bert"
+    """Which model: bert, or MODULE:NAME of your own code."""
     hidden_size: Positive = 768
     """Width of the encoder."""
     num_hidden_layers: Positive = 12
@@ -78,6 +81,9 @@ class DataConfig(Config):
     """Pieces of the vocabulary trained here (fewer if the text does not hold as many); ignored with `vocabulary`."""
     lowercase: bool = True
     """Lower-case the text and strip accents, as the uncased BERT does."""
+    add_tokens: list[str] = Field(default=[])
+    """Words that the vocabulary of the model in `init_from` is to have besides: a list, or a UTF-8 file of one a line.
+    Each gets a row behind the others, at first the mean of the pieces that the word was spelled with."""
     sequence_length: Annotated[int, Field(ge=8)] = 128
     """Tokens of a sequence, [CLS] and the two [SEP] included."""
     short_sequence_probability: Probability = 0.1
@@ -86,9 +92,11 @@ class DataConfig(Config):
     """Share of documents held out for validation, chosen by a hash of their text."""
 
 
-class ObjectiveConfig(Config):
+class ObjectiveConfig(Named):
     """Masked language model and next-sentence prediction."""
 
+    name: Annotated[str, one_of("bert")] = "bert"
+    """Which objective: bert, or MODULE:NAME of your own code; masks are as below, whichever it is."""
     masked_lm_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
     """Share of tokens to predict: 80% become [MASK], 10% a random piece, 10% stay. Validation is always at 15%."""
     max_predictions: Positive | None = None
@@ -102,11 +110,11 @@ class ObjectiveConfig(Config):
     """Train next-sentence prediction; off, its head stays as initialised and its loss is not counted."""
 
 
-class OptimizerConfig(Config):
+class OptimizerConfig(Named):
     """AdamW, or LAMB as NVIDIA ran it or as its paper has it."""
 
-    name: Literal["adamw", "lamb"] = "lamb"
-    """Which optimizer."""
+    name: Annotated[str, one_of("adamw", "lamb")] = "lamb"
+    """Which optimizer: adamw, lamb, or MODULE:NAME of your own code, which is given groups, rate and options."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-3
     """Peak learning rate, after warm-up."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
@@ -127,11 +135,12 @@ class OptimizerConfig(Config):
     checkpoints are the same files, and a run may go on with or without."""
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(Named):
     """Learning rate over a run, whose progress is the share of its steps made, or of its hours if that is more."""
 
-    name: Literal["polynomial", "exponential", "cosine", "constant"] = "polynomial"
-    """Shape after warm-up: polynomial or cosine to zero at the end, exponential as in AzureML-BERT, or constant."""
+    name: Annotated[str, one_of("polynomial", "exponential", "cosine", "constant")] = "polynomial"
+    """Shape after warm-up: polynomial or cosine to zero at the end, exponential as in AzureML-BERT, or constant. Or
+    MODULE:NAME of your own code, which decides alone."""
     warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2843
     """Share of the run over which the rate rises linearly from zero."""
     power: Annotated[float, Field(gt=0)] = 0.5
@@ -148,13 +157,15 @@ class ScheduleConfig(Config):
 
     def text(self, peak: float) -> str:
         """All of it in words."""
+        end = f", for {self.hours:g} hours at most" if self.hours else ""
+        if is_own(self.name):
+            return f"{peak:g} at its peak, by {self.name}{end}"
         decay = {
             "polynomial": f"polynomial decay of power {self.power:g}",
             "exponential": f"{self.decay_rate:g} times as much every {self.decay_steps:,} steps",
             "cosine": "cosine decay",
             "constant": "constant",
         }[self.name]
-        end = f", for {self.hours:g} hours at most" if self.hours else ""
         return (
             f"{peak:g} after a linear warm-up over {self.warmup_fraction:.1%} of the {'run' if self.hours else 'steps'}"
             f", then {decay}{end}"
@@ -319,9 +330,12 @@ class PretrainConfig(Config):
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
-    initial_model: Path | None = None
-    """Folder of a Hugging Face BERT whose weights training starts from, at step 0 with empty moments; shape and
-    vocabulary are then its own. None: weights are drawn."""
+    init_from: Path | None = None
+    """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, or a name on the
+    Hub. Shape and vocabulary are then its own. None: weights are drawn."""
+    phase_from: Path | None = None
+    """Earlier phase of training that this one goes on from: a run's folder of outputs, or one of its checkpoints.
+    Weights and moments are taken over, step, schedule and loss scale begin anew; sequences and batches may differ."""
     card: CardConfig = CardConfig()
 
     @model_validator(mode="after")
@@ -330,6 +344,23 @@ class PretrainConfig(Config):
             raise ValueError(
                 f"data.sequence_length {self.data.sequence_length} is more than "
                 f"model.max_position_embeddings {self.model.max_position_embeddings}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_start(self) -> PretrainConfig:
+        if self.init_from is not None and self.phase_from is not None:
+            raise ValueError(
+                "init_from and phase_from are both given: from one come weights alone, from the other moments as well"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_added_to_something(self) -> PretrainConfig:
+        if self.data.add_tokens and self.init_from is None:
+            raise ValueError(
+                "data.add_tokens adds to the vocabulary of the model in init_from, and there is none; a vocabulary"
+                " trained on the text has its words without being told"
             )
         return self
 

@@ -12,7 +12,7 @@ from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
 from train_jobs.corpus.manifest import SpecialIds, Split
 from train_jobs.corpus.masking import Flags, Ids, mask_tokens
-from train_jobs.corpus.pairs import Plan
+from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import Keys, keys
 from train_jobs.corpus.store import Block, TokenStore
 from train_jobs.corpus.vocabulary import continuing_pieces
@@ -99,7 +99,8 @@ class PretrainingData:
         store: tokenised text.
         split: "train" or "validation".
         data: sequence_length and short_sequence_probability are used.
-        objective: all but max_predictions is used; validation uses next_sentence alone.
+        plan: makes the examples of a block.
+        objective: how training masks; validation uses nothing of it.
         max_predictions: most tokens to predict in a training sequence.
         seed: decides order, pairs and masks of training batches.
     """
@@ -110,11 +111,12 @@ class PretrainingData:
         split: Split,
         *,
         data: DataConfig,
+        plan: PlanBlock,
         objective: ObjectiveConfig,
         max_predictions: int,
         seed: int,
     ) -> None:
-        self._store, self._split, self._data, self._objective = store, split, data, objective
+        self._store, self._split, self._data, self._plan, self._objective = store, split, data, plan, objective
         self._max_predictions, self._seed = max_predictions, seed
         self._stream = self._examples(seed)
         self._continues_word = continuing_pieces(store.vocabulary) if objective.whole_word else None
@@ -163,7 +165,7 @@ class PretrainingData:
             self._store,
             self._split,
             data=self._data,
-            next_sentence=self._objective.next_sentence,
+            plan=self._plan,
             seed=seed,
             duplicates=self._objective.duplicates,  # of which epoch 0, all that validation reads, knows nothing
         )

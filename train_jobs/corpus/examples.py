@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.corpus.manifest import Split
-from train_jobs.corpus.pairs import Plan, plan_block
+from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import generator
 from train_jobs.corpus.store import Block, TokenStore
 
@@ -72,7 +73,7 @@ class ExampleStream:
         store: where the text is.
         split: "train" or "validation".
         data: sequence_length and short_sequence_probability are used.
-        next_sentence: make sentence pairs.
+        plan: makes the examples of a block.
         seed: decides the order of blocks, the pairs and their order.
         duplicates: epochs until examples come again. None: never.
     """
@@ -83,13 +84,13 @@ class ExampleStream:
         split: Split,
         *,
         data: DataConfig,
-        next_sentence: bool,
+        plan: PlanBlock,
         seed: int,
         duplicates: int | None = None,
     ) -> None:
         assert store.blocks(split) > 0, "a store has blocks in both splits"
         self._store, self._split, self._data = store, split, data
-        self._next_sentence, self._seed, self._duplicates = next_sentence, seed, duplicates
+        self._make, self._seed, self._duplicates = plan, seed, duplicates
         self._planned: tuple[tuple[int, int], Span] | None = None
 
     def block(self, index: int) -> Block:
@@ -97,14 +98,21 @@ class ExampleStream:
         return self._store.block(self._split, index)
 
     def take(self, cursor: Cursor, count: int) -> tuple[list[Span], Cursor]:
-        """The next `count` examples, over the ends of blocks and epochs, and the cursor after them."""
+        """The next `count` examples, over the ends of blocks and epochs, and the cursor after them.
+
+        Raises:
+            DataError: the whole text has none.
+        """
         spans: list[Span] = []
+        first_epoch = cursor.epoch
         while count > 0:
             rest = self._rest_of_block(cursor)
             taken = rest.slice(0, count)
             count -= len(taken)
             spans += [taken] if len(taken) else []
             cursor = self._after(cursor, len(taken), block_done=len(taken) == len(rest))
+            if not spans and cursor.epoch > first_epoch + 1:
+                raise DataError("not one example can be made of the text", fix="--data PATH with more text")
         return spans, cursor
 
     def first_epoch(self, most: int) -> list[Span]:
@@ -137,11 +145,10 @@ class ExampleStream:
         """All examples of a block. Remembers the last: the next batch most often goes on in the same block."""
         if self._planned is None or self._planned[0] != (epoch, index):
             copy = epoch % self._duplicates if self._duplicates else epoch
-            plan = plan_block(
+            plan = self._make(
                 self.block(index),
                 sequence_length=self._data.sequence_length,
                 short_sequence_probability=self._data.short_sequence_probability,
-                next_sentence=self._next_sentence,
                 rng=generator(self._seed, PLAN_STREAM, copy, index),
             )
             numbers = np.arange(len(plan))

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from train_jobs.config.errors import SpecError
 from train_jobs.corpus.store import Block
 
 Plan = npt.NDArray[np.int64]
@@ -24,6 +26,56 @@ DRAWS_AT_ONCE = 4096
 OTHER_DOCUMENT_DRAWS = 10
 SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
+
+
+class PlanBlock(Protocol):
+    """Makes examples of a block, as an objective wants them: see `train_jobs.protocols.Objective.plan`."""
+
+    def __call__(
+        self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
+    ) -> Plan: ...
+
+
+def checked(plan: PlanBlock, name: str) -> PlanBlock:
+    """The same, with a look at what comes of it: for plans that are not ours.
+
+    Args:
+        plan: what to call.
+        name: what messages call it.
+    """
+
+    def plan_and_look(
+        block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
+    ) -> Plan:
+        rows = plan(
+            block, sequence_length=sequence_length, short_sequence_probability=short_sequence_probability, rng=rng
+        )
+        if have := _unfit(rows, len(block.tokens), sequence_length):
+            raise SpecError(
+                f"objective.name: the examples that {name} plans cannot be made",
+                facts={
+                    "need": f"int64 [examples, 5]: ranges of {len(block.tokens)} tokens, A not empty, at most"
+                    f" {sequence_length} together with [CLS] and [SEP]",
+                    "have": have,
+                },
+                fix="mend plan (docs/own-classes.md)",
+            )
+        return rows
+
+    return plan_and_look
+
+
+def _unfit(rows: object, tokens: int, sequence_length: int) -> str | None:
+    """What is wrong with a plan; None if nothing is."""
+    if not isinstance(rows, np.ndarray):
+        return f"a {type(rows).__name__}"
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
+        return f"{rows.dtype} {list(rows.shape)}"
+    a_start, a_end, b_start, b_end = rows[:, :4].T
+    inside = (a_start >= 0) & (a_start < a_end) & (a_end <= tokens) & (b_start >= 0) & (b_start <= b_end)
+    specials = np.where(b_end > b_start, SPECIALS_OF_PAIR, SPECIALS_OF_ONE)
+    fits = inside & (b_end <= tokens) & (a_end - a_start + b_end - b_start + specials <= sequence_length)
+    return None if fits.all() else f"the row {rows[~fits][0].tolist()}"
 
 
 def plan_block(

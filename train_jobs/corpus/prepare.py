@@ -51,8 +51,8 @@ OWN_FILES = ("shard-*.arrow", VOCABULARY_FILE, MANIFEST_FILE)
 def store_key(data: DataConfig, found: DataFingerprint) -> str:
     """16 hex digits over what determines a token store: equal keys, equal stores.
 
-    That is the text, the vocabulary (its content, or the size to train), lower case and the share held out, not the
-    length of sequences or anything else of training.
+    That is the text, the vocabulary (its content and the words added to it, or the size to train), lower case and the
+    share held out, not the length of sequences or anything else of training.
 
     Raises:
         DataError: the vocabulary file cannot be read.
@@ -66,6 +66,8 @@ def store_key(data: DataConfig, found: DataFingerprint) -> str:
         "extractor": EXTRACTOR,
         "store": STORE_VERSION,
     }
+    if data.add_tokens:
+        decides["add_tokens"] = data.add_tokens
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -158,7 +160,7 @@ def _build(data: DataConfig, found: DataFingerprint, *, key: str, folder: Path, 
 
 def _vocabulary(data: DataConfig, corpus: Corpus, progress: Report) -> Tokenizer:
     if data.vocabulary is not None:
-        return load_vocabulary(data.vocabulary, lowercase=data.lowercase)
+        return load_vocabulary(data.vocabulary, lowercase=data.lowercase, words=data.add_tokens)
     tokenizer = train_vocabulary(corpus, size=data.vocab_size, lowercase=data.lowercase)
     progress(f"vocabulary trained: {tokenizer.get_vocab_size()} pieces")
     return tokenizer

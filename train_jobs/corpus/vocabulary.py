@@ -7,7 +7,7 @@ dropped, CJK characters apart, optional lower case without accents, words split 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.config.errors import DataError
+from train_jobs.config.words import LONGEST_WORD, unfit_words
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 VOCABULARY_FILE = "vocab.txt"
 MAX_ALPHABET = 1000  # rarer characters than these become [UNK]
-MAX_WORD_CHARACTERS = 100  # as in Hugging Face's WordPiece: a longer word is [UNK]
 
 
 def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
@@ -52,15 +52,28 @@ def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) ->
     return _tokenizer({piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}, lowercase=lowercase)
 
 
-def load_vocabulary(path: Path, *, lowercase: bool) -> Tokenizer:
+def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -> Tokenizer:
     """Reads a vocab.txt: one piece a line, the line's number from 0 being its id.
 
+    Args:
+        path: the file.
+        lowercase: lower-case and strip accents.
+        words: more pieces, which get the ids behind those of the file.
+
     Raises:
-        DataError: no such file, not UTF-8, a special piece missing, an empty line, or a piece that is there twice.
+        DataError: no such file, not UTF-8, a special piece missing, an empty line, or a piece that is there twice; or
+            words that the tokenizer would not give as one piece each.
     """
     pieces = _pieces(path)
     _check(pieces, path)
-    return _tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase=lowercase)
+    unfit = list(unfit_words(words, frozenset(pieces), lowercase=lowercase))
+    tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, lowercase=lowercase)
+    if not unfit:  # of characters newer than Python's tables the tokenizer alone knows what it makes
+        encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
+        unfit = [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]
+    if unfit:
+        raise DataError("not every word of data.add_tokens can be a token", facts={"words": "; ".join(unfit)})
+    return tokenizer
 
 
 def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
@@ -114,7 +127,7 @@ def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
     model = models.WordPiece(
         ids,
         unk_token=UNK,
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        max_input_chars_per_word=LONGEST_WORD,
         continuing_subword_prefix=CONTINUATION,
     )
     tokenizer = Tokenizer(model)

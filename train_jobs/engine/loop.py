@@ -27,6 +27,7 @@ from train_jobs.engine.distributed import World
 from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.optimizer_state import carried_over
 from train_jobs.engine.probe import largest_micro_batch, no_trace, try_micro_batch
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
@@ -200,6 +201,18 @@ class Loop:
         moments = 0 if self.state.step else 2 * own
         copied = self.world.is_main and self.world.device.type == "cpu" and self.checkpoints.asynchronous
         return self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
+
+    def begin_phase(self, checkpoint: Checkpoint) -> None:
+        """Starts at step 0 from another run's checkpoint, of which weights and moments are kept and nothing else.
+
+        Step and schedule, data cursor and loss scale begin anew, and so do the optimizer's own counters, as between
+        NVIDIA's phases (DeepLearningExamples, PyTorch BERT, run_pretraining.py: with --phase2 each parameter's step is
+        set to the global step, which is then 0). A bias correction so takes moments that have grown long ago for young
+        ones: the first direction is (1 - b2)^(1/2) / (1 - b1), a third, as long as it would be, and they reach full
+        length within some 1 / (1 - b2) steps. LAMB's trust ratio undoes it for matrices.
+        """
+        self.task.model.load_state_dict(checkpoint.weights(), strict=True)
+        self.optimizer.load_state_dict(carried_over(checkpoint.optimizer(), self.optimizer.state_dict()))
 
     def run(self) -> None:
         """Trains to the last step, then validates and saves. However it ends, no checkpoint is left half-written.

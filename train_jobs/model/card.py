@@ -15,6 +15,7 @@ import yaml
 
 from train_jobs.config import CardConfig, PretrainConfig
 from train_jobs.config.lineage import LINEAGE_FILE, DataFacts, Lineage, Link, PretrainFacts
+from train_jobs.config.own import is_own
 from train_jobs.config.sources import EMBEDDED_LANGUAGE
 
 CARD_FILE = "README.md"
@@ -124,13 +125,17 @@ def _model_index(card: Card) -> list[dict[str, Any]]:
 
 
 def _summary(card: Card) -> str:
-    model = PretrainConfig.model_validate(card.run.config).model
+    config = PretrainConfig.model_validate(card.run.config)
+    model, objective = config.model, config.objective
     start = f"pretrained further from {escaped(card.base.name)}" if card.base else "pretrained from drawn weights"
-    pairs = " and next-sentence prediction" if card.run.config["objective"]["next_sentence"] else ""
+    learned = "masked language modelling" + (" and next-sentence prediction" if objective.next_sentence else "")
+    if is_own(objective.name):
+        learned = f"the objective {escaped(objective.name)}"
     return (
-        f"BERT with {_counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
+        f"{'BERT' if not is_own(model.name) else escaped(model.name)} with"
+        f" {_counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
         f" {_counted(model.num_attention_heads, 'attention head')} ({card.run.parameters:,} parameters), {start} with"
-        f" masked language modelling{pairs} on {escaped(card.corpus)}."
+        f" {learned} on {escaped(card.corpus)}."
     )
 
 
@@ -160,8 +165,9 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     yield "Steps", f"{run.steps or 0:,} of {train.global_batch_size:,} sequences, {run.sequences or 0:,} in all"
     yield "Sequence length", f"{config.data.sequence_length} tokens"
     clip = f"gradients clipped at {optimizer.max_grad_norm:g}" if optimizer.max_grad_norm else "gradients not clipped"
-    yield "Optimizer", f"{OPTIMIZERS[optimizer.name]}, weight decay {optimizer.weight_decay:g}, {clip}"
-    yield "Learning rate", schedule.text(optimizer.learning_rate)
+    yield "Optimizer", f"{_optimizer(optimizer.name)}, weight decay {optimizer.weight_decay:g}, {clip}"
+    rate = schedule.text(optimizer.learning_rate)
+    yield "Learning rate", escaped(rate) if is_own(schedule.name) else rate
     last = run.attempts[-1]
     yield "Precision", last.precision
     processes = _counted(last.processes, "process", "processes")
@@ -169,8 +175,16 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     yield "Hardware", f"{processes} on {nodes}{escaped(last.hardware)}"
     yield "Time", _time(run)
     yield "Seed", str(train.seed)
+    if run.phase:
+        moments = f"the moments of {_optimizer(run.phase.optimizer)} (SHA-256 `{run.phase.moments[:DIGITS]}`)"
+        weights = f"weights (SHA-256 `{run.phase.weights[:DIGITS]}`)"
+        yield "Goes on from", f"step {run.phase.step:,} of the base model's training: its {weights} and {moments}"
     if run.absent:
         yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
+
+
+def _optimizer(name: str) -> str:
+    return OPTIMIZERS.get(name, escaped(name))
 
 
 def _time(run: PretrainFacts) -> str:
@@ -187,6 +201,9 @@ def _result_rows(card: Card) -> Iterable[tuple[str, str]]:
         if name in (card.run.metrics or {}):
             value = (card.run.metrics or {})[name]
             yield f"{label}, held-out text", style.format(value) if value is not None else "not finite"
+    for name, value in (card.run.metrics or {}).items():  # of an objective that is not ours
+        if name not in METRICS and name != "loss":
+            yield f"{escaped(name)}, held-out text", f"{value:.4f}" if value is not None else "not finite"
 
 
 def _verdict(card: Card) -> str:

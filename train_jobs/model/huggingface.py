@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.config.files import sync
 from train_jobs.engine import storage
 from train_jobs.model.bert import PAD_ID
+from train_jobs.model.growth import Spellings, with_words
 from train_jobs.model.heads import BertForPreTraining
 
 CONFIG = "config.json"
@@ -47,6 +49,7 @@ def export(
     vocab_size: int,
     vocabulary: Path,
     lowercase: bool,
+    more: Mapping[str, Any] = MappingProxyType({}),
     describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Writes a folder that `BertForPreTraining.from_pretrained` and `AutoTokenizer.from_pretrained` load offline.
@@ -61,6 +64,7 @@ def export(
         vocab_size: rows of the embedding table, padding rows included.
         vocabulary: the vocab.txt that the model was trained with.
         lowercase: whether text was lower-cased and stripped of accents.
+        more: what config.json says otherwise than for BERT.
         describe: called with the folder before it appears, to write what goes with the model.
 
     Raises:
@@ -71,7 +75,7 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / CONFIG).write_text(json.dumps(_config_document(config, vocab_size), indent=2) + "\n")
+        (partial / CONFIG).write_text(json.dumps({**_config_document(config, vocab_size), **more}, indent=2) + "\n")
         save_file(_host_tensors(model), partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(vocabulary, partial / VOCABULARY)
         _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
@@ -84,7 +88,7 @@ def export(
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
+def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, words: Spellings = ()) -> list[str]:
     """Copies the weights of a Hugging Face folder into `model`, in place.
 
     Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
@@ -95,6 +99,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
     Args:
         model: of the folder's shape.
         folder: holds config.json and model.safetensors, or else pytorch_model.bin.
+        pieces: pieces of the folder's vocabulary; needed with `words`.
+        words: the model's vocabulary has these behind the folder's, see `with_words`.
 
     Returns:
         Names of the model's tensors that the folder does not hold; these stay as they were.
@@ -105,6 +111,8 @@ def load_weights(model: BertForPreTraining, folder: Path) -> list[str]:
     """
     _check_settings(folder, model.config)
     found = {_our_name(name): tensor for name, tensor in _read_tensors(folder).items()}
+    if words:
+        found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
     absent = [name for name in targets if name not in found]
     _check_names(folder, found, targets, absent)
@@ -122,7 +130,7 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "architectures": ["BertForPreTraining"],
         "model_type": "bert",
         "vocab_size": vocab_size,
-        **config.model_dump(exclude={"pad_vocab_to_multiple_of"}),
+        **config.model_dump(exclude={"name", "options", "pad_vocab_to_multiple_of"}),
         "hidden_act": _HIDDEN_ACT,
         "pad_token_id": PAD_ID,
         "position_embedding_type": "absolute",

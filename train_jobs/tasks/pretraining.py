@@ -1,4 +1,4 @@
-"""BERT pretraining: masked language model and next-sentence prediction on a token store."""
+"""BERT pretraining: an objective, by default masked language model and next-sentence prediction, on a token store."""
 
 from __future__ import annotations
 
@@ -7,40 +7,48 @@ import math
 import numpy as np
 import torch
 
-from train_jobs.config import PretrainConfig
+from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.distributed import World
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.objective import Sums, pretraining_sums
+from train_jobs.model.heads import BertForPreTraining
+from train_jobs.model.objective import IGNORED
+from train_jobs.parts import Parts, load_parts
+from train_jobs.protocols import Term
 
 
 class BertPretraining:
-    """Masked language model and next-sentence prediction, as the loop wants a task."""
+    """What the objective learns on text, as the loop wants a task.
 
-    def __init__(self, config: PretrainConfig, store: TokenStore, world: World) -> None:
-        self._config, self._world = config, world
+    Args:
+        parts: model and objective; None: as the configuration names them.
+    """
+
+    def __init__(self, config: PretrainConfig, store: TokenStore, world: World, parts: Parts | None = None) -> None:
+        parts = parts or load_parts(config)
+        self._config, self._world, self._objective = config, world, parts.objective
+        self._labels = dict(parts.objective.labels)
         self._data = {
             split: PretrainingData(
                 store,
                 split,
                 data=config.data,
+                plan=parts.plan,
                 objective=config.objective,
                 max_predictions=config.max_predictions,
                 seed=config.train.seed,
             )
             for split in ("train", "validation")
         }
-        self.model = BertForPreTraining(config.model, config.model.padded_vocab_size(store.manifest.vocab_size))
-        initialise(self.model, config.train.seed)
-        if not config.objective.next_sentence:
+        rows = config.model.padded_vocab_size(store.manifest.vocab_size)
+        self.model = parts.model(config.model, rows, config.train.seed)
+        if "next_sentence_labels" not in self._labels.values() and isinstance(self.model, BertForPreTraining):
             self.model.freeze_next_sentence()
         self.model.to(world.device)
         self._vocab_size = store.manifest.vocab_size
         self._entropy = store.manifest.validation_unigram_entropy
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
-        self._terms = ["mlm", "nsp"] if config.objective.next_sentence else ["mlm"]
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
         """This process's share of the next global batch."""
@@ -53,29 +61,26 @@ class BertPretraining:
         return batch, following.as_dict()
 
     def counts(self, batch: Batch) -> list[float]:
-        """Masked tokens, and sentence pairs where they count; or for each term the micro batches, whose means count."""
+        """Labels of each term that count; or for each term the micro batches, whose means count."""
         if self._micro_batch_means:
             size = self._config.train.micro_batch_size
             assert size != "auto", "the configuration refuses it"
             micro_batches = math.ceil(len(batch) / size)
-            return [float(micro_batches)] * len(self._terms)
-        masked = float((batch.masked_labels >= 0).sum())
-        return [masked, float(len(batch))][: len(self._terms)]
+            return [float(micro_batches)] * len(self._labels)
+        return [float((getattr(batch, labels) != IGNORED).sum()) for labels in self._labels.values()]
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """MLM loss over all masked tokens plus NSP loss over all pairs of the global batch.
+        """Sum over the terms of their losses, each over all of its labels in the global batch.
 
         Or of the micro batch, as its part of a mean of such means: it counts as much as any other, whatever it holds
-        and whichever process has it, and nothing if no token of it is masked. What is reported are global means.
+        and whichever process has it, and nothing if no label of it counts. What is reported are global means.
         """
-        sums = self._sums(batch)
-        mlm, nsp = sums.mlm_loss_sum, sums.nsp_loss_sum
-        if self._micro_batch_means:
-            mlm, nsp = mlm / sums.mlm_count.clamp(min=1), nsp / len(batch)
-        loss = mlm / totals[0]
-        if self._config.objective.next_sentence:
-            loss = loss + nsp / totals[1]
-        return loss, as_vector(sums)
+        terms = self._terms(batch)
+        losses = [term.loss / term.count.clamp(min=1) if self._micro_batch_means else term.loss for term in terms]
+        loss = losses[0] / totals[0]
+        for number, part in enumerate(losses[1:], start=1):
+            loss = loss + part / totals[number]
+        return loss, as_vector(terms)
 
     def largest_batch(self, sequences: int) -> Batch:
         """Sequences of full length with all predictions; one is shorter, as almost always: attention takes a mask."""
@@ -94,39 +99,43 @@ class BertPretraining:
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """Mean losses and accuracies."""
-        mlm_loss, mlm_correct, mlm_count, nsp_loss, nsp_correct, nsp_count = sums
-        found = {"mlm_loss": mlm_loss / mlm_count, "mlm_accuracy": mlm_correct / mlm_count}
-        if self._config.objective.next_sentence:
-            found |= {"nsp_loss": nsp_loss / nsp_count, "nsp_accuracy": nsp_correct / nsp_count}
-        return {"loss": found["mlm_loss"] + found.get("nsp_loss", 0.0), **found}
+        found = {}
+        for number, name in enumerate(self._labels):
+            loss, correct, count = sums[3 * number : 3 * number + 3]
+            found |= {f"{name}_loss": loss / count, f"{name}_accuracy": correct / count}
+        return {"loss": sum(found[f"{name}_loss"] for name in self._labels), **found}
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
         """The same held-out sequences with the same masks every time, shared out over the processes."""
-        total = torch.zeros(6, dtype=torch.float64, device=self._world.device)
+        total = torch.zeros(3 * len(self._labels), dtype=torch.float64, device=self._world.device)
         for batch in self._data["validation"].validation_batches(
             self._config.validation.max_sequences,
             micro_batch_size,
             rank=self._world.rank,
             world_size=self._world.size,
         ):
-            total += as_vector(self._sums(batch))
+            total += as_vector(self._terms(batch))
             self._world.activity.beat()
         found = self.metrics(self._world.sum_(total).tolist())
         return {**found, "unigram_entropy": self._entropy}
 
-    def _sums(self, batch: Batch) -> Sums:
+    def _terms(self, batch: Batch) -> list[Term]:
+        """The terms of a micro batch, in the order of the objective's labels."""
         tensors = {
             name: torch.from_numpy(array).to(self._world.device, non_blocking=True)
             for name, array in batch.arrays().items()
         }
-        return pretraining_sums(
-            self.model,
-            tensors,
-            next_sentence=self._config.objective.next_sentence,
-            padded=bool(batch.lengths.min() < batch.input_ids.shape[1]),
-        )
+        padded = bool(batch.lengths.min() < batch.input_ids.shape[1])
+        found = self._objective.losses(self.model, tensors, padded=padded)
+        if found.keys() != self._labels.keys():
+            raise SpecError(
+                f"objective.name: {self._config.objective.name} gives other losses than its labels say",
+                facts={"need": ", ".join(self._labels), "have": ", ".join(found)},
+                fix="mend losses (docs/own-classes.md)",
+            )
+        return [found[name] for name in self._labels]
 
 
-def as_vector(sums: Sums) -> torch.Tensor:
-    """The six sums as one float64 vector."""
-    return torch.stack([value.detach().double() for value in sums])
+def as_vector(terms: list[Term]) -> torch.Tensor:
+    """Loss, labels predicted right and labels counted of each term, as one float64 vector."""
+    return torch.stack([value.detach().double() for term in terms for value in term])

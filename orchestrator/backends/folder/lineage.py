@@ -52,9 +52,12 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
         if maker is None:
             continue
         found[link.hash] = maker.model
-        initial = maker.read_json("config.json").get("initial_model")
+        config, parents = maker.read_json("config.json"), lineage.parents(link)
+        initial, phase = config.get("init_from"), config.get("phase_from")
         if initial is not None and Path(initial).is_dir():
-            found |= {parent.hash: Path(initial) for parent in lineage.parents(link) if parent.kind != "data"}
+            found |= {parent.hash: Path(initial) for parent in parents if parent.kind != "data"}
+        if phase is not None and Path(phase).is_dir():  # a checkpoint that came without a lineage is a link itself
+            found |= {parent.hash: Path(phase) for parent in parents if parent.kind == "external"}
     return found
 
 

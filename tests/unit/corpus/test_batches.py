@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from train_jobs.config import DataConfig, ObjectiveConfig
 from train_jobs.corpus.batches import Batch, PretrainingData, assemble
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.manifest import SpecialIds
+from train_jobs.corpus.pairs import plan_block
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import Block, TokenStore
 
@@ -27,6 +29,7 @@ def make(store: TokenStore) -> Maker:
             store,
             split,  # type: ignore[arg-type]
             data=DataConfig(sequence_length=LENGTH),
+            plan=partial(plan_block, next_sentence=bool(objective.get("next_sentence", True))),
             objective=ObjectiveConfig(**objective),  # type: ignore[arg-type]
             max_predictions=PREDICTIONS,
             seed=seed,
@@ -140,7 +143,13 @@ def test_the_same_place_of_another_epoch_or_seed_has_other_pairs_and_other_masks
 
     def batch(seed: int, epoch: int) -> Batch:
         data = PretrainingData(
-            one_block, "train", data=config, objective=ObjectiveConfig(), max_predictions=PREDICTIONS, seed=seed
+            one_block,
+            "train",
+            data=config,
+            plan=partial(plan_block, next_sentence=True),
+            objective=ObjectiveConfig(),
+            max_predictions=PREDICTIONS,
+            seed=seed,
         )
         return data.batch(Cursor(epoch=epoch), global_batch_size=100, rank=0, world_size=1)[0]
 

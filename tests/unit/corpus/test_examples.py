@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from itertools import combinations, pairwise
 
 from train_jobs.config import DataConfig
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
+from train_jobs.corpus.pairs import plan_block
 from train_jobs.corpus.store import TokenStore
 
 
 def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: int | None = None) -> ExampleStream:
     data = DataConfig(sequence_length=length)
-    return ExampleStream(store, "train", data=data, next_sentence=True, seed=seed, duplicates=duplicates)
+    return ExampleStream(
+        store, "train", data=data, plan=partial(plan_block, next_sentence=True), seed=seed, duplicates=duplicates
+    )
 
 
 def names(spans: list[Span]) -> list[tuple[int, int, int]]:

@@ -39,9 +39,7 @@ def problems_of(folder: Path) -> list[str]:
 
 def start(folder: Path, written: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
     """Values and problems of the tiny recipe, a file, and the folder as initial model."""
-    found = merge_with_initial_model(
-        [TINY], [read_text(written, "job.yaml"), Layer("--from", {"initial_model": folder})]
-    )
+    found = merge_with_initial_model([TINY], [read_text(written, "job.yaml"), Layer("--from", {"init_from": folder})])
     return found.merged.tree, found.problems
 
 
@@ -208,7 +206,7 @@ def test_rows_of_the_table_may_differ_by_padding_alone(
 def test_a_folder_that_cannot_be_used_is_a_problem_with_its_place(tmp_path: Path) -> None:
     _, problems = start(write_bert(tmp_path / "bert", model_type="roberta"))
     (problem,) = problems
-    assert problem.startswith("--from: initial_model: ")
+    assert problem.startswith("--from: init_from: ")
     assert "'roberta'" in problem
 
 
@@ -219,7 +217,7 @@ def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_sections_that_are_none_are_left_to_validation(bert: Path) -> None:
-    found = merge_with_initial_model([TINY], [Layer("--set", {"initial_model": str(bert), "model": 3, "data": None})])
+    found = merge_with_initial_model([TINY], [Layer("--set", {"init_from": str(bert), "model": 3, "data": None})])
     assert found.problems == ()
     with pytest.raises(SpecError):
         build(PretrainConfig, found.merged)

@@ -43,7 +43,7 @@ def bert(folder: Path, kind: type[transformers.PreTrainedModel] = transformers.B
 
 def started(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertForPreTraining, list[str]]:
     """Our model after it has been started from a folder, and what the folder lacks."""
-    config = read_config("tiny", [f"initial_model={folder}", "data.sequence_length=32"])
+    config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     model = BertForPreTraining(config.model, 40)
     initialise(model, 42)
     return model, load_initial_model(model, config, world, tmp_path / "hashes.json")
@@ -73,7 +73,7 @@ def test_training_starts_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         json.dumps(
             {
                 **sections,
-                "initial_model": str(model),
+                "init_from": str(model),
                 "train": {**train, "seed": 7},
                 "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
             }
@@ -123,26 +123,26 @@ def test_of_all_processes_one_speaks(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_weights_that_are_gone_are_named(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert")
-    config = read_config("tiny", [f"initial_model={folder}", "data.sequence_length=32"])
+    config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     (folder / "model.safetensors").unlink()
     with pytest.raises(TrainingError, match=r"no such file: .*model\.safetensors"):
         load_initial_model(BertForPreTraining(config.model, 40), config, ALONE, tmp_path / "hashes.json")
 
 
 def test_a_run_that_begins_needs_the_folder_and_one_that_goes_on_does_not(tmp_path: Path) -> None:
-    config = PretrainConfig(initial_model=tmp_path / "gone")
+    config = PretrainConfig(init_from=tmp_path / "gone")
     with pytest.raises(SpecError, match=f"no such folder: {tmp_path / 'gone'}"):
         check_initial_model(config, goes_on=False)
     check_initial_model(config, goes_on=True)
-    check_initial_model(PretrainConfig(initial_model=tmp_path), goes_on=False)
+    check_initial_model(PretrainConfig(init_from=tmp_path), goes_on=False)
     check_initial_model(PretrainConfig(), goes_on=False)
 
 
 def test_the_plain_job_takes_shape_and_vocabulary_from_the_folder(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert")
-    config = read_config("tiny", [f"initial_model={folder}", "data.sequence_length=32"])
+    config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     assert (config.model.hidden_size, config.data.vocabulary) == (32, folder / "vocab.txt")
-    (tmp_path / "job.yaml").write_text(f"initial_model: {folder}\nmodel: {{hidden_size: 64}}\n")
+    (tmp_path / "job.yaml").write_text(f"init_from: {folder}\nmodel: {{hidden_size: 64}}\n")
     with pytest.raises(SpecError) as caught:
         read_config(str(tmp_path / "job.yaml"), [])
     assert caught.value.problems == [f"{tmp_path / 'job.yaml'}:2: model.hidden_size: 64, but the initial model has 32"]
@@ -153,7 +153,7 @@ def test_the_plain_job_says_so_when_the_folder_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
-    words = ["--config", "tiny", "--set", f"initial_model={tmp_path / 'gone'}", "--output", str(tmp_path / "out")]
+    words = ["--config", "tiny", "--set", f"init_from={tmp_path / 'gone'}", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert f"error[spec]: no such folder: {tmp_path / 'gone'}" in capsys.readouterr().err
     assert not (tmp_path / "out" / "token-stores").exists()

@@ -85,7 +85,7 @@ def test_the_embedded_corpus_has_its_name_and_its_licence(store: TokenStore, tmp
 def test_no_path_of_this_machine_is_told(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     bert = write_bert(tmp_path / "secret" / "bert")
     text = begin(
-        notes, store, tmp_path / "out", initial_model=str(bert), data={"vocabulary": str(bert / "vocab.txt")}
+        notes, store, tmp_path / "out", init_from=str(bert), data={"vocabulary": str(bert / "vocab.txt")}
     ).text()
     assert str(tmp_path) not in text
     assert str(notes.parent) not in text
@@ -127,11 +127,9 @@ def test_a_run_that_goes_on_keeps_its_ancestors_and_counts_its_starts(
     notes: Path, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert = write_bert(tmp_path / "bert")
-    first = begin(notes, store, tmp_path / "out", initial_model=str(bert))
+    first = begin(notes, store, tmp_path / "out", init_from=str(bert))
     (bert / "config.json").unlink()
-    again = begin(
-        notes, store, tmp_path / "out", step=3, initial_model=str(bert), card={"license": "mit"}, resume="never"
-    )
+    again = begin(notes, store, tmp_path / "out", step=3, init_from=str(bert), card={"license": "mit"}, resume="never")
     assert again.links[:-1] == first.links[:-1]
     assert again.head.inputs == first.head.inputs
     facts = facts_of(again)
@@ -145,13 +143,13 @@ def test_another_initial_model_by_then_is_a_warning(
     notes: Path, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert = write_bert(tmp_path / "bert")
-    first = begin(notes, store, tmp_path / "out", initial_model=str(bert))
+    first = begin(notes, store, tmp_path / "out", init_from=str(bert))
     (bert / "model.safetensors").write_bytes(b"other")
-    again = begin(notes, store, tmp_path / "out", step=3, initial_model=str(bert))
+    again = begin(notes, store, tmp_path / "out", step=3, init_from=str(bert))
     assert again.links[:-1] == first.links[:-1]
     assert f"warning: {bert} is not the model that this run began with" in capsys.readouterr().out
     (bert / "model.safetensors").unlink()
-    begin(notes, store, tmp_path / "out", step=6, initial_model=str(bert))
+    begin(notes, store, tmp_path / "out", step=6, init_from=str(bert))
     assert capsys.readouterr().out == ""
 
 
@@ -187,7 +185,7 @@ def test_the_initial_models_lineage_comes_first(
 ) -> None:
     parent = complete()
     model = write_bert(tmp_path / "out" / "model", weights=b"trained")
-    found = begin(notes, store, tmp_path / "child", initial_model=str(model), card={"data_license": "mit"})
+    found = begin(notes, store, tmp_path / "child", init_from=str(model), card={"data_license": "mit"})
     kinds = [(link.kind, link.name) for link in found.links]
     assert kinds == [
         ("data", "notes.txt"),
@@ -197,7 +195,7 @@ def test_the_initial_models_lineage_comes_first(
     ]
     assert found.links[:2] == parent.links
     assert [link.hash for link in found.parents(found.head)] == [found.links[2].hash, parent.head.hash]
-    assert facts_of(found).config["initial_model"] == "alpha-1234abcd"
+    assert facts_of(found).config["init_from"] == "alpha-1234abcd"
 
 
 def test_text_that_the_parent_was_trained_on_is_one_link(
@@ -205,7 +203,7 @@ def test_text_that_the_parent_was_trained_on_is_one_link(
 ) -> None:
     parent = complete()
     model = write_bert(tmp_path / "out" / "model", weights=b"trained")
-    found = begin(notes, store, tmp_path / "child", initial_model=str(model))
+    found = begin(notes, store, tmp_path / "child", init_from=str(model))
     assert len(found.links) == 3
     assert found.head.inputs == (parent.links[0].hash, parent.head.hash)
 
@@ -216,7 +214,7 @@ def test_an_initial_model_whose_lineage_is_false_stops_the_run(
     complete()
     model = write_bert(tmp_path / "out" / "model", weights=b"something else")
     with pytest.raises(ConflictError):
-        begin(notes, store, tmp_path / "child", initial_model=str(model))
+        begin(notes, store, tmp_path / "child", init_from=str(model))
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"a": 1}'])
@@ -295,7 +293,7 @@ def test_commands_from_an_initial_model_leave_to_it_what_it_decides(
 ) -> None:
     bert = write_bert(tmp_path / "bert")
     monkeypatch.chdir(tmp_path)
-    config = read_config("tiny", [f"data.text=[{notes}]", "initial_model=bert", "data.sequence_length=32"])
+    config = read_config("tiny", [f"data.text=[{notes}]", "init_from=bert", "data.sequence_length=32"])
     found = lineage.begin(
         config, store, attempt(processes=8, nodes=2, device="cuda"), MODEL, [], tmp_path, store.folder.parent, {}
     )
@@ -308,7 +306,7 @@ def test_commands_from_an_initial_model_leave_to_it_what_it_decides(
     assert commands["torchrun"] == [
         *("torchrun", "--nnodes", "2", "--node-rank", "RANK", "--master-addr", "HOST", "--master-port", "29500"),
         *("--nproc-per-node", "4", "-m", "train_jobs.pretrain", "--config", "tiny"),
-        *("--set", "data.text=[notes.txt]", "--set", "initial_model=bert", "--set", "data.sequence_length=32"),
+        *("--set", "data.text=[notes.txt]", "--set", "init_from=bert", "--set", "data.sequence_length=32"),
         *("--device", "gpu", "--output", "output"),
     ]
     assert bert.is_dir()

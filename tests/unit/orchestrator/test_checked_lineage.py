@@ -81,7 +81,7 @@ def make_run(home: Path, name: str, before: Lineage, parents: list[Link], **fact
     run.lineage.write_text(lineage.text())
     (run.path / "lock").touch()
     run.write_state(LocalState(state=RunState.COMPLETED, created=1.0))
-    (run.path / "config.json").write_text(json.dumps({"initial_model": None}))
+    (run.path / "config.json").write_text(json.dumps({"init_from": None}))
     (run.path / "request.json").write_text(json.dumps({"token_stores": str(home / "token-stores")}))
     return run, lineage
 
@@ -89,7 +89,7 @@ def make_run(home: Path, name: str, before: Lineage, parents: list[Link], **fact
 def make_child(home: Path, parent: Lineage, folder: Path) -> tuple[RunFolder, Lineage]:
     """A run that started from the model in a folder, on text of its own."""
     run, lineage = make_run(home, "beta-2", parent, [make_store(home, "b" * 16), parent.head])
-    (run.path / "config.json").write_text(json.dumps({"initial_model": str(folder)}))
+    (run.path / "config.json").write_text(json.dumps({"init_from": str(folder)}))
     return run, lineage
 
 
@@ -171,7 +171,7 @@ def test_a_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
     facts = ExternalFacts(weights=weights, file="model.safetensors", architectures=[], vocabulary="", revision=None)
     child, lineage = make_child(tmp_path, Lineage(links=(Link.make("external", "bert", facts),)), folder)
     grandchild, _ = make_run(tmp_path, "gamma-3", lineage, [lineage.links[1], lineage.head])
-    (grandchild.path / "config.json").write_text(json.dumps({"initial_model": str(child.model)}))
+    (grandchild.path / "config.json").write_text(json.dumps({"init_from": str(child.model)}))
     assert checked(tmp_path, "gamma-3")[1] == ["verified"] * 4
 
 

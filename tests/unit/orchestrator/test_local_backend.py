@@ -21,7 +21,7 @@ from orchestrator.backends.folder.files import QUEUED_SECONDS, RUN_VARIABLE, Loc
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.errors import ConflictError, NotFoundError, SpecError, UsageError
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState
 from tests.conftest import write_bert
@@ -128,7 +128,7 @@ def made_model(run: RunFolder, name: str = "bert") -> Path:
 
 def plan_from(home: Path, named: str) -> Plan:
     """A plan of a run that starts from another."""
-    overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "initial_model": named}
+    overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "init_from": named}
     return Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan(overrides=overrides)
 
 
@@ -136,7 +136,7 @@ def plan_from(home: Path, named: str) -> Plan:
 def test_a_run_to_start_from_is_its_exported_model(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = made_model(make_run(tmp_path, "alpha-1"))
-    assert plan_from(tmp_path, named).job.initial_model == model
+    assert plan_from(tmp_path, named).job.init_from == model
 
 
 def test_a_run_that_did_not_complete_has_no_model_to_start_from(
@@ -175,7 +175,7 @@ def test_what_is_written_at_submission_says_where_the_run_comes_from(
     assert plan.job.data.vocabulary is not None
     assert job.data.vocabulary == run.path / "vocab.txt"
     assert job.data.vocabulary.read_bytes() == plan.job.data.vocabulary.read_bytes()
-    assert job.initial_model == plan.job.initial_model
+    assert job.init_from == plan.job.init_from
 
 
 def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,3 +359,20 @@ def test_what_is_left_of_an_attempt_has_given_everything_back_before_the_next(tm
         kill_leftovers(tmp_path)
         check_port(port)
         assert process.wait() == -signal.SIGKILL
+
+
+def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    orchestrator = Orchestrator(home=tmp_path, environ={"CUDA_VISIBLE_DEVICES": ""})
+    stopped = make_run(tmp_path, "stopped-1", RunState.CANCELLED)
+    make_run(tmp_path, "new-1", RunState.QUEUED)
+    with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
+        orchestrator.plan(overrides={"phase_from": "new-1"})
+    assert caught.value.fix == "orchestrator wait new-1"
+    with pytest.raises(NotFoundError, match="no run other-1") as missing:
+        orchestrator.plan(overrides={"phase_from": "other-1"})
+    assert "a folder of outputs, or a checkpoint" in missing.value.facts["where"]
+    (stopped.path / "outputs").mkdir(exist_ok=True)
+    with pytest.raises(SpecError) as empty:  # it has saved nothing
+        orchestrator.plan(overrides={"phase_from": "stopped-1"})
+    assert f"phase_from: no checkpoint in {stopped.path / 'outputs'}" in str(empty.value)

@@ -182,22 +182,33 @@ def test_the_summary_tells_the_schedule() -> None:
 def test_the_hash_sees_the_weights_that_training_starts_from_and_not_where_they_lie(folder: Path) -> None:
     write_bert(folder / "bert")
     write_bert(folder / "moved" / "bert")
-    given, shape = "initial_model=bert", ["model.hidden_size=32", "data.sequence_length=32"]
+    given, shape = "init_from=bert", ["model.hidden_size=32", "data.sequence_length=32"]
     first = plan(given, *shape)
-    assert first.run_hash == plan("initial_model=moved/bert", *shape).run_hash
+    assert first.run_hash == plan("init_from=moved/bert", *shape).run_hash
     (folder / "bert" / "model.safetensors").write_bytes(b"other weights")
     assert plan(given, *shape).run_hash != first.run_hash
     assert first.parent is not None
     assert (first.parent.kind, first.parent.name) == ("external", "bert")
-    assert first.estimates.parameters == plan("initial_model=moved/bert", *shape).estimates.parameters
+    assert first.estimates.parameters == plan("init_from=moved/bert", *shape).estimates.parameters
+
+
+def test_an_added_word_is_a_row_more_and_another_run(folder: Path) -> None:
+    write_bert(folder / "bert", pieces=40)
+    first, more = (plan("init_from=bert", "data.sequence_length=32", f"data.add_tokens={x}") for x in ("[]", "[stent]"))
+    assert more.estimates.parameters == first.estimates.parameters + 8 * (32 + 1)  # rows come by eights
+    assert more.run_hash != first.run_hash
+    words = [f"word{number}" for number in range(300)]
+    summary = plan("init_from=bert", "data.sequence_length=32", f"data.add_tokens={words}").summary()
+    assert '"word4", ... 300 in all]' in " ".join(summary.split())
+    assert "word5" not in summary
 
 
 def test_the_summary_says_what_training_starts_from(folder: Path) -> None:
     write_bert(folder / "bert")
-    made = plan("initial_model=bert", "data.sequence_length=32", "data.vocab_size=64")
+    made = plan("init_from=bert", "data.sequence_length=32", "data.vocab_size=64")
     assert made.parent is not None
     assert f"  from        bert, weights {str(made.parent.weights)[:8]}  (--set)" in made.summary().splitlines()
-    assert "initial_model =" not in made.summary()
+    assert "init_from =" not in made.summary()
     assert "model.hidden_size" not in made.changes  # the folder's choice, not the user's
     assert made.warnings == ("data.vocab_size has no effect: data.vocabulary has its own size",)
     assert made.as_dict()["parent"]["name"] == "bert"
@@ -207,7 +218,7 @@ def test_a_model_that_is_not_what_its_lineage_says_is_refused_before_anything_is
     write_bert(folder / "bert")
     (folder / "bert" / "lineage.json").write_text("{")
     with pytest.raises(ConflictError, match=r"lineage\.json is torn"):
-        plan("initial_model=bert", "data.sequence_length=32")
+        plan("init_from=bert", "data.sequence_length=32")
 
 
 def test_the_summary_forecasts_the_disk() -> None:

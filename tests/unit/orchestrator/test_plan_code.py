@@ -255,3 +255,37 @@ def test_the_state_of_a_checked_out_package_is_told(folder: Path) -> None:
     told = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
     assert f"commit {told}" in squeezed(plan())
     assert f"commit none, in no git repository {told}" in squeezed(plan("code.folder=code"))
+
+
+def test_a_class_of_ones_own_has_its_module_among_the_files(folder: Path) -> None:
+    """Nothing of it is imported: the file is there, or another package is, and the rest is the job's to say."""
+    (folder / "mine" / "deep").mkdir(parents=True)
+    (folder / "mine" / "lion.py").write_text("raise SystemExit('imported')\n")
+    (folder / "mine" / "deep" / "sop.py").write_text("")
+    (folder / "stray.py").write_text("")  # in the current folder, and not shipped
+    own = ["optimizer=lion:Lion", "objective=deep.sop:Order", "schedule=torch.optim.lr_scheduler:none"]
+    made = plan(*own, "code.folder=mine")
+    assert (made.job.optimizer.name, made.job.objective.name) == ("lion:Lion", "deep.sop:Order")
+    assert not any("code.folder" in warning for warning in made.warnings)
+    with pytest.raises(SpecError) as caught:
+        plan("optimizer=lino:Lion", "objective=deep.gone:Order", "schedule=stray:rate", "code.folder=mine")
+    assert caught.value.problems == [
+        f'--set: objective.name: no module deep.gone in {folder / "mine"} (did you mean "deep.sop"?)',
+        f'--set: optimizer.name: no module lino in {folder / "mine"} (did you mean "lion"?)',
+        f"--set: schedule.name: no module stray in {folder / 'mine'}",
+    ]
+    with pytest.raises(SpecError) as caught:
+        plan("optimizer=lion:Lion")
+    assert caught.value.problems == ["--set: optimizer.name: no module lion and no --code DIR that could hold it"]
+
+
+def test_settings_that_a_class_of_ones_own_is_not_given_are_warnings(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "own.py").write_text("")
+    own = ["optimizer=own:A", "schedule=own:b", "objective=own:C", "code.folder=mine"]
+    rest = ["optimizer.eps=1e-3", "optimizer.weight_decay=0.5", "schedule.power=3", "objective.next_sentence=false"]
+    assert plan(*own, *rest).warnings == (
+        "objective.next_sentence has no effect: own:C has objective.options",
+        "optimizer.eps has no effect: own:A has optimizer.options",
+        "schedule.power has no effect: own:b has schedule.options",
+    )

@@ -19,6 +19,7 @@ RECIPE_NAMES = [
     "base",
     "base-azureml",
     "base-google",
+    "continue",
     "large",
     "large-azureml",
     "large-google",

@@ -101,8 +101,8 @@ def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
     )
     problems = problems_of(file=Path("job.yaml"), sets=["checkpoint.evry=3"])
     expected = [
-        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-azureml, base-google, large, "
-        "large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, small, tiny)",
+        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-azureml, base-google, "
+        "continue, large, large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, small, tiny)",
         "job.yaml:2: name: must be lower-case",
         'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
         "job.yaml:5: train.precision: input should be",
@@ -254,15 +254,15 @@ def test_a_model_to_start_from_is_a_path_from_where_it_is_written(
 ) -> None:
     for name in ("specs/bert", "work/bert"):
         write_bert(folder / name)
-    (folder / "specs/job.yaml").write_text("initial_model: bert\ndata: {sequence_length: 32}\n")
+    (folder / "specs/job.yaml").write_text("init_from: bert\ndata: {sequence_length: 32}\n")
     monkeypatch.chdir(folder / "work")
     given = {"file": Path("../specs/job.yaml"), "environ": NO_GPU}
     spec = resolve_spec("pretrain", **given).spec
-    assert spec.initial_model == folder / "specs/bert"
+    assert spec.init_from == folder / "specs/bert"
     assert spec.data.vocabulary == folder / "specs/bert/vocab.txt"
     assert spec.model.hidden_size == 32
-    flags = {"initial_model": Flag("./bert", "--from")}
-    assert resolve_spec("pretrain", flags=flags, **given).spec.initial_model == folder / "work/bert"
+    flags = {"init_from": Flag("./bert", "--from")}
+    assert resolve_spec("pretrain", flags=flags, **given).spec.init_from == folder / "work/bert"
 
 
 @pytest.mark.parametrize("named", ["alpha", "local://alpha", "'@last'"])
@@ -274,33 +274,35 @@ def test_a_model_to_start_from_may_be_a_run(folder: Path, named: str) -> None:
         asked.append(run)
         return folder / "runs/alpha/outputs/model"
 
-    (folder / "job.yaml").write_text(f"data: {{sequence_length: 32}}\ninitial_model: {named}\n")
+    (folder / "job.yaml").write_text(f"data: {{sequence_length: 32}}\ninit_from: {named}\n")
     resolved = resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU, model_of=model_of)
-    assert resolved.spec.initial_model == folder / "runs/alpha/outputs/model"
+    assert resolved.spec.init_from == folder / "runs/alpha/outputs/model"
     assert asked == [named.strip("'")]
-    change = resolved.changes["initial_model"].model_dump(by_alias=True)
-    assert change == {"value": str(resolved.spec.initial_model), "from": "job.yaml:2"}
+    change = resolved.changes["init_from"].model_dump(by_alias=True)
+    assert change == {"value": str(resolved.spec.init_from), "from": "job.yaml:2"}
 
 
 def test_a_folder_wins_over_a_run_of_its_name_and_a_later_layer_over_both(folder: Path) -> None:
     write_bert(folder / "alpha")
-    (folder / "job.yaml").write_text("initial_model: beta\ndata: {sequence_length: 32}\n")
+    (folder / "job.yaml").write_text("init_from: beta\ndata: {sequence_length: 32}\n")
 
     def model_of(run: str) -> Path:
         raise AssertionError(run)
 
-    flags = {"initial_model": Flag("alpha", "--from")}
+    flags = {"init_from": Flag("alpha", "--from")}
     resolved = resolve_spec("pretrain", file=Path("job.yaml"), flags=flags, environ=NO_GPU, model_of=model_of)
-    assert resolved.spec.initial_model == folder / "alpha"
+    assert resolved.spec.init_from == folder / "alpha"
 
 
 def test_no_model_to_start_from_is_a_mistake_among_others(folder: Path) -> None:
-    (folder / "job.yaml").write_text("train: {stpes: 5}\ninitial_model: gone/bert\n")
+    (folder / "job.yaml").write_text("train: {stpes: 5}\ninit_from: ./gone/bert\n")
     problems = problems_of(file=Path("job.yaml"))
-    assert f"job.yaml:2: initial_model: no such folder: {folder}/gone/bert" in problems
+    assert f"job.yaml:2: init_from: no such folder: {folder}/gone/bert" in problems
     assert any("stpes" in problem for problem in problems)
+    deep = problems_of(sets=["init_from=gone/deep/bert"], model_of=Path)  # no name has two slashes
+    assert deep == [f"--set: init_from: no such folder: {folder}/gone/deep/bert"]
     write_bert(folder / "bert")
-    sets = ["initial_model=bert", "model.hidden_size=64", "data.sequence_length=32", "train.stpes=5"]
+    sets = ["init_from=bert", "model.hidden_size=64", "data.sequence_length=32", "train.stpes=5"]
     assert [problem.partition(":")[2].strip() for problem in problems_of(sets=sets)] == [
         "model.hidden_size: 64, but the initial model has 32",
         'train.stpes: unknown key (did you mean "steps"?)',
@@ -345,3 +347,17 @@ def test_the_environment_is_described_by_installed_versions() -> None:
     described = EnvironmentSpec().describe()
     assert described["pydantic"] == pydantic.VERSION
     assert set(described) == {"python", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic"}
+
+
+def test_an_earlier_phase_is_a_path_from_where_it_is_written_or_a_run(folder: Path) -> None:
+    asked = []
+
+    def outputs_of(run: str) -> Path:
+        asked.append(run)
+        return folder / "gone"
+
+    (folder / "job.yaml").write_text("phase_from: ./outputs\n")
+    assert problems_of(file=Path("job.yaml")) == [f"job.yaml:1: phase_from: no such folder: {folder}/outputs"]
+    flags = {"phase_from": Flag("alpha", "--phase-from")}
+    problems = problems_of(file=Path("job.yaml"), flags=flags, outputs_of=outputs_of)
+    assert (asked, problems) == (["alpha"], [f"--phase-from: phase_from: no such folder: {folder}/gone"])

@@ -1,0 +1,41 @@
+"""Two phases of pretraining through the command line: the second goes on from the first with its moments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Console, write_spec
+from train_jobs.config.lineage import read_lineage
+
+
+def test_a_second_phase_of_the_last_run(console: Console, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    first = console("submit", "pretrain", "-f", "job.yaml", "-n", "first", "-o", "json")
+    assert first.code == 0, first.err
+
+    second = {"recipe": "tiny", "data": {"text": [str(corpus)], "sequence_length": 16, "validation_fraction": 0.2}}
+    (console.cwd / "second.yaml").write_text(json.dumps(second))
+    words = ["pretrain", "-f", "second.yaml", "-n", "second", "--set", "train.steps=3", "--set", "validation.every=3"]
+    words += ["--set", "train.global_batch_size=64", "--set", "compute.threads_per_process=1", "--phase-from", "@last"]
+    wrong = console("validate", *words, "--set", "optimizer.name=lamb", "--set", "model.num_hidden_layers=2")
+    assert wrong.code == 2
+    assert "--set: optimizer.name: lamb, but the earlier phase has the moments of adamw" in wrong.err
+    assert "--set: model.num_hidden_layers: 2, but the earlier phase has 1" in wrong.err
+
+    planned = console("plan", *words)
+    assert f"from        {first.json['name']}, step 4, weights " in planned.out
+    assert "model.hidden_size" not in planned.out.partition("request to")[0]
+    done = console("submit", *words, "-o", "json")
+    assert done.code == 0, done.err
+    folder = console.folder(done.json["name"])
+    assert "phase      weights and moments of step 4" in (folder / "logs" / "rank-0.log").read_text()
+    lineage = read_lineage(folder / "outputs" / "model" / "lineage.json")
+    assert lineage is not None
+    earlier = lineage.parents(lineage.head)[1]
+    assert earlier == read_lineage(console.folder(first.json["name"]) / "outputs" / "lineage.json").head
+    tags = json.loads((folder / "tags.json").read_text())
+    assert (tags["orchestrator.parent"], tags["orchestrator.parent_lineage"]) == (first.json["handle"], earlier.hash)
+    shown = console("status", done.json["name"], "--lineage").out
+    assert f"phase    after step 4: weights {lineage.head.facts['phase']['weights'][:8]}" in shown
+    assert shown.count("verified") == 4

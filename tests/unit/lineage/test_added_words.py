@@ -1,0 +1,174 @@
+"""Words added to the vocabulary of an initial model: which can be, what their rows are, and that everything agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unicodedata import category, ucd_3_2_0
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from tests.conftest import MICRO, write_bert, write_corpus
+from train_jobs.config import DataError, PretrainConfig, SpecError
+from train_jobs.config.sources import fingerprint
+from train_jobs.config.words import unfit_words
+from train_jobs.corpus.prepare import store_key
+from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.engine.loop import StopRequest
+from train_jobs.pretrain import pretrain, read_config
+
+WORDS = ["bafo", "zozozo"]
+
+
+def write_model(folder: Path) -> Path:
+    """A random BERT with a vocabulary that spells the corpus of `write_corpus` by syllables."""
+    write_bert(folder, pieces=40)
+    syllables = ["ba", "ce", "di", "fo", "gu", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "zo"]
+    pieces = [
+        "[PAD]",
+        "[unused0]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        ".",
+        *syllables,
+        *(f"##{s}" for s in syllables),
+    ]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    torch.manual_seed(3)
+    model = transformers.BertForPreTraining(transformers.BertConfig.from_pretrained(folder))
+    torch.nn.init.normal_(model.cls.predictions.bias)
+    model.save_pretrained(folder)
+    return folder
+
+
+def problems_of(*sets: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read_config("tiny", ["data.sequence_length=32", *sets])
+    return caught.value.problems
+
+
+def test_what_the_tokenizer_would_never_find_is_unfit() -> None:
+    """Told without the tokenizer, as the laptop has to; on characters that are in all tables what they were in 2002."""
+    planes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]
+    odd = [chr(code) for code in planes if "Cn" != ucd_3_2_0.category(chr(code)) == category(chr(code))]
+    for lowercase in (True, False):
+        tokenizer = plain_tokenizer(lowercase=lowercase)
+        for word in [*odd, *(f"a{character}b" for character in odd)]:
+            normal = tokenizer.normalizer.normalize_str(word)
+            found = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [word]
+            fit = not list(unfit_words([word], (), lowercase=lowercase))
+            assert found == fit, (word.encode(), lowercase)
+
+
+def plain_tokenizer(*, lowercase: bool) -> Tokenizer:
+    """BERT's, with the smallest vocabulary."""
+    from train_jobs.corpus.vocabulary import SPECIAL_PIECES, _tokenizer
+
+    return _tokenizer({piece: number for number, piece in enumerate(SPECIAL_PIECES)}, lowercase=lowercase)
+
+
+def test_every_word_that_cannot_be_added_is_named(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "bert")
+    words = ["ba", "bafo", "BaFo", "caf\u00e9", "co-op", "a.", "two words", "bafo", "x" * 101, "a\u200bb", ""]
+    (tmp_path / "words.txt").write_text("bafo\n\n zozozo \nce\n", encoding="utf-8")
+    assert problems_of(f"init_from={model}", f"data.add_tokens={json.dumps(words)}") == [
+        f"--set: data.add_tokens: {problem}"
+        for problem in (
+            '"ba" is in the vocabulary already',
+            '"BaFo" differs from how lower-casing leaves it: "bafo"',
+            '"caf\u00e9" differs from how lower-casing leaves it: "cafe"',
+            '"co-op" is split at "-" before the vocabulary is asked',
+            '"a." is split at "." before the vocabulary is asked',
+            '"two words" has white space, and a token is a word or a part of one',
+            '"bafo" is given twice',
+            f'"{"x" * 101}" has 101 characters, and a word of more than 100 is unknown to BERT',
+            '"a\u200bb" has U+200B, which is no character of a text',
+            '"" is empty',
+        )
+    ]
+    assert problems_of(f"init_from={model}", f"data.add_tokens={tmp_path / 'words.txt'}") == [
+        '--set: data.add_tokens: "ce" is in the vocabulary already'
+    ]
+    assert problems_of(f"init_from={model}", f"data.add_tokens={tmp_path / 'gone.txt'}") == [
+        f"--set: data.add_tokens: cannot read {tmp_path / 'gone.txt'}: No such file or directory"
+    ]
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    assert problems_of(f"init_from={model}", f"data.add_tokens={tmp_path / 'latin.txt'}") == [
+        f"--set: data.add_tokens: cannot read {tmp_path / 'latin.txt'}: not UTF-8"
+    ]
+
+
+def test_a_cased_model_takes_capitals(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "bert")
+    (model / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    config = read_config("tiny", ["data.sequence_length=32", f"init_from={model}", "data.add_tokens=[BaFo, caf\u00e9]"])
+    assert config.data.add_tokens == ["BaFo", "caf\u00e9"]
+
+
+def test_words_are_added_to_a_model_and_to_nothing_else() -> None:
+    (problem,) = problems_of("data.add_tokens=[bafo]")
+    assert "data.add_tokens adds to the vocabulary of the model in init_from, and there is none" in problem
+
+
+def test_other_words_are_another_store(tmp_path: Path) -> None:
+    corpus, model = write_corpus(tmp_path / "corpus.txt"), write_model(tmp_path / "bert")
+    found = fingerprint([corpus])
+
+    def key(*words: str) -> str:
+        config = PretrainConfig.model_validate(
+            {"data": {"vocabulary": model / "vocab.txt", "add_tokens": words}, "init_from": model}
+        )
+        return store_key(config.data, found)
+
+    assert len({key(), key("bafo"), key("zozozo"), key("bafo", "zozozo"), key("zozozo", "bafo")}) == 5
+
+
+def test_the_tokenizer_itself_refuses_words_that_would_never_be_found(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "bert")
+    with pytest.raises(DataError, match="not every word") as caught:
+        load_vocabulary(model / "vocab.txt", lowercase=True, words=["bafo", "ba", "a b"])
+    assert '"ba" is in the vocabulary already; "a b" has white space' in str(caught.value.facts["words"])
+
+
+def test_a_run_with_added_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a rate of next to nothing the new rows come out as they began; tokenizer, config and weights agree."""
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+    model, corpus = write_model(tmp_path / "bert"), write_corpus(tmp_path / "corpus.txt")
+    job = {
+        **{section: MICRO[section] for section in ("validation", "checkpoint")},
+        "data": {"sequence_length": 32, "validation_fraction": 0.2, "text": [str(corpus)], "add_tokens": WORDS},
+        "init_from": str(model),
+        "train": {**MICRO["train"], "steps": 1, "precision": "fp32"},
+        "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    pretrain(
+        read_config(str(tmp_path / "job.json"), []), output=tmp_path / "out", cache=tmp_path / "stores", device="cpu"
+    )
+    export = tmp_path / "out" / "model"
+    old, new = (load_file(folder / "model.safetensors") for folder in (model, export))
+    before = (model / "vocab.txt").read_text().split()
+    assert (export / "vocab.txt").read_text().split() == [*before, *WORDS]
+    spelled = {"bafo": ["ba", "##fo"], "zozozo": ["zo", "##zo", "##zo"]}
+    for key in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        torch.testing.assert_close(new[key][: len(before)], old[key][: len(before)], rtol=0, atol=1e-20)
+        for number, word in enumerate(WORDS, start=len(before)):
+            mean = old[key][[before.index(piece) for piece in spelled[word]]].mean(dim=0)
+            torch.testing.assert_close(new[key][number], mean)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export)
+    loaded = transformers.BertForPreTraining.from_pretrained(export)
+    assert tokenizer.tokenize("Bafo zozozo bafoba [unused0]") == ["bafo", "zozozo", "bafo", "##ba", *["[UNK]"] * 3]
+    assert tokenizer.convert_tokens_to_ids("zozozo") == len(before) + 1
+    assert loaded.config.vocab_size == len(new["cls.predictions.bias"]) == 40
+    manifest = json.loads(next((tmp_path / "stores").glob("*/manifest.json")).read_text())
+    assert manifest["vocab_size"] == len(before) + 2
+
+    # and what was exported can be started from again, as it is or with more
+    again = read_config("tiny", [f"init_from={export}", "data.sequence_length=32", "data.add_tokens=[dice]"])
+    assert again.data.vocabulary == export / "vocab.txt"

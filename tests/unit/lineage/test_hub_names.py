@@ -1,0 +1,211 @@
+"""A model by its name on the Hugging Face Hub: out of the Hub's cache, or downloaded by Hugging Face's own client."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from tests.conftest import Console, write_bert, write_spec
+from train_jobs.config import SpecError
+from train_jobs.config.hub import hub_folder, is_hub_name
+from train_jobs.config.initial import initial_lineage
+from train_jobs.pretrain import read_config
+
+COMMIT, NEWER = "0" * 39 + "1", "0" * 39 + "2"
+NAME = "someone/small-bert"
+LOOK_UP = "import sys; from train_jobs.config.hub import hub_folder; print(hub_folder(sys.argv[1]))"
+
+
+def put(cache: Path, name: str = NAME, *, commit: str = COMMIT, lacks: tuple[str, ...] = ()) -> Path:
+    """A model in a cache as the Hub's client lays it out: blobs by content, links by name, a ref for `main`."""
+    repo = cache / f"models--{name.replace('/', '--')}"
+    made = write_bert(cache / "made", weights=commit.encode())
+    snapshot = repo / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (repo / "blobs").mkdir(exist_ok=True)
+    for file in made.iterdir():
+        if file.name not in lacks:
+            blob = repo / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+            blob.write_bytes(file.read_bytes())
+            (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    (repo / "refs").mkdir(exist_ok=True)
+    (repo / "refs" / "main").write_text(commit)
+    return snapshot
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the Hub for this process, which is offline."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return folder
+
+
+class Hub(ThreadingHTTPServer):
+    """What the client asks of the Hub, for one model: files of one commit, and that there is no other."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files, self.asked = files, list[str]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        self.server.asked.append(f"{self.command} {self.path}")
+        repo, _, rest = self.path.partition("/resolve/")
+        revision, _, file = rest.partition("/")
+        known = repo == f"/{NAME}" and revision in {"main", COMMIT}
+        content = self.server.files.get(file) if known else None
+        if content is None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: stderr is for failures."""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub on this machine that has the model, with a README that nobody needs."""
+    files = {file.name: file.read_bytes() for file in write_bert(tmp_path / "published").iterdir()}
+    server = Hub({**files, "README.md": b"# Small\n"})
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def environ(tmp_path: Path, endpoint: str, **more: str) -> dict[str, str]:
+    """Of a process that may ask that Hub."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    return {**kept, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": endpoint, **more}
+
+
+def test_what_may_be_a_name() -> None:
+    assert all(map(is_hub_name, ["bert-base-uncased", "google-bert/bert_base.v2", "a", "a/b"]))
+    assert not any(
+        map(is_hub_name, ["", "a/b/c", "./a", "../a", "/a/b", "~/a", "a/", "-a", "a.", "local://a", "@last", 3])
+    )
+
+
+def test_a_cached_model_is_its_folder_and_needs_no_network(cache: Path) -> None:
+    put(cache, commit=NEWER)
+    snapshot = put(cache)
+    assert hub_folder(NAME) == snapshot
+    facts = initial_lineage(snapshot).head
+    assert (facts.name, facts.facts["revision"]) == (NAME, COMMIT)
+
+
+def test_without_safetensors_the_cached_old_weights_do(cache: Path) -> None:
+    snapshot = put(cache, lacks=("model.safetensors",))
+    with pytest.raises(SpecError, match=f"{NAME} is not in the cache"):
+        hub_folder(NAME)
+    (snapshot / "pytorch_model.bin").write_bytes(b"old")
+    assert hub_folder(NAME) == snapshot
+
+
+@pytest.mark.parametrize("lacks", ["tokenizer_config.json", "vocab.txt", "model.safetensors"])
+def test_half_a_model_in_the_cache_is_not_taken_for_a_whole_one(cache: Path, lacks: str) -> None:
+    """Without its tokenizer's settings a model's case would be a guess."""
+    put(cache, lacks=(lacks,))
+    with pytest.raises(SpecError, match="and cannot be downloaded"):
+        hub_folder(NAME)
+
+
+def test_offline_and_not_cached_says_where_it_looked_and_what_to_do(cache: Path) -> None:
+    with pytest.raises(SpecError, match=f"the model {NAME} is not in the cache of the Hugging Face Hub") as caught:
+        hub_folder(NAME)
+    assert caught.value.facts["cache"] == str(cache)
+    assert "offline" in str(caught.value.facts["why"])
+    assert caught.value.fix == f"where there is a network: hf download {NAME}; or give a folder with a model"
+
+
+def test_the_plain_job_takes_a_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match="is not in the cache") as caught:
+        read_config("tiny", [f"init_from={NAME}"])
+    assert caught.value.facts["where"] == "--set: init_from, which is no folder either"
+    assert str(read_config("tiny", [f"init_from={NAME}"], goes_on=True).init_from) == NAME  # needs it no more
+    snapshot = put(cache)
+    config = read_config("tiny", [f"init_from={NAME}", "data.sequence_length=32"])
+    assert (config.init_from, config.model.hidden_size) == (snapshot, 32)
+    (tmp_path / "someone").mkdir()  # then it is a path
+    assert str(read_config("tiny", [f"init_from={NAME}"]).init_from) == NAME
+
+
+def test_a_download_takes_one_commit_and_what_is_needed_of_it(tmp_path: Path, hub: Hub) -> None:
+    del hub.files["tokenizer_config.json"]  # old models have none
+    hub.files["tokenizer.json"] = b"{}"  # the same as vocab.txt, which is there
+    command = [sys.executable, "-c", LOOK_UP, NAME]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ(tmp_path, hub.url), check=False)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[-1])
+    assert folder.name == COMMIT
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+    assert (folder / "vocab.txt").read_bytes() == hub.files["vocab.txt"]
+    assert {path for path in hub.asked if "/resolve/main/" in path} == {
+        f"{verb} /{NAME}/resolve/main/config.json" for verb in ("HEAD", "GET")
+    }
+    before = len(hub.asked)
+    gone = environ(tmp_path, hub.url, HF_HUB_OFFLINE="1")
+    again = subprocess.run(command, capture_output=True, text=True, env=gone, check=False)
+    assert again.stdout.splitlines()[-1] == str(folder)
+    assert len(hub.asked) == before
+
+
+def test_a_submission_by_name(console: Console, hub: Hub, corpus: Path) -> None:
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
+    words = ("validate", "pretrain", "-f", "job.yaml", "-o", "json")
+    known = {"HF_HOME": str(console.home / "hf"), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+    found = console(*words, "--from", NAME, **known)
+    assert found.code == 0, found.err
+    asked = len(hub.asked)
+    folder = next((console.home / "hf" / "hub").rglob(COMMIT))
+    offline = {**known, "HF_HUB_OFFLINE": "1"}
+    by_folder = console(*words, "--from", str(folder), **offline)
+    assert by_folder.json["name"] == found.json["name"]  # what is in it decides, not how it was called
+    assert len(hub.asked) == asked
+
+    missing = console(*words, "--from", "someone/else", **known)
+    assert missing.code == 5
+    error = missing.json["error"]
+    assert error["message"] == "no run someone/else"
+    assert error["facts"]["hub"].startswith("there is no model someone/else on the Hugging Face Hub")
+    assert error["facts"]["where"].endswith("a run, a folder with a model, or a name on the Hugging Face Hub")

@@ -1,0 +1,181 @@
+"""A second phase of pretraining, through the whole job: what it takes over, what it refuses, what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.conftest import MICRO, write_bert, write_corpus
+from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.config.lineage import PretrainFacts, read_lineage
+from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase, verify_phase
+from train_jobs.engine.loop import StopRequest
+from train_jobs.pretrain import main, pretrain, read_config
+
+SECTIONS = {section: MICRO[section] for section in ("model", "data", "validation")}
+TRAIN = {**MICRO["train"], "steps": 4, "precision": "fp32"}
+SECOND = ["data.sequence_length=16", "train.global_batch_size=12", "train.steps=4", "checkpoint.every=2"]
+
+
+@pytest.fixture(autouse=True)
+def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of a first phase: LAMB, four steps, checkpoints of steps 2 and 4."""
+    folder = tmp_path_factory.mktemp("phases")
+    text = [str(write_corpus(folder / "corpus.txt"))]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(StopRequest, "listen", lambda self: None)
+    job = {**SECTIONS, "data": {**SECTIONS["data"], "text": text}, "train": TRAIN, "checkpoint": {"every": 2}}
+    pretrain(PretrainConfig.model_validate(job), output=folder / "first", cache=folder / "stores", device="cpu")
+    patch.undo()
+    return folder / "first"
+
+
+@pytest.fixture
+def mine(first: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may break."""
+    return Path(shutil.copytree(first, tmp_path / "mine"))
+
+
+def job(first: Path, *sets: str, **sections: Any) -> PretrainConfig:
+    """The configuration of a second phase: of the first one's, it names nothing."""
+    path = first.parent / "job.json"
+    given = {"train": TRAIN, "data": {"text": [str(first.parent / "corpus.txt")], "validation_fraction": 0.2}}
+    path.write_text(json.dumps({**given, "validation": MICRO["validation"], "phase_from": str(first), **sections}))
+    return read_config(str(path), [*SECOND, *sets])
+
+
+def problems_of(first: Path, *sets: str, **sections: Any) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        job(first, *sets, **sections)
+    return caught.value.problems
+
+
+def test_shape_vocabulary_and_case_are_the_earlier_phases(first: Path) -> None:
+    config = job(first)
+    assert config.phase_from == first / "checkpoints" / "step-00000004"
+    assert (config.model.hidden_size, config.data.vocab_size, config.data.sequence_length) == (32, 256, 16)
+    assert config.data.vocabulary == first / "model" / "vocab.txt"
+    assert config.model.hidden_dropout_prob == PretrainConfig().model.hidden_dropout_prob  # not in the weights
+
+
+def test_everything_that_contradicts_it_is_named(first: Path, tmp_path: Path) -> None:
+    other = write_bert(tmp_path / "bert") / "vocab.txt"
+    sets = ["model.hidden_size=64", "data.lowercase=false", f"data.vocabulary={other}", "optimizer.name=adamw"]
+    assert problems_of(first, *sets) == [
+        "--set: model.hidden_size: 64, but the earlier phase has 32",
+        "--set: data.lowercase: False, but the earlier phase has True",
+        f"--set: data.vocabulary: {other} is not the vocabulary of the earlier phase",
+        "--set: optimizer.name: adamw, but the earlier phase has the moments of lamb; to start from its weights"
+        " alone give init_from instead of phase_from",
+    ]
+
+
+def test_weights_alone_and_weights_with_moments_exclude_each_other(first: Path) -> None:
+    (problem,) = problems_of(first, f"init_from={first / 'model'}")
+    assert "init_from and phase_from are both given" in problem
+
+
+def test_the_newest_checkpoint_that_is_whole_counts(mine: Path) -> None:
+    newest, older = (mine / "checkpoints" / f"step-0000000{step}" for step in (4, 2))
+    assert find_checkpoint(mine) == find_checkpoint(mine / "checkpoints") == find_checkpoint(newest) == newest
+    assert find_checkpoint(older) == older
+    state = (newest / "state.json").read_bytes()
+    (newest / "state.json").write_bytes(state[:-1])
+    assert find_checkpoint(mine) == older
+    (newest / "COMMIT.json").unlink()
+    assert find_checkpoint(mine) == older
+    shutil.rmtree(older)
+    with pytest.raises(SpecError, match=f"no checkpoint in {mine}"):
+        find_checkpoint(mine)
+    assert problems_of(mine) == [f"{mine.parent / 'job.json'}:1: phase_from: no checkpoint in {mine}"]
+
+
+def test_a_checkpoint_that_is_not_what_was_committed_is_refused(mine: Path, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__), tmp_path / "corpus.txt")
+    path = mine / "checkpoints" / "step-00000004" / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ConflictError, match="the checkpoint of the earlier phase is damaged") as caught:
+        verify_phase(read_phase(path.parent))
+    assert caught.value.facts["where"] == path
+    write_corpus(tmp_path / "corpus.txt")
+    with pytest.raises(ConflictError, match="the checkpoint of the earlier phase is damaged"):
+        pretrain(job(mine), output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
+
+
+def test_another_vocabulary_is_refused_whatever_the_text(mine: Path, tmp_path: Path) -> None:
+    """Of a run that did not complete the vocabulary is known by its hash alone."""
+    shutil.rmtree(mine / "model")
+    write_corpus(tmp_path / "corpus.txt", seed=5)
+    config = job(mine)
+    assert config.data.vocabulary is None
+    with pytest.raises(ConflictError, match="the earlier phase was trained with another vocabulary"):
+        pretrain(config, output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
+
+
+def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path / "corpus.txt")
+    config, phase = job(mine, "schedule.warmup_fraction=0.5"), read_phase(find_checkpoint(mine))
+    folders = {"output": tmp_path / "second", "cache": tmp_path / "stores", "device": "cpu"}
+    pretrain(config, **folders)
+    out = capsys.readouterr().out
+    told = f"phase      weights and moments of step 4 from {phase.folder}, SHA-256 {phase.facts.weights[:8]}\n"
+    assert told in out
+    reports = [json.loads(line) for line in (tmp_path / "second" / "metrics.jsonl").read_text().splitlines()]
+    assert [report["step"] for report in reports if "train_loss" in report["metrics"]] == [2, 4]
+    rates = [report["metrics"]["learning_rate"] for report in reports if "learning_rate" in report["metrics"]]
+    assert rates == [pytest.approx(6e-3 * 0.5**0.5), 0.0]  # its own schedule from its own step 0
+
+    lineage = read_lineage(tmp_path / "second" / "model" / "lineage.json")
+    earlier = read_lineage(mine / "lineage.json")
+    assert lineage is not None
+    assert earlier is not None
+    assert [link.kind for link in lineage.links] == ["data", "pretrain", "data", "pretrain"]
+    assert lineage.parents(lineage.head)[1] == earlier.head
+    facts = PretrainFacts.model_validate(lineage.head.facts)
+    assert facts.phase == phase.facts
+    assert facts.phase is not None
+    assert (facts.phase.step, facts.phase.optimizer) == (4, "lamb")
+    assert facts.phase.moments == phase.files["optimizer.safetensors"]
+    words = facts.commands["orchestrator"]
+    assert words[words.index("--phase-from") + 1] == "first"
+    assert "phase_from=first" in facts.commands["torchrun"]
+    assert not any("model.hidden_size" in word for word in facts.commands["torchrun"])
+    card = (tmp_path / "second" / "model" / "README.md").read_text()
+    assert f"step 4 of the base model's training: its weights (SHA-256 `{facts.phase.weights[:12]}`)" in card
+
+    weights = load_file(tmp_path / "second" / "model" / "model.safetensors")
+    shutil.rmtree(tmp_path / "second" / "checkpoints" / "step-00000004")
+    shutil.rmtree(mine / "checkpoints")
+    pretrain(config, **folders)
+    out = capsys.readouterr().out
+    assert "resumed at step 2" in out
+    assert "phase      weights" not in out
+    again = load_file(tmp_path / "second" / "model" / "model.safetensors")
+    assert all(weights[name].equal(again[name]) for name in weights)
+
+
+def test_a_checkpoint_without_a_lineage_is_a_model_from_elsewhere(mine: Path) -> None:
+    (mine / "lineage.json").unlink()
+    phase = read_phase(find_checkpoint(mine))
+    head = phase_lineage(phase).head
+    assert (head.kind, head.name, head.weights) == ("external", "step-00000004", phase.files["model.safetensors"])
+    assert head.facts["vocabulary"] == phase.vocabulary
+
+
+def test_an_earlier_phase_that_is_not_there_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", "tiny", "--set", f"phase_from={tmp_path / 'gone'}", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert f"error[spec]: no such folder: {tmp_path / 'gone'}" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "token-stores").exists()

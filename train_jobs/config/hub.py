@@ -1,0 +1,102 @@
+"""A BERT by its name on the Hugging Face Hub: out of the Hub's cache on this machine, else downloaded into it.
+
+The client is Hugging Face's own (HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean there), loaded
+only where there is a name to look up. A name is looked up once, where the job is submitted or begins: what goes on from
+there is the folder of one commit in the cache.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from train_jobs.config.errors import SpecError
+
+_NAME = re.compile(r"\w([\w.-]{0,94}\w)?(/\w([\w.-]{0,94}\w)?)?", re.ASCII)
+_CONFIG = "config.json"
+_REST = (("tokenizer_config.json",), ("vocab.txt", "tokenizer.json"), ("model.safetensors", "pytorch_model.bin"))
+
+
+def is_hub_name(value: object) -> bool:
+    """Whether a text may be a name on the Hub: NAME or OWNER/NAME."""
+    return isinstance(value, str) and bool(_NAME.fullmatch(value))
+
+
+def hub_folder(name: str) -> Path:
+    """Folder of the Hub's cache with the files of a model, all of one commit.
+
+    What is in the cache is taken from there, and nothing is asked of the network: the commit is then the one that
+    `main` was when the model was downloaded. What is missing is downloaded, of the same commit; of weights in several
+    formats one.
+
+    Raises:
+        SpecError: there is no such model, or something of it is neither in the cache nor to be had.
+    """
+    from huggingface_hub import constants, errors
+
+    try:
+        if (config := _path(name, _CONFIG, None)) is not None:
+            for alternatives in _REST:
+                _fetch_first(name, alternatives, config.parent.name)
+            return config.parent
+        what, why = f"{name} on the Hugging Face Hub is no model of transformers", f"it has no {_CONFIG}"
+        fix = "give another name, or a folder with a model"
+    except errors.LocalEntryNotFoundError as problem:
+        what = f"the model {name} is not in the cache of the Hugging Face Hub, and cannot be downloaded"
+        why, fix = _reason(problem), f"where there is a network: hf download {name}; or give a folder with a model"
+    except errors.RepositoryNotFoundError as problem:
+        what = f"there is no model {name} on the Hugging Face Hub, or it is not yours to read"
+        why, fix = (
+            _reason(problem),
+            "give a name as huggingface.co/models has it; for a private one: hf auth login",
+        )
+    except (errors.HfHubHTTPError, errors.HTTPError, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
+        what = f"the model {name} cannot be downloaded from the Hugging Face Hub"
+        why, fix = _reason(problem), "the same command again, or give a folder with a model"
+    raise SpecError(what, facts={"cache": constants.HF_HUB_CACHE, "why": why}, fix=fix)
+
+
+def _fetch_first(name: str, alternatives: tuple[str, ...], commit: str) -> None:
+    """Sees that the first of these files that the model has is in the cache.
+
+    That it has none of them is for the reader of the folder to say. Without a network a later one may do.
+    """
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    offline: Exception | None = None
+    for file in alternatives:
+        try:
+            if _path(name, file, commit) is not None:
+                return
+        except LocalEntryNotFoundError as problem:
+            offline = problem
+    if offline is not None:
+        raise offline
+
+
+def _path(name: str, file: str, commit: str | None) -> Path | None:
+    """A file in the cache, downloaded if it is not there; None if the model has no such file.
+
+    Raises:
+        LocalEntryNotFoundError: it is not in the cache, and there is no network.
+    """
+    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, file, revision=commit)
+    if isinstance(cached, str):
+        return Path(cached)
+    if cached is not None:  # the cache knows that there is none
+        return None
+    try:
+        return Path(hf_hub_download(name, file, revision=commit))
+    except errors.LocalEntryNotFoundError:
+        raise
+    except errors.EntryNotFoundError:
+        return None
+
+
+def _reason(problem: BaseException) -> str:
+    """The first line of what an error was caused by in the end."""
+    while (cause := problem.__cause__ or problem.__context__) is not None:
+        problem = cause
+    return str(problem).strip().partition("\n")[0]
