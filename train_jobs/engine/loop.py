@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -32,6 +32,7 @@ from train_jobs.engine.probe import largest_micro_batch, no_trace, try_micro_bat
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
+from train_jobs.engine.state import Agreement, Differentiated, LoopState
 from train_jobs.engine.task import Batch, Task
 
 
@@ -51,53 +52,6 @@ class StopRequest:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.asked = True
-
-
-@dataclass
-class LoopState:
-    """Where training stands; all of it goes into a checkpoint."""
-
-    micro_batch_size: int | None
-    """Sequences at once; less than configured once memory has run out. None: to be found."""
-    step: int = 0
-    cursor: dict[str, int] = field(default_factory=dict)
-    loss_scale: float = 1.0
-    good_steps: int = 0
-    skipped: int = 0
-    best: list[float] = field(default_factory=list)
-    """Validation losses of the checkpoints that are kept as the best, in rising order."""
-    seconds: float = 0.0
-    """Training time over all attempts, counted where there is a budget of it."""
-    out_of_time: bool = False
-    """The budget was used up, and the step in hand is the last one."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What all processes know of a step before they make it."""
-
-    totals: torch.Tensor
-    """The task's counts over the global batch."""
-    stop: bool
-    """Some process is asked to stop."""
-    checkpoint_due: bool
-    """The main process's clock asks for a checkpoint, which it does not while one is being written."""
-    seconds: float
-    """Training time on the main process's clock."""
-
-
-@dataclass(frozen=True)
-class Differentiated:
-    """What became of a global batch's forward and backward pass; the gradients lie in their buffer."""
-
-    sums: torch.Tensor
-    """What the task reports of this process's share."""
-    loss: torch.Tensor
-    """Of the global batch."""
-    norm: torch.Tensor
-    """Of the gradients of all processes, before clipping."""
-    finite: bool
-    """Whether loss and gradients are; else they are of no use."""
 
 
 class Loop:

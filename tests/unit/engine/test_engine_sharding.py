@@ -63,6 +63,12 @@ def test_a_run_that_moved_between_world_sizes_arrives_where_an_undisturbed_one_d
     torch.testing.assert_close(found, weights_of(alone), rtol=1e-5, atol=1e-6)
 
 
+def test_loaded_state_of_another_process_is_not_kept(scenes: Path) -> None:
+    """It would grow old: the last checkpoint, two steps after it was loaded, has every tensor's counter at six."""
+    state = load_file(last_of(scenes / "moved") / "optimizer.safetensors")
+    assert [state[key].item() for key in state if key.endswith(".step")] == [6.0] * 4
+
+
 def test_one_process_has_nothing_to_share_out(tmp_path: Path) -> None:
     assert not isinstance(make_loop(ToyTask(), tmp_path, sharded=True).optimizer, ShardedOptimizer)
 
