@@ -39,7 +39,7 @@ from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.phase import merge_with_start
 from train_jobs.config.sources import fingerprint
-from train_jobs.corpus.prepare import prepare_store, store_key
+from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import determinism, distributed, last_words, memory, storage
 from train_jobs.engine.budget import TimeBudget
@@ -118,7 +118,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             warn=progress.line,
         ),
         checkpoint_extra={
-            "config": trajectory(config, store.manifest.key),
+            "config": trajectory(config, store.manifest.content),
             "vocabulary": store.manifest.vocab_sha256,
             "threads": torch.get_num_threads(),
             "device": world.device_name,
@@ -172,6 +172,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
 def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
     """The token store of the configured text: opened if it is in the cache, else made by one process of each node."""
     found = fingerprint(config.data.text, cache / "hashes.json")
+    if (equal := equal_store(config.data, found, cache)) is not None:
+        return equal
     folder = cache / store_key(config.data, found)
     if int(os.environ.get("LOCAL_RANK", "0")) == 0:
         return prepare_store(config.data, folder, progress=lambda text: print(text, flush=True), found=found)

@@ -102,7 +102,7 @@ def newest_for_all(loop: Loop) -> Checkpoint | None:
 
 
 def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
-    """What decides what the weights become: sections of the configuration, and the text by the key of its store."""
+    """What decides what the weights become: sections of the configuration, and the text by the content of its store."""
     sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
     for key in ("text", "vocabulary"):  # where they lie does not matter, what they hold does
         del sections["data"][key]

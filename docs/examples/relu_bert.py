@@ -5,6 +5,8 @@ orchestrator submit pretrain --code docs/examples --set model=relu_bert:ReluBert
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +42,7 @@ class ReluTransform(nn.Module):
 class ReluBert(BertForPreTraining):
     """Initialised, trained and exported like the one that it is derived from."""
 
-    hugging_face = {"hidden_act": "relu"}  # noqa: RUF012  # so transformers computes what was trained
+    hugging_face: ClassVar = {"hidden_act": "relu"}  # so transformers computes what was trained
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__(config, vocab_size)

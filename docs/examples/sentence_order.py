@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ class SentenceOrder:
         swapped: share of pairs to swap.
     """
 
-    labels = {"mlm": "masked_labels", "sop": "next_sentence_labels"}  # noqa: RUF012
+    labels: ClassVar = {"mlm": "masked_labels", "sop": "next_sentence_labels"}
 
     def __init__(self, *, swapped: float = 0.5) -> None:
         self.swapped = swapped

@@ -38,4 +38,5 @@ def test_a_second_phase_of_the_last_run(console: Console, corpus: Path) -> None:
     assert (tags["orchestrator.parent"], tags["orchestrator.parent_lineage"]) == (first.json["handle"], earlier.hash)
     shown = console("status", done.json["name"], "--lineage").out
     assert f"phase    after step 4: weights {lineage.head.facts['phase']['weights'][:8]}" in shown
-    assert shown.count("verified") == 4
+    assert [link.kind for link in lineage.links] == ["data", "pretrain", "pretrain"]  # one text, one store
+    assert shown.count("verified") == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -85,6 +87,28 @@ class StoreManifest(Config):
     """How much text each split holds."""
     shards: list[Shard]
     """The Arrow files, in order."""
+
+    @property
+    def content(self) -> str:
+        """`store_content` of it: stores of equal content are equal, though their keys may differ."""
+        return store_content(
+            text=self.data.sha256,
+            vocabulary=self.vocab_sha256,
+            lowercase=self.lowercase,
+            validation_fraction=self.validation_fraction,
+        )
+
+
+def store_content(*, text: str, vocabulary: str, lowercase: bool, validation_fraction: float) -> str:
+    """16 hex digits over what a store holds, whether its vocabulary was trained on the text or given as a file.
+
+    Args:
+        text: fingerprint of the text.
+        vocabulary: SHA-256 of vocab.txt.
+        lowercase, validation_fraction: as the text was tokenised and split.
+    """
+    facts = [STORE_VERSION, text, vocabulary, lowercase, validation_fraction]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def read_manifest(folder: Path) -> StoreManifest | None:

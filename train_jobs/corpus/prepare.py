@@ -23,6 +23,7 @@ from train_jobs.corpus.manifest import (
     SpecialIds,
     StoreManifest,
     read_manifest,
+    store_content,
 )
 from train_jobs.corpus.sentences import split_sentences
 from train_jobs.corpus.splits import SplitRule, split_rule
@@ -69,6 +70,32 @@ def store_key(data: DataConfig, found: DataFingerprint) -> str:
     if data.add_tokens:
         decides["add_tokens"] = data.add_tokens
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def equal_store(data: DataConfig, found: DataFingerprint, cache: Path) -> TokenStore | None:
+    """A store of this text by this very vocabulary that the cache holds under another key, or None.
+
+    A vocabulary that one run trained on the text is given to the next one as a file, to a second phase above all: the
+    text need not be tokenised again.
+
+    Args:
+        data: what a store is needed for.
+        found: fingerprint of `data.text`.
+        cache: folder of token stores.
+    """
+    if data.vocabulary is None or data.add_tokens:
+        return None
+    wanted = store_content(
+        text=found.sha256,
+        vocabulary=hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(),
+        lowercase=data.lowercase,
+        validation_fraction=data.validation_fraction,
+    )
+    for path in sorted(cache.glob(f"*/{MANIFEST_FILE}")):
+        manifest = read_manifest(path.parent)
+        if manifest is not None and manifest.content == wanted:
+            return TokenStore(path.parent, manifest)
+    return None
 
 
 def prepare_store(

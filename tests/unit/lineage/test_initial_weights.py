@@ -84,7 +84,7 @@ def test_training_starts_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(after, before, rtol=0, atol=1e-20)
     lineage = read_lineage(tmp_path / "second" / "lineage.json")
     assert lineage is not None
-    assert [link.name for link in lineage.links] == ["corpus.txt", "first", "corpus.txt", "second"]
+    assert [link.name for link in lineage.links] == ["corpus.txt", "first", "second"]  # one text, one store
 
 
 def test_heads_that_the_folder_lacks_are_drawn_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

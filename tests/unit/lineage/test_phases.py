@@ -14,8 +14,9 @@ from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.config.lineage import PretrainFacts, read_lineage
 from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase, verify_phase
+from train_jobs.corpus.prepare import store_key
 from train_jobs.engine.loop import StopRequest
-from train_jobs.pretrain import main, pretrain, read_config
+from train_jobs.pretrain import find_store, main, pretrain, read_config
 
 SECTIONS = {section: MICRO[section] for section in ("model", "data", "validation")}
 TRAIN = {**MICRO["train"], "steps": 4, "precision": "fp32"}
@@ -122,6 +123,25 @@ def test_another_vocabulary_is_refused_whatever_the_text(mine: Path, tmp_path: P
     assert config.data.vocabulary is None
     with pytest.raises(ConflictError, match="the earlier phase was trained with another vocabulary"):
         pretrain(config, output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
+
+
+def test_the_text_is_not_tokenised_again(mine: Path, tmp_path: Path, first: Path) -> None:
+    """The vocabulary that the first phase trained comes as a file now, and the store is the same all the same."""
+    write_corpus(tmp_path / "corpus.txt")
+    stores = Path(shutil.copytree(first.parent / "stores", tmp_path / "stores"))
+    config = job(mine)
+    assert config.data.vocabulary is not None
+    store = find_store(config, stores)
+    assert [store.folder] == [path.parent for path in stores.glob("*/manifest.json")]
+    assert store.manifest.key != store_key(config.data, store.manifest.data)
+    with (mine / "model" / "vocab.txt").open("a") as vocabulary:
+        vocabulary.write("more\n")
+    other = find_store(config, stores)
+    assert other.manifest.content != store.manifest.content
+    assert other.manifest.vocab_size == store.manifest.vocab_size + 1
+    for change in ({"lowercase": False}, {"validation_fraction": 0.3}, {"add_tokens": ["bazo"]}):
+        changed = config.model_copy(update={"data": config.data.model_copy(update=change)})
+        assert find_store(changed, stores).folder not in {store.folder, other.folder}
 
 
 def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

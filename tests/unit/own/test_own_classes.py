@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from tests.conftest import MICRO, write_corpus
-from train_jobs.config import ModelConfig, PretrainConfig, SpecError, TrainingError
+from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
 from train_jobs.config.load import Layer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.corpus.pairs import checked
 from train_jobs.corpus.prepare import prepare_store
@@ -123,6 +123,7 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
         "class Labels: labels = {'mlm': 'input_ids'}\n"
         "class NoPlan:\n    labels = {'mlm': 'masked_labels'}\n    def losses(self, model, batch, *, padded): ...\n"
         "class Narrow(NoPlan):\n    def plan(self, block): ...\n"
+        "class NoLosses:\n    labels = {'mlm': 'masked_labels'}\n    def plan(self, block, **given): ...\n"
         "class Other(torch.nn.Module):\n    def __init__(self, config, rows): super().__init__()\n"
     )
     assert refused(optimizer="odd:number").message == "optimizer.name: odd:number is of type int"
@@ -144,6 +145,7 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     assert "has no labels as they are needed" in refused(objective="odd:Blank").message
     assert refused(objective="odd:Labels").facts["have"] == "{'mlm': 'input_ids'}"
     assert refused(objective="odd:NoPlan").message == "objective.name: odd:NoPlan has no method plan"
+    assert refused(objective="odd:NoLosses").message == "objective.name: odd:NoLosses has no method losses"
     assert "plan of odd:Narrow cannot be called" in refused(objective="odd:Narrow").message
 
 
@@ -239,6 +241,11 @@ def test_sentence_order_pairs_follow_one_another_or_are_swapped(store: TokenStor
     first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
     assert (np.searchsorted(starts, first, "right") == np.searchsorted(starts, last, "left")).all()  # of one document
     assert (last - first).max() == 29
+    rows = parts.plan(block, sequence_length=32, short_sequence_probability=0.0, rng=np.random.default_rng(3))
+    first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
+    whole = np.isin(first, block.sentence_offsets) & np.isin(last, block.sentence_offsets)
+    assert ((last - first == 29) | whole).all()  # nothing is cut off that has room
+    assert len(rows) > 2 * len(block.document_offsets)  # a document is not one long example
     always = load_parts(config_with(objective={"name": "sentence_order:SentenceOrder", "options": {"swapped": 1.0}}))
     assert (always.plan(block, rng=np.random.default_rng(3), **given)[:, 4] == 1).all()
 
@@ -298,6 +305,27 @@ def test_a_plan_that_cannot_be_made_is_told(rows: Any, have: str) -> None:
     for fits in ([[0, 2, 2, 5, 0]], [[5, 10, 0, 5, 1]][:0], [[4, 10, 10, 10, 0]]):
         plan = np.array(fits, np.int64).reshape(-1, 5)
         assert checked(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
+
+
+def test_the_plans_of_an_own_objective_are_looked_at(store: TokenStore, code: Path) -> None:
+    (code / "blank.py").write_text(
+        "from sentence_order import SentenceOrder\n"
+        "class Blank(SentenceOrder):\n    def plan(self, block, **given): return []\n"
+    )
+    task = BertPretraining(config_with(objective="blank:Blank"), store, ALONE)
+    with pytest.raises(SpecError, match="the examples that blank:Blank plans cannot be made"):
+        task.train_batch({})
+
+
+def test_an_objective_that_finds_no_example_is_told(store: TokenStore, code: Path) -> None:
+    (code / "none.py").write_text(
+        "import numpy as np\n"
+        "from sentence_order import SentenceOrder\n"
+        "class None_(SentenceOrder):\n    def plan(self, block, **given): return np.zeros((0, 5), np.int64)\n"
+    )
+    task = BertPretraining(config_with(objective="none:None_"), store, ALONE)
+    with pytest.raises(DataError, match="not one example can be made of the text"):
+        task.train_batch({})
 
 
 def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: TokenStore) -> None:
