@@ -64,6 +64,11 @@ class RandomBatch:
         assert (start, stop) == (0, SEQUENCES)
         return self
 
+    @property
+    def tokens(self) -> int:
+        """None is padding."""
+        return SEQUENCES * LENGTH
+
 
 class RandomText:
     """BERT-base on random text, as the loop wants a task."""

@@ -44,6 +44,7 @@ from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import determinism, distributed, last_words, memory, storage
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.devices import peak_flops
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Loop, Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
@@ -127,6 +128,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         progress=progress,
         stop=stop,
         budget=TimeBudget(config.schedule.hours),
+        peak_flops=peak_flops(world, precision),
         profiler=StepProfiler(config.profile, world, output / "profile" if world.is_main else None, say=progress.line),
     )
     resume(loop, config)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80
+WORTH_TELLING = 0.05  # of the time
 HASH_WIDTH = 9  # of a hyphen and eight digits
 ATTEMPT_WIDTH = COLUMNS - 14  # beside the longest label of a status
 FIGURES = (
@@ -139,8 +140,19 @@ def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
         if parts:
             rows.append((split, ", ".join(parts)))
     if "sequences_per_second" in metrics:
-        rows.append(("speed", f"{metrics['sequences_per_second']:.4g} sequences/s"))
+        rows.append(("speed", _speed(metrics)))
     return rows
+
+
+def _speed(metrics: Mapping[str, float]) -> str:
+    parts = [f"{metrics['sequences_per_second']:.4g} sequences/s"]
+    if "tokens_per_second" in metrics:
+        parts.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
+    if "mfu" in metrics:
+        parts.append(f"MFU {metrics['mfu']:.1%}")
+    if metrics.get("data_wait_share", 0.0) >= WORTH_TELLING:
+        parts.append(f"{metrics['data_wait_share']:.0%} of it waiting for data")
+    return ", ".join(parts)
 
 
 def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:

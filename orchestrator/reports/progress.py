@@ -22,6 +22,7 @@ PAIRS = (  # what is measured in training and on held-out text: metric, title, i
 )
 SINGLES = (  # what only training has
     ("learning_rate", "Learning rate", "learning rate"),
+    ("gradient_norm", "Gradient norm before clipping", "gradient norm"),
     ("sequences_per_second", "Throughput (sequences per second)", "sequences/s"),
 )
 

@@ -18,7 +18,10 @@ from tests.conftest import Console, committed, last_step, processes_of, rank_pid
 
 LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
-CLOCKED = ("sequences_per_second", "checkpoint_seconds", "checkpoint_wait_seconds")
+CLOCKED = (
+    *("sequences_per_second", "tokens_per_second", "data_wait_share", "mfu", "peak_memory_gb"),
+    *("checkpoint_seconds", "checkpoint_wait_seconds"),
+)
 
 
 def final_weights(console: Console, name: str) -> dict[str, torch.Tensor]:

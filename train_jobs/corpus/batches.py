@@ -46,6 +46,11 @@ class Batch:
         """Sequences start ... stop - 1."""
         return Batch(**{name: array[start:stop] for name, array in self.arrays().items()})
 
+    @property
+    def tokens(self) -> int:
+        """Tokens, padding left out."""
+        return int(self.lengths.sum())
+
     def arrays(self) -> dict[str, Ids]:
         """The arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

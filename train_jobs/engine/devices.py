@@ -7,6 +7,8 @@ import time
 
 import torch
 
+from train_jobs.engine.distributed import World
+
 SIDE, TRIES = 1024, 5
 
 # Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by a part of the name that CUDA gives, the first that
@@ -25,19 +27,18 @@ _PEAKS = {
 }
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Floating-point operations a second that utilisation is measured against; None for an unknown GPU.
+def peak_flops(world: World, precision: str) -> float | None:
+    """Floating-point operations a second of all processes' devices, for utilisation; None for an unknown GPU.
 
     A GPU's is its data sheet's. A CPU's is that of a matrix product of 1024 x 1024 x 1024, measured here: the best of
-    five, since others may be at work.
+    five, since others may be at work. All devices are taken to be as fast as this one.
     """
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        peaks = next((peaks for part, peaks in _PEAKS.items() if part in name), None)
-        return None if peaks is None else peaks[precision == "fp32"]
+    if world.device.type == "cuda":
+        peaks = next((peaks for part, peaks in _PEAKS.items() if part in world.device_name), None)
+        return None if peaks is None else peaks[precision == "fp32"] * world.size
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x = torch.ones(SIDE, SIDE, dtype=dtype)
-    return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES))
+    return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES)) * world.size
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
-from train_jobs.engine import determinism, memory
+from train_jobs.engine import determinism, devices, memory
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.budget import TimeBudget
@@ -66,6 +66,7 @@ class Loop:
         checkpoint_extra: stored in every checkpoint's state.json beside the loop's own state.
         budget: the step that begins once it is used up is the last. None: only the number of steps ends training.
         profiler: records some of the steps. None: none.
+        peak_flops: floating-point operations a second that all processes' devices could make. None: not known.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Loop:
         stop: StopRequest,
         budget: TimeBudget | None = None,
         profiler: StepProfiler | None = None,
+        peak_flops: float | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
         self.schedule, self.max_grad_norm = schedule, max_grad_norm
@@ -96,6 +98,7 @@ class Loop:
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
         self.budget = budget or TimeBudget(None)
+        self.peak_flops = peak_flops
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
@@ -280,8 +283,9 @@ class Loop:
         with self._doing("data"):
             batch, cursor = self.task.train_batch(self.state.cursor)
             counts = self.task.counts(batch)
+        waited = time.perf_counter() - started
         with self._doing("agreement"):
-            agreed = self._agree(counts)
+            agreed = self._agree(counts, batch.tokens)
         if agreed.stop:
             self._stop()
         if agreed.checkpoint_due:
@@ -300,21 +304,27 @@ class Loop:
             self._skip(found)
         self.scaler.update(found.finite, dynamic=self.precision == "fp16")
         self.state.cursor = cursor
-        self._meter.add(found.sums if found.finite else None, time.perf_counter() - started)
+        self._meter.add(
+            found.sums if found.finite else None,
+            time.perf_counter() - started,
+            data_seconds=waited,
+            tokens=agreed.tokens,
+            norm=float(found.norm),
+        )
         return found.finite
 
-    def _agree(self, counts: list[float]) -> Agreement:
+    def _agree(self, counts: list[float], tokens: int) -> Agreement:
         """Sums counts over all processes, and with them all that one process decides and every one must know."""
         main = self.world.is_main
         due = main and not self.checkpoints.writing and self.cadence.by_clock()
         header = torch.tensor(
-            [*counts, float(self.stop.asked), float(due), self.budget.spent() if main else 0.0],
+            [*counts, tokens, float(self.stop.asked), float(due), self.budget.spent() if main else 0.0],
             dtype=torch.float64,
             device=self.world.device,
         )
-        *_, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
+        *_, all_tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
         totals = header[: len(counts)].clamp_(min=1.0).to(torch.float32)
-        return Agreement(totals, stop=stop_requests > 0, checkpoint_due=due_requests > 0, seconds=seconds)
+        return Agreement(totals, all_tokens, stop_requests > 0, due_requests > 0, seconds)
 
     def _stop(self) -> None:
         """Stops all processes at the same step, once its checkpoint is committed.
@@ -407,11 +417,15 @@ class Loop:
         meter, self._meter = self._meter, Meter()
         assert meter.sums is not None
         sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
-        rate = meter.steps * self.config.global_batch_size / meter.seconds
         metrics = {
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "sequences_per_second": rate,
+            **meter.rates(
+                global_batch_size=self.config.global_batch_size,
+                flops_per_sequence=self.task.flops_per_sequence,
+                peak_flops=self.peak_flops,
+            ),
+            "peak_memory_gb": devices.memory_bytes(self.world.device) / 1e9,
         }
         metrics |= self._checkpoint_metrics
         self._checkpoint_metrics = {}

@@ -94,7 +94,7 @@ class Progress:
         text = (
             f"step {step:>{width}}/{self._total}  loss {metrics['train_loss']:.4f}"
             f"  lr {metrics['learning_rate']:.2e}  {metrics['sequences_per_second']:.1f} sequences/s"
-            f"  eta {clock(seconds_left)}"
+            f"{f'  MFU {mfu:.0%}' if (mfu := metrics.get('mfu')) is not None else ''}  eta {clock(seconds_left)}"
         )
         if self._live:
             self._stream.write(f"\r\x1b[K{text}")

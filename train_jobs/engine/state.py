@@ -32,6 +32,8 @@ class Agreement:
 
     totals: torch.Tensor
     """The task's counts over the global batch."""
+    tokens: float
+    """Of the global batch, padding left out."""
     stop: bool
     """Some process is asked to stop."""
     checkpoint_due: bool

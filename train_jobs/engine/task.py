@@ -15,6 +15,11 @@ class Batch(Protocol):
         """Sequences start to stop."""
         ...
 
+    @property
+    def tokens(self) -> int:
+        """Tokens in it, padding left out."""
+        ...
+
 
 class Task(Protocol):
     """What is trained."""
@@ -22,6 +27,11 @@ class Task(Protocol):
     @property
     def model(self) -> torch.nn.Module:
         """Its weights are trained and saved."""
+        ...
+
+    @property
+    def flops_per_sequence(self) -> float:
+        """Floating-point operations of the model's forward and backward pass over a full sequence."""
         ...
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from train_jobs.config import PretrainConfig, SpecError
+from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.store import TokenStore
@@ -49,6 +50,17 @@ class BertPretraining:
         self._vocab_size = store.manifest.vocab_size
         self._entropy = store.manifest.validation_unigram_entropy
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
+
+    @property
+    def flops_per_sequence(self) -> float:
+        """By formula, for BERT; a model of the user's own is taken for one of this shape."""
+        length = self._config.data.sequence_length
+        return length * flops_per_token(
+            self._config.model,
+            self._vocab_size,
+            sequence_length=length,
+            max_predictions=self._config.max_predictions,
+        )
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
         """This process's share of the next global batch."""

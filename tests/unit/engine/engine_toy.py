@@ -40,7 +40,10 @@ from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4
 ROW_BYTES = 32 * 2**20  # well above what else comes and goes in a process
-CLOCKED = {"sequences_per_second", "checkpoint_seconds", "checkpoint_wait_seconds"}
+CLOCKED = {
+    *("sequences_per_second", "tokens_per_second", "data_wait_share", "mfu", "peak_memory_gb"),
+    *("checkpoint_seconds", "checkpoint_wait_seconds"),
+}
 ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
@@ -59,6 +62,11 @@ class ToyBatch:
     def slice(self, start: int, stop: int) -> ToyBatch:
         """Rows start to stop."""
         return ToyBatch(self.inputs[start:stop], self.targets[start:stop])
+
+    @property
+    def tokens(self) -> int:
+        """Rows."""
+        return len(self)
 
 
 class ToyTask:
@@ -90,6 +98,11 @@ class ToyTask:
         self.model = torch.nn.Sequential(
             torch.nn.Linear(INPUTS, 8), torch.nn.Dropout(dropout), torch.nn.Linear(8, TARGETS)
         )
+
+    @property
+    def flops_per_sequence(self) -> float:
+        """A round number."""
+        return 1000.0
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
         """This process's share of the next global batch: the cursor counts global batches."""

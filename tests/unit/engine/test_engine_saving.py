@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +176,8 @@ def test_the_time_before_a_checkpoint_counts_in_the_next_report(tmp_path: Path) 
 def test_other_processes_share_out_what_is_still_to_be_reported(size: int) -> None:
     rows = [[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]
     worlds = [World(rank=rank, local_rank=rank, size=size, device=CPU) for rank in range(size)]
-    meters = [Meter.restore({"steps": 6, "seconds": 2.5, "sums": rows}, world) for world in worlds]
+    stored = {"steps": 6, "seconds": 2.5, "data_seconds": 0.5, "tokens": 9.0, "norms": 3.0, "sums": rows}
+    meters = [Meter.restore(stored, world) for world in worlds]
     assert {(meter.steps, meter.seconds) for meter in meters} == {(6, 2.5)}
     assert sum(meter.sums for meter in meters if meter.sums is not None).tolist() == [7.0, 70.0]
     if size == 3:
@@ -185,7 +187,7 @@ def test_other_processes_share_out_what_is_still_to_be_reported(size: int) -> No
 def test_sums_add_up_in_fp64_whatever_they_come_in() -> None:
     meter = Meter()
     for value in (2.0**24, 1.0):  # fp32 cannot hold their sum
-        meter.add(torch.tensor([value]), 0.0)
+        meter.add(torch.tensor([value]), 0.0, data_seconds=0.0, tokens=0.0, norm=0.0)
     assert meter.sums is not None
     assert meter.sums.tolist() == [2.0**24 + 1]
 
@@ -193,8 +195,8 @@ def test_sums_add_up_in_fp64_whatever_they_come_in() -> None:
 def test_nothing_to_report_is_nothing_after_a_resumption() -> None:
     world = World(rank=0, local_rank=0, size=1, device=CPU)
     empty = Meter()
-    empty.add(None, 1.5)
-    assert Meter.restore(json.loads(json.dumps(empty.gather(world))), world) == Meter(None, 0, 1.5)
+    empty.add(None, 1.5, data_seconds=0.5, tokens=7.0, norm=math.nan)  # a skipped step
+    assert Meter.restore(json.loads(json.dumps(empty.gather(world))), world) == Meter(None, 0, 1.5, 0.5)
 
 
 def run_on_a_busy_machine(loop: Loop) -> None:

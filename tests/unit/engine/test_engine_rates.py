@@ -1,0 +1,88 @@
+"""What a report says of speed, memory and gradients."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ALONE, ToyTask, make_loop, run
+
+from train_jobs.engine.devices import memory_bytes, peak_flops
+from train_jobs.engine.distributed import World
+from train_jobs.engine.meter import Meter
+from train_jobs.engine.metrics import Progress, read_reports
+from train_jobs.optim.norms import l2_norms
+
+
+def filled() -> Meter:
+    """Two steps of 8 and one that was skipped."""
+    meter = Meter()
+    for tokens, norm in ((60.0, 3.0), (40.0, 1.0)):
+        meter.add(torch.ones(1), 2.0, data_seconds=0.25, tokens=tokens, norm=norm)
+    meter.add(None, 1.0, data_seconds=0.5, tokens=50.0, norm=float("inf"))
+    return meter
+
+
+def test_rates_are_over_the_whole_time_and_the_steps_that_were_made() -> None:
+    found = filled().rates(global_batch_size=8, flops_per_sequence=1e3, peak_flops=6400.0)
+    assert found == {
+        "gradient_norm": 2.0,
+        "sequences_per_second": 16 / 5,
+        "tokens_per_second": 100 / 5,
+        "data_wait_share": 1 / 5,
+        "mfu": 0.5,
+    }
+    assert "mfu" not in filled().rates(global_batch_size=8, flops_per_sequence=1e3, peak_flops=None)
+
+
+def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None:
+    """Azure allows 50; BERT has four more in training and four in validation."""
+    loop = make_loop(ToyTask(), tmp_path, steps=4, log_every=2, max_grad_norm=1e9)
+    loop.peak_flops = 1e9
+    norms: list[float] = []
+    step = loop._step
+
+    def noted() -> bool:
+        finite = step()
+        norms.append(l2_norms([loop.gradients.flat]).item())
+        return finite
+
+    loop._step = noted  # type: ignore[method-assign]
+    run(loop)
+    reports = [(report["step"], report["metrics"]) for _, report in read_reports(tmp_path / "metrics.jsonl")]
+    training = [(step, metrics) for step, metrics in reports if "train_loss" in metrics]
+    assert [step for step, _ in training] == [2, 4]
+    for number, (_, metrics) in enumerate(training):
+        assert metrics["gradient_norm"] == pytest.approx(sum(norms[2 * number : 2 * number + 2]) / 2, rel=1e-5)
+        assert metrics["tokens_per_second"] == pytest.approx(metrics["sequences_per_second"])  # a row is one token
+        assert metrics["mfu"] == pytest.approx(metrics["sequences_per_second"] * 1000 / 1e9)
+        assert 0 < metrics["data_wait_share"] < 1
+        assert metrics["peak_memory_gb"] == pytest.approx(memory_bytes(ALONE.device) / 1e9, rel=0.2)
+    assert len({name for _, metrics in reports for name in metrics}) + 8 < 30
+
+
+def test_the_peak_is_that_of_all_processes() -> None:
+    one, four = (peak_flops(World(rank=0, local_rank=0, size=size, device=ALONE.device), "fp32") for size in (1, 4))
+    assert one is not None
+    assert four is not None
+    assert 1e9 < one < 1e13
+    assert 1.5 * one < four < 12 * one  # measured twice, on a machine that others use
+
+
+def test_the_line_has_the_utilisation_where_there_is_one() -> None:
+    metrics = {"train_loss": 1.0, "learning_rate": 1e-3, "sequences_per_second": 10.0}
+    out = io.StringIO()
+    progress = Progress(9, out)
+    progress.step(1, metrics, seconds_left=60)
+    progress.step(2, {**metrics, "mfu": 0.414}, seconds_left=60)
+    assert out.getvalue().splitlines() == [
+        "step 1/9  loss 1.0000  lr 1.00e-03  10.0 sequences/s  eta 1:00",
+        "step 2/9  loss 1.0000  lr 1.00e-03  10.0 sequences/s  MFU 41%  eta 1:00",
+    ]
+
+
+def test_tokens_are_those_of_all_rows() -> None:
+    batch, _ = ToyTask().train_batch({})
+    assert batch.tokens == len(batch)
