@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from train_jobs.config import ProfileConfig, StorageError, TrainConfig, Training
 from train_jobs.engine import determinism, devices, memory
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.accumulation import accumulate
+from train_jobs.engine.ahead import Ahead
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
 from train_jobs.engine.distributed import World
@@ -67,6 +68,7 @@ class Loop:
         budget: the step that begins once it is used up is the last. None: only the number of steps ends training.
         profiler: records some of the steps. None: none.
         peak_flops: floating-point operations a second that all processes' devices could make. None: not known.
+        prefetch: a thread makes batches one step ahead. None: where a GPU leaves the host time for it.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Loop:
         budget: TimeBudget | None = None,
         profiler: StepProfiler | None = None,
         peak_flops: float | None = None,
+        prefetch: bool | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
         self.schedule, self.max_grad_norm = schedule, max_grad_norm
@@ -99,11 +102,13 @@ class Loop:
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
         self.budget = budget or TimeBudget(None)
         self.peak_flops = peak_flops
+        self.prefetch = world.device.type == "cuda" if prefetch is None else prefetch
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if sharded and world.size > 1 else optimizer
         self.scaler = precision_module.LossScale.for_precision(precision)
         self.state = LoopState(micro_batch_size=None if config.micro_batch_size == "auto" else config.micro_batch_size)
         self.last_validation: dict[str, float] = {}
+        self._next_batch: Callable[[dict[str, int]], tuple[Batch, dict[str, int]]] = task.train_batch
         self._meter = Meter()
         self._skips_in_a_row = 0
         self._saved_step = 0
@@ -183,7 +188,9 @@ class Loop:
         self.cadence.restart()
         self.budget.start(self.state.seconds)
         try:
-            self._train()
+            with Ahead(self.task.train_batch) if self.prefetch else nullcontext(self.task.train_batch) as source:
+                self._next_batch = source
+                self._train()
         except BaseException:
             try:
                 self._collect(wait=True)
@@ -281,7 +288,7 @@ class Loop:
         self._collect(wait=False)
         started = time.perf_counter()
         with self._doing("data"):
-            batch, cursor = self.task.train_batch(self.state.cursor)
+            batch, cursor = self._next_batch(self.state.cursor)
             counts = self.task.counts(batch)
         waited = time.perf_counter() - started
         with self._doing("agreement"):

@@ -235,6 +235,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "stop": StopRequest(),
         "budget": None,
         "sharded": False,
+        "prefetch": None,
     }
     arguments |= {name: value for name, value in changes.items() if name in arguments}
     return Loop(

@@ -1,0 +1,59 @@
+"""Batches made one step ahead are the same batches."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
+
+from train_jobs.engine.ahead import Ahead
+
+
+def test_a_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    found = []
+    for prefetch in (False, True):
+        folder = tmp_path / str(prefetch)
+        loop = make_loop(ToyTask(dropout=0.2), folder, prefetch=prefetch)
+        run(loop)
+        found.append((weights_of(loop), reports_in(folder)))
+    assert all(torch.equal(value, found[1][0][name]) for name, value in found[0][0].items())
+    assert found[0][1] == found[1][1]
+
+
+def test_the_next_batch_is_made_while_this_one_is_used() -> None:
+    made = threading.Event()
+
+    def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
+        if cursor["at"] == 1:
+            made.set()
+        return f"batch {cursor['at']}", {"at": cursor["at"] + 1}
+
+    with Ahead(make) as ahead:
+        assert ahead({"at": 0}) == ("batch 0", {"at": 1})
+        assert made.wait(10)  # nobody has asked for it
+        assert ahead({"at": 1}) == ("batch 1", {"at": 2})
+        assert ahead({"at": 7}) == ("batch 7", {"at": 8})  # another than was expected
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_an_error_comes_when_its_batch_is_due() -> None:
+    def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
+        if cursor["at"] == 1:
+            raise ValueError("no more")
+        return "batch", {"at": cursor["at"] + 1}
+
+    with Ahead(make) as ahead:
+        ahead({"at": 0})
+        with pytest.raises(ValueError, match="no more"):
+            ahead({"at": 1})
+
+
+def test_the_thread_ends_with_the_run_however_that_ends(tmp_path: Path) -> None:
+    task = ToyTask(trouble=lambda number, loss: loss * float("nan") if number == 3 else loss)
+    loop = make_loop(task, tmp_path, prefetch=True)
+    with pytest.raises(Exception, match="not finite"):
+        run(loop)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
