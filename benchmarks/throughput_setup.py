@@ -19,6 +19,7 @@ from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.huggingface import export
+from train_jobs.objective import BertObjective
 
 ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own
 BATCHES = 4  # global batches, used in turn
@@ -71,6 +72,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
         store,
         "train",
         data=data,
+        plan=BertObjective(ObjectiveConfig()).plan,
         objective=ObjectiveConfig(),
         max_predictions=predictions,
         seed=SEED,
