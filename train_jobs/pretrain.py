@@ -59,7 +59,7 @@ from train_jobs.model.huggingface import export
 from train_jobs.parts import exported_as, load_parts
 from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
-from train_jobs.tasks.pretraining import BertPretraining
+from train_jobs.tasks.pretraining import BertPretraining, is_compiled
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
@@ -240,7 +240,8 @@ def describe(config: PretrainConfig, store: TokenStore, world: World, precision:
         f"text       {splits}, vocabulary {manifest.vocab_size}\n"
         f"batch      {train.global_batch_size} sequences = {micro_batch_size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes\n"
-        f"arithmetic {precision} on {world.device.type}, {torch.get_num_threads()} threads a process,"
+        f"arithmetic {precision} on {world.device.type}{', compiled' if is_compiled(config, world) else ''},"
+        f" {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}"
     )
 

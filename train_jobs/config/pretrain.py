@@ -188,6 +188,8 @@ class TrainConfig(Config):
     do; the size of micro batches and the number of processes then are part of the recipe."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    compile: Literal["auto"] | bool = "auto"
+    """torch.compile of the model's layers. auto: on GPUs; on a CPU it gains little, and needs a C++ compiler."""
     deterministic: bool = False
     """On GPUs too only algorithms that give the same bits every time; what that costs is told at the start. On CPUs
     they always do."""

@@ -91,6 +91,11 @@ class BertForPreTraining(nn.Module):
             hidden = hidden.gather(1, masked_positions[..., None].expand(-1, -1, hidden.shape[2]))
         return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight), next_sentence
 
+    def compile_layers(self) -> None:
+        """torch.compile of each encoder layer: they are alike, so one compilation serves them all."""
+        for layer in self.bert.encoder.layer:
+            layer.compile(dynamic=False)
+
     def freeze_next_sentence(self) -> None:
         """Takes pooler and next-sentence head out of training, so that weight decay leaves them alone as well."""
         self.bert.pooler.requires_grad_(False)

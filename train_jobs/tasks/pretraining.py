@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 
 import numpy as np
 import torch
@@ -47,6 +49,8 @@ class BertPretraining:
         if "next_sentence_labels" not in self._labels.values() and isinstance(self.model, BertForPreTraining):
             self.model.freeze_next_sentence()
         self.model.to(world.device)
+        if is_compiled(config, world):
+            compile_layers(self.model)
         self._vocab_size = store.manifest.vocab_size
         self._entropy = store.manifest.validation_unigram_entropy
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
@@ -146,6 +150,32 @@ class BertPretraining:
                 fix="mend losses (docs/own-classes.md)",
             )
         return [found[name] for name in self._labels]
+
+
+def is_compiled(config: PretrainConfig, world: World) -> bool:
+    """Whether torch.compile takes the model."""
+    wanted = config.train.compile
+    return world.device.type == "cuda" if wanted == "auto" else wanted
+
+
+def compile_layers(model: torch.nn.Module) -> None:
+    """Of BERT each layer, of another model all of it, when they first run.
+
+    Raises:
+        SpecError: there is no C++ compiler, which a CPU needs.
+    """
+    compilers = [os.environ.get("CXX", "g++"), "clang++"]
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if on_cpu and not any(map(shutil.which, compilers)):
+        raise SpecError(
+            "train.compile needs a C++ compiler on a CPU",
+            facts={"looked for": ", ".join(compilers)},
+            fix="--set train.compile=auto, or install g++",
+        )
+    if isinstance(model, BertForPreTraining):
+        model.compile_layers()
+    else:
+        model.compile(dynamic=False)
 
 
 def as_vector(terms: list[Term]) -> torch.Tensor:
