@@ -537,7 +537,7 @@ def _find(run: str, known: Iterable[str]) -> str:
             facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
             fix="give more of the name",
         )
-    from train_jobs.config.load import did_you_mean
+    from train_jobs.config.names import did_you_mean
 
     hint = did_you_mean(run, names)
     raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, PretrainConfig, SpecError
-from train_jobs.config.load import did_you_mean
+from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import Named, is_own
 from train_jobs.corpus.pairs import PlanBlock, checked
 from train_jobs.model.heads import BertForPreTraining, initialise

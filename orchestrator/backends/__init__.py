@@ -41,7 +41,7 @@ def load_backend(name: str, home: Path) -> Backend:
         return cast(Backend, getattr(import_module(module), kind)(home))
     found = _installed().get(name)
     if found is None:
-        from train_jobs.config.load import did_you_mean
+        from train_jobs.config.names import did_you_mean
 
         known = backend_names()
         raise UsageError(

@@ -23,7 +23,8 @@ from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.specs import CodeSpec
 from orchestrator.specs.environment import PACKAGES
 from train_jobs.config.base import Config
-from train_jobs.config.load import MAX_LISTED, did_you_mean
+from train_jobs.config.load import MAX_LISTED
+from train_jobs.config.names import did_you_mean
 
 PACKAGE = "train_jobs"
 LARGEST_SHOWN = 5

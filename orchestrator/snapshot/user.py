@@ -17,7 +17,7 @@ from orchestrator.snapshot.git import repository_of
 from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE
 from orchestrator.snapshot.secrets import secret_name, secrets_in
 from orchestrator.specs import CodeSpec
-from train_jobs.config.load import did_you_mean
+from train_jobs.config.names import did_you_mean
 
 MB = 1e6
 LARGEST_NAMED = 5

@@ -27,6 +27,7 @@ from train_jobs.config import load
 from train_jobs.config.base import Config
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import is_name
+from train_jobs.config.names import did_you_mean
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.phase import merge_with_start
 
@@ -109,7 +110,7 @@ def resolve_spec(
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
     """
     if kind not in KINDS:
-        hint = load.did_you_mean(kind, KINDS)
+        hint = did_you_mean(kind, KINDS)
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
     model, environ, problems = KINDS[kind], environ or {}, Problems()
     written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)

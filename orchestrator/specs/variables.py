@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from orchestrator.errors import SpecError
-from train_jobs.config.load import Layer, did_you_mean, read_assignments
+from train_jobs.config.load import Layer, read_assignments
+from train_jobs.config.names import did_you_mean
 
 PREFIX = "ORCHESTRATOR_"
 SEPARATOR = "__"

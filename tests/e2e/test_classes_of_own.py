@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
+from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 OWN = {
@@ -45,7 +45,7 @@ def test_all_four_at_once_and_through_a_kill(console: Console, corpus: Path) -> 
     killed = console(*words, "-d", "--new")
     name = killed.json["name"]
     other = console.folder(name)
-    wait_for(lambda: last_step(other) >= 6, what="step 6")
+    wait_for(lambda: committed(other), what="a checkpoint")
     os.kill(wait_for(lambda: rank_pid(other, 0), what="rank 0"), signal.SIGKILL)
     assert console("wait", name).code != 0
     resumed = console("resume", name, "-o", "json")

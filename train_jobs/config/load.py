@@ -9,7 +9,6 @@ A later layer wins, key by key; lists are replaced whole.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.config.errors import SpecError
+from train_jobs.config.names import did_you_mean
+from train_jobs.config.own import NAMED
 
 KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
-NAMED = ("model", "objective", "optimizer", "schedule")  # sections whose name alone may stand for them
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 
@@ -194,12 +194,6 @@ def read_preset(name: str, folder: Path = PRESETS, what: str = "recipe") -> Laye
     if name not in names:
         raise SpecError(f"unknown {what} {name!r}{did_you_mean(name, names)}", facts={"known": ", ".join(names)})
     return read_file(folder / f"{name}.yaml", source=f"preset {name}")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean "x"?)`, or nothing where no known word is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPath, Any]]:

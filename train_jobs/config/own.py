@@ -8,7 +8,9 @@ from typing import Any
 from pydantic import AfterValidator, Field, model_validator
 
 from train_jobs.config.base import Config
-from train_jobs.config.load import NAMED, did_you_mean
+from train_jobs.config.names import did_you_mean
+
+NAMED = ("model", "objective", "optimizer", "schedule")  # sections whose name alone may stand for them
 
 _OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 

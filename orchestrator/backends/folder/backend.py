@@ -316,7 +316,7 @@ class FolderBackend(Backend):
     def _existing(self, name: str) -> RunFolder:
         run = self._folder(name)
         if not (run.path / "request.json").is_file():
-            from train_jobs.config.load import did_you_mean
+            from train_jobs.config.names import did_you_mean
 
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run

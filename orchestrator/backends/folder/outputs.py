@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from train_jobs.config.files import sync
-from train_jobs.config.load import did_you_mean
+from train_jobs.config.names import did_you_mean
 
 Progress = Callable[[int, int], None]
 COPIED_AT_ONCE = 16 * 1024 * 1024
