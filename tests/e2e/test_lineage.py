@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
@@ -15,6 +16,7 @@ from train_jobs.config.files import file_sha256
 from train_jobs.config.lineage import read_lineage
 
 
+@pytest.mark.slow  # two phases, their tags and their lineage: test_phases_by_command.py
 def test_a_chain_of_two_runs(console: Console, corpus: Path) -> None:
     from mlflow.tracking import MlflowClient
 
