@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import time
 
@@ -11,8 +12,8 @@ from train_jobs.engine.distributed import World
 
 SIDE, TRIES = 1024, 5
 
-# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by a part of the name that CUDA gives, the first that
-# fits; from NVIDIA's data sheets.
+# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by words of the name that CUDA gives, the first that fit;
+# from NVIDIA's data sheets.
 _PEAKS = {
     "H200": (989e12, 67e12),
     "H100 PCIe": (756e12, 51e12),
@@ -34,11 +35,17 @@ def peak_flops(world: World, precision: str) -> float | None:
     five, since others may be at work. All devices are taken to be as fast as this one.
     """
     if world.device.type == "cuda":
-        peaks = next((peaks for part, peaks in _PEAKS.items() if part in world.device_name), None)
+        peaks = data_sheet(world.device_name)
         return None if peaks is None else peaks[precision == "fp32"] * world.size
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x = torch.ones(SIDE, SIDE, dtype=dtype)
     return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES)) * world.size
+
+
+def data_sheet(name: str) -> tuple[float, float] | None:
+    """Peaks of a GPU in 16 bit and in fp32, FLOP/s; whole words count: an L40 is no L4, and an A10G no A10."""
+    words = set(re.split(r"[\s-]+", name))
+    return next((peaks for known, peaks in _PEAKS.items() if words.issuperset(known.split())), None)
 
 
 def memory_bytes(device: torch.device) -> int:

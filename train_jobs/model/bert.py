@@ -35,9 +35,8 @@ class Embeddings(nn.Module):
         positions = self.position_embeddings.weight
         assert length <= positions.shape[0], f"sequence of {length} in a model of {positions.shape[0]} positions"
         # the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
-        words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID) + self.token_type_embeddings(
-            token_type_ids
-        )
+        words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID)
+        words = words + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(words + positions[:length]))
 
 

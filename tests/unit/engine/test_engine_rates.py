@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
-from train_jobs.engine.devices import memory_bytes, peak_flops
+from train_jobs.engine.devices import data_sheet, memory_bytes, peak_flops
 from train_jobs.engine.distributed import World
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import Progress, read_reports
@@ -69,6 +69,24 @@ def test_the_peak_is_that_of_all_processes() -> None:
     assert four is not None
     assert 1e9 < one < 1e13
     assert 1.5 * one < four < 12 * one  # measured twice, on a machine that others use
+
+
+def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
+    names = (
+        "NVIDIA H200",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA A100-SXM4-80GB",
+        "Tesla V100-SXM2-32GB",
+    )
+    assert [data_sheet(name) for name in names] == [
+        (989e12, 67e12),
+        (756e12, 51e12),
+        (989e12, 67e12),
+        (312e12, 19.5e12),
+        (125e12, 15.7e12),
+    ]
+    assert [data_sheet(name) for name in ("NVIDIA L40", "NVIDIA A10G", "NVIDIA T400 4GB")] == [None] * 3
 
 
 def test_the_line_has_the_utilisation_where_there_is_one() -> None:
