@@ -1,0 +1,55 @@
+"""Where text comes from and what is done to it before it is tokens, for `prepare` and `pretrain`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from train_jobs.config.base import Config
+
+Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "parquet", "dataset"]
+
+
+class SourceConfig(Config):
+    """One source of a corpus: files of one kind, or a dataset by name."""
+
+    path: list[str] = Field(default=[])
+    """Files, folders and globs (`dumps/*.xml.bz2`). A string is a list of one."""
+    dataset: str | None = None
+    """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]."""
+    format: Format = "auto"
+    """text (UTF-8, blank lines between documents), wikipedia (a MediaWiki XML dump), wikiextractor (its output), jsonl,
+    parquet, dataset. auto: by the names of the files, and by how they begin."""
+    column: str = "text"
+    """jsonl, parquet, dataset: the field that holds a document."""
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """How often an epoch goes over this source: 2 is twice, 0.5 every other time."""
+    name: str | None = None
+    """What it is called in counts and errors. None: the path's last part, or the dataset's name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_path_is_a_list(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"path": [value]}
+        if isinstance(value, dict) and isinstance(value.get("path"), str):
+            return {**value, "path": [value["path"]]}
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SourceConfig:
+        if bool(self.path) == (self.dataset is not None):
+            raise ValueError("needs either `path` or `dataset`")
+        return self
+
+
+class CleanConfig(Config):
+    """What makes a document fit to learn from."""
+
+    min_characters: Annotated[int, Field(ge=0)] = 1
+    """Documents with fewer characters are dropped, and counted."""
+    max_characters: Annotated[int, Field(ge=1)] | None = None
+    """Documents with more are cut into documents of at most so many, at the end of a line. None: any length."""
+    drop_duplicates: bool = True
+    """Of documents with the very same text the first is kept, over all sources."""
