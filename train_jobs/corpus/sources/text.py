@@ -12,7 +12,8 @@ from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Read, ignore, open_piece, open_text, unpacked
 
 CHUNK = 1 << 20  # bytes decoded at once
-_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_RETURNS = re.compile(r"\r+(?=\n|\Z)")
 
 
 def read_text(piece: Piece, read: Read) -> Iterator[str]:
@@ -56,7 +57,9 @@ def decoded_chunks(stream: BinaryIO, piece: Piece) -> Iterator[str]:
             raise not_utf8(piece, done + problem.start) from None
         done += len(raw)
         if "\r" in chunk:
-            chunk = re.sub(r"\r+(?=\n|\Z)", "", chunk)
+            chunk = chunk.replace("\r\n", "\n")
+            if "\r" in chunk:
+                chunk = _RETURNS.sub("", chunk)
         yield chunk if chunk.endswith("\n") else chunk + "\n"
 
 
