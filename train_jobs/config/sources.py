@@ -16,6 +16,9 @@ from pathlib import Path
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256, write_text
+from train_jobs.config.formats import source_files
+from train_jobs.config.hub import dataset_commit
+from train_jobs.config.text import SourceConfig
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
@@ -37,23 +40,12 @@ class DataFingerprint(Config):
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that `paths` stand for, in a fixed order: a file is itself, a folder all its *.txt and *.text below it.
+    """The files that `paths` stand for, in a fixed order: see `formats.source_files`.
 
     Raises:
-        DataError: a path does not exist, or a folder holds no text file.
+        DataError: as of `formats.source_files`.
     """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix in {".txt", ".text"} and p.is_file())
-            if not inside:
-                raise DataError(f"no *.txt file in folder {path}", fix="give the files themselves: --data FILE ...")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise DataError(f"no such file or folder: {path}", facts={"where": "data.text"}, fix="--data PATH")
-    return found
+    return [file.path for file in source_files(SourceConfig(path=[str(path) for path in paths]))]
 
 
 def embedded_files() -> list[Path]:
@@ -89,6 +81,26 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
     return _combine(name, files, content_hashes(files, cache))
 
 
+def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataFingerprint:
+    """Hashes one source: the content of its files and how they are to be read, or the commit of a dataset.
+
+    Args:
+        source: files, or a dataset's name.
+        cache: as of `fingerprint`.
+
+    Raises:
+        DataError: as of `fingerprint`; or a dataset that cannot be found.
+    """
+    read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
+    if source.dataset is not None:
+        commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
+        return DataFingerprint(
+            name=source.title, files=0, total_bytes=0, sha256=hashlib.sha256(commit.encode()).hexdigest()
+        )
+    files = [file.path for file in source_files(source)]
+    return _combine(source.title, files, content_hashes(files, cache), read_as)
+
+
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     """SHA-256 of each file; one that `cache` (as of `fingerprint`) remembers by inode, size and mtime is not read.
 
@@ -107,9 +119,9 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     return hashes
 
 
-def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint:
+def _combine(name: str, files: list[Path], hashes: list[str], read_as: str = "") -> DataFingerprint:
     root = os.path.commonpath([path.parent for path in files])
-    whole = hashlib.sha256(f"extractor {EXTRACTOR}\n".encode())
+    whole = hashlib.sha256(f"extractor {EXTRACTOR}\n{read_as}".encode())
     for path, digest in zip(files, hashes, strict=True):
         whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     size = sum(path.stat().st_size for path in files)
