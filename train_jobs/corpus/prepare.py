@@ -25,7 +25,7 @@ from train_jobs.corpus.manifest import (
     read_manifest,
     store_content,
 )
-from train_jobs.corpus.sentences import split_sentences
+from train_jobs.corpus.sentences import SPLITTER, split_sentences
 from train_jobs.corpus.splits import SplitRule, split_rule
 from train_jobs.corpus.store import BLOCK_TOKENS, StoreWriter, TokenStore
 from train_jobs.corpus.vocabulary import (
@@ -65,6 +65,7 @@ def store_key(data: DataConfig, found: DataFingerprint) -> str:
         "lowercase": data.lowercase,
         "validation_fraction": data.validation_fraction,
         "extractor": EXTRACTOR,
+        "sentences": SPLITTER,
         "store": STORE_VERSION,
     }
     if data.add_tokens:
