@@ -15,6 +15,7 @@ from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import Read, ignore
 from train_jobs.corpus.sources.text import read_text
 from train_jobs.corpus.sources.wikiextractor import read_wikiextractor
+from train_jobs.corpus.sources.wikipedia import read_wikipedia
 
 Reader = Callable[[Piece, str, Read], Iterator[str]]
 
@@ -48,6 +49,7 @@ def _without_column(reader: Callable[[Piece, Read], Iterator[str]]) -> Reader:
 
 _READERS: dict[str, Reader] = {
     "text": _without_column(read_text),
+    "wikipedia": _without_column(read_wikipedia),
     "wikiextractor": _without_column(read_wikiextractor),
     "jsonl": read_jsonl,
     "parquet": read_parquet,
