@@ -18,6 +18,8 @@ from typing import Any
 from orchestrator.estimates import Estimates, estimate
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
@@ -93,7 +95,8 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
-    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    remote = spec.azure.data if spec.backend == AZURE else None
+    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE) if remote is None else _remote_data(remote)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
@@ -102,7 +105,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    environment = spec.environment.describe()
+    environment = _environment(spec)
     run_hash = _hash(_identity(resolved, job, data, phase or parent, snapshot, environment))
     estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
     return Plan(
@@ -121,6 +124,22 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         estimates=estimates,
         warnings=(*resolved.warnings, *_disk_warnings(estimates.disk_bytes, home)),
     )
+
+
+def _environment(spec: PretrainSpec) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
+    if spec.backend != AZURE:
+        return spec.environment.describe()
+    if spec.azure.environment != "auto":
+        return {"environment": spec.azure.environment}
+    from orchestrator.images import pinned_versions
+
+    return pinned_versions(PACKAGES)
+
+
+def _remote_data(name: str) -> DataFingerprint:
+    """Text that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
+    return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
@@ -158,7 +177,7 @@ def _identity(
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return {
         "job": config,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
+        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour", "size"}),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,

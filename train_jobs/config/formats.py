@@ -12,9 +12,9 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.text import Format, SourceConfig
@@ -37,7 +37,7 @@ MAGIC: dict[Compression, bytes] = {
     "zstd": b"\x28\xb5\x2f\xfd",
 }
 HEAD = 512  # bytes that tell one format from another
-_OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+_OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # what Wikipedia's partial dumps have behind `.xml`
 _NO_TEXT = re.compile(
@@ -177,7 +177,8 @@ def _decompressed_head(path: Path, compression: Compression) -> bytes:
         return b""  # no reader in Python 3.11's library: the name decides
     try:
         with _OPENERS[compression](path) as stream:
-            return stream.read(HEAD)
+            head: bytes = stream.read(HEAD)
+            return head
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader will say where
 
