@@ -12,13 +12,14 @@ from typing import BinaryIO
 from train_jobs.config.formats import Compression, SourceFile, source_files
 from train_jobs.config.sources import embedded_files
 from train_jobs.config.text import SourceConfig
+from train_jobs.corpus.sources.dataset import dataset_pieces
 from train_jobs.corpus.sources.multistream import index_of, stream_cuts
 from train_jobs.corpus.sources.parquet import row_groups
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import UTF16_BOMS
 
 PART_BYTES = 64 << 20  # of text, about: what a part holds, and what is lost when a process dies
-EMBEDDED = "embedded"
+EMBEDDED, DATASET = "embedded", "dataset"
 # Text per byte on the disk, about. What it is exactly does not matter; that it never changes does.
 _RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
 # Behind a match a document may begin, and whatever came before has ended.
@@ -57,7 +58,17 @@ def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
     if not sources:
         files = embedded_files()
         return [Part(0, EMBEDDED, sum(map(_size, files)), EMBEDDED, tuple(Piece(str(path)) for path in files))]
-    return [part for index, source in enumerate(sources) for part in _of_files(index, source)]
+    return [
+        part
+        for index, source in enumerate(sources)
+        for part in (_of_files(index, source) if source.dataset is None else _of_dataset(index, source))
+    ]
+
+
+def _of_dataset(index: int, source: SourceConfig) -> Iterator[Part]:
+    pieces = dataset_pieces(source)
+    for number, piece in enumerate(pieces, start=1):
+        yield Part(index, f"{source.title}, file {number} of {len(pieces)}", 0, DATASET, (piece,))
 
 
 def _of_files(index: int, source: SourceConfig) -> Iterator[Part]:

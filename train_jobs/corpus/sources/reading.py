@@ -7,10 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 from train_jobs.config.text import SourceConfig
+from train_jobs.corpus.sources.dataset import read_dataset
 from train_jobs.corpus.sources.embedded import embedded_documents
 from train_jobs.corpus.sources.jsonl import read_jsonl
 from train_jobs.corpus.sources.parquet import read_parquet
-from train_jobs.corpus.sources.parts import EMBEDDED, Part
+from train_jobs.corpus.sources.parts import DATASET, EMBEDDED, Part
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import Read, ignore
 from train_jobs.corpus.sources.text import read_text
@@ -36,10 +37,14 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
             yield from embedded_documents([Path(piece.path)])
             read(Path(piece.path).stat().st_size)
         return
-    column = sources[part.source].column
+    source = sources[part.source]
+    if part.format == DATASET:
+        for piece in part.pieces:
+            yield from read_dataset(source, piece)
+        return
     reader = _READERS[part.format]
     for piece in part.pieces:
-        with closing(reader(piece, column, read)) as documents:
+        with closing(reader(piece, source.column, read)) as documents:
             yield from documents
 
 
