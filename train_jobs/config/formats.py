@@ -39,7 +39,10 @@ MAGIC: dict[Compression, bytes] = {
 HEAD = 512  # bytes that tell one format from another
 _OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
-_NO_TEXT = re.compile(r"-multistream-index\d*\.txt(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$")  # beside a dump
+_PAGES = re.compile(r"-p\d+p\d+$")  # what Wikipedia's partial dumps have behind `.xml`
+_NO_TEXT = re.compile(
+    r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$"
+)  # beside a dump
 _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 
 
@@ -112,8 +115,8 @@ def _may_be(path: Path, wanted: Format) -> bool:
 
 
 def _plain_name(path: Path) -> str:
-    """The name without the suffix of a compression."""
-    return path.stem if path.suffix in COMPRESSIONS else path.name
+    """The name without what tells of a compression, or of a range of pages."""
+    return _PAGES.sub("", path.stem if path.suffix in COMPRESSIONS else path.name)
 
 
 def _format_by_name(path: Path) -> Format | None:

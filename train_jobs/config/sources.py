@@ -92,6 +92,9 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
         DataError: as of `fingerprint`; or a dataset that cannot be found.
     """
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
+    if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return _combine(source.title, files, content_hashes(files, cache), f"{read_as}{source.dataset}\n")
     if source.dataset is not None:
         commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
         return DataFingerprint(
