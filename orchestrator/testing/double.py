@@ -19,12 +19,15 @@ from orchestrator.testing.history import History
 from orchestrator.testing.jobs.execute import Executor
 from orchestrator.testing.jobs.jobs import COMPLETED, Job, Jobs
 from orchestrator.testing.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
-from orchestrator.testing.messages import Call, Refusal, Reply
+from orchestrator.testing.messages import Call, Reply
+from orchestrator.testing.prices import PRICES_HOST, Prices
 from orchestrator.testing.recording import Recorded, Recorder
-from orchestrator.testing.server import Proxy
+from orchestrator.testing.server import Answer, Proxy
 from orchestrator.testing.state import Document, Place, State
 from orchestrator.testing.tls import server_context
+from orchestrator.testing.tracking import Tracking
 
+LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 
 
@@ -51,10 +54,12 @@ class AzureDouble:
         self.storage = Storage(self.home / "blobs", datastores)
         self.faults = Faults()
         self._recorder = Recorder()
-        executor = Executor(self.home / "jobs", self.state, self.storage, self._tracking, self._launched)
+        executor = Executor(self.home / "jobs", self.state, self.storage, self._variables, self._launched)
         self.jobs = Jobs(executor if run_jobs else None, self._capacity)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs)
-        self._history = History(self.manager)
+        self._runs = Tracking(self.state, self.jobs, self.login.check)
+        self._history = History(self.manager, self._runs)
+        self.prices = Prices()
         self._blobs = BlobService(self.place, self.storage, self.login)
         self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
         self._environment_before: dict[str, str | None] = {}
@@ -224,30 +229,45 @@ class AzureDouble:
         """What a datastore holds, as files: a test may read and write there."""
         return self.storage.path(self.storage.datastores[datastore])
 
+    def logs(self, name: str) -> dict[str, str]:
+        """What a job's processes wrote: file name -> text."""
+        folder = self.folder(ARTIFACTS) / self.job(name).folder / "user_logs"
+        return {path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*"))}
+
     # inside
 
     def _knows(self, host: str) -> bool:
-        known = (MANAGEMENT_HOST, LOGIN_HOST, METADATA_HOST, self.place.data_plane, self.place.blob_host)
-        return host in known
+        return host in self._services
 
     def _answer(self, call: Call) -> Reply:
-        services: dict[str, Any] = {
+        return self._services[call.host](call)
+
+    @property
+    def _services(self) -> dict[str, Answer]:
+        return {
             MANAGEMENT_HOST: self.manager.answer,
             LOGIN_HOST: self.login.answer,
             METADATA_HOST: self.login.metadata,
             self.place.data_plane: self._history.answer,
+            PRICES_HOST: self.prices.answer,
+            LOOPBACK: self._runs.answer,
             self.place.blob_host: self._blobs.answer,
         }
-        if (service := services.get(call.host)) is None:
-            raise Refusal(404, "UnknownHost", call.host)
-        reply: Reply = service(call)
-        return reply
 
     def _launched(self, job: Job, launch: Any) -> None:
         self.jobs.launched(job, launch)
 
-    def _tracking(self, job: Job) -> dict[str, str]:
-        return {}
+    def _variables(self, job: Job) -> dict[str, str]:
+        """By which a job finds its MLflow run. The scheme is plain HTTP, where Azure has `azureml://`: the job's
+        process is led to no proxy, so that it is as free as on a cluster."""
+        experiment = job.properties.get("experimentName", "Default")
+        return {
+            "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com"),
+            "MLFLOW_RUN_ID": job.name,
+            "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
+            "MLFLOW_EXPERIMENT_NAME": experiment,
+        }
 
     def _capacity(self, cluster: str) -> int | None:
         with self.state.lock:
