@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
+from orchestrator.testing.arm.endpoints import score
 from orchestrator.testing.arm.service import ResourceManager
 from orchestrator.testing.blobs.service import BlobService
 from orchestrator.testing.blobs.storage import Storage
@@ -47,7 +48,7 @@ class AzureDouble:
         self.place = place or Place()
         self._temporary = tempfile.mkdtemp(prefix="azure-double-") if home is None else None
         self.home = Path(self._temporary or home or "").resolve()
-        self._context, self._authority = server_context(self.home / "tls")
+        self._context, self._authority = server_context(self.home / "tls", f"*.{self.place.scoring_domain}")
         self.state = State(self.place, self.home)
         self.login = Login(self.place)
         datastores = {DEFAULT: "azureml-blobstore-double", ARTIFACTS: "azureml"}
@@ -135,7 +136,7 @@ class AzureDouble:
     @property
     def secrets(self) -> list[str]:
         """All tokens, keys and signatures that were given out: they belong in no log."""
-        return [SECRET, *self.login.issued, *self.storage.secrets]
+        return [SECRET, self.manager.scoring_key, *self.login.issued, *self.storage.secrets]
 
     # what goes wrong
 
@@ -205,6 +206,10 @@ class AzureDouble:
         """Gives a job a status: `Queued`, `Running`, `Completed`, ..."""
         self.jobs.move(self.job(name), status, error)
 
+    def score_with(self, endpoint: str, function: Callable[[Any], Any]) -> None:
+        """What the endpoint answers to a request's document, once a deployment gets its traffic."""
+        self.manager.scoring[endpoint] = function
+
     # what there is
 
     def job(self, name: str) -> Job:
@@ -237,9 +242,11 @@ class AzureDouble:
     # inside
 
     def _knows(self, host: str) -> bool:
-        return host in self._services
+        return host in self._services or host.endswith(f".{self.place.scoring_domain}")
 
     def _answer(self, call: Call) -> Reply:
+        if call.host.endswith(self.place.scoring_domain):
+            return score(self.manager, call)
         return self._services[call.host](call)
 
     @property
