@@ -155,7 +155,7 @@ class AzureDouble:
         Args:
             match: a pattern of `fnmatch`, `PUT *.blob.*`.
             status: 429, 500, 503, 401, 403, ...
-            retry_after: seconds, in the headers `Retry-After` and `retry-after-ms`.
+            retry_after: seconds, in `Retry-After`; less than one in `retry-after-ms`.
             times: how many calls.
             code: the service's name for the error; None: the usual one of that status.
             message: what it says.
@@ -222,7 +222,7 @@ class AzureDouble:
             raise KeyError(f"no job {name}")
         return found
 
-    def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 120) -> str:
+    def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 60) -> str:
         """Waits until a job has one of the statuses or has ended; returns which.
 
         Raises:

@@ -202,6 +202,6 @@ class Jobs:
         """The job's processes are there, or gone."""
         with self._changed:
             job.launch = launch
-            stop = launch is not None and (self._closing or job.status == CANCEL_REQUESTED)
-        if stop and launch is not None:
+            late = self._closing or job.preempted or job.status == CANCEL_REQUESTED
+        if late and launch is not None:  # what was asked while they started
             launch.kill()
