@@ -94,7 +94,8 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
         ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
-    spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
+    spec, job = resolved.spec, resolved.spec.job_config()
+    compute = _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     remote = spec.azure.data if spec.backend == AZURE else None
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE) if remote is None else _remote_data(remote)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
@@ -137,6 +138,22 @@ def _environment(spec: PretrainSpec) -> dict[str, str]:
     return pinned_versions(PACKAGES)
 
 
+def _priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    """With the list price of its machines, where nobody said another."""
+    if compute.size is None or compute.price_per_hour is not None:
+        return compute
+    from orchestrator.estimates.prices import read_prices
+    from orchestrator.estimates.sizes import find_size, price_of_size
+
+    size = find_size(compute.size)
+    price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
+    if price is None:
+        return compute
+    bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
+    origin = f"list price of {price.date} in {price.region}{bound}"
+    return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})
+
+
 def _remote_data(name: str) -> DataFingerprint:
     """Text that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
     return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
@@ -177,7 +194,9 @@ def _identity(
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return {
         "job": config,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour", "size"}),
+        "compute": resolved.compute.model_dump(
+            mode="json", exclude={"master_port", "price_per_hour", "price_origin", "size"}
+        ),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,
