@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256, write_text
+from train_jobs.config.text import SourceConfig
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
@@ -36,14 +37,15 @@ class DataFingerprint(Config):
     """Hash over (relative name, content hash) of every file, in order."""
 
 
-def text_files(paths: Iterable[Path]) -> list[Path]:
+def text_files(paths: Iterable[Path | SourceConfig]) -> list[Path]:
     """The files that `paths` stand for, in a fixed order: a file is itself, a folder all its *.txt and *.text below it.
 
     Raises:
         DataError: a path does not exist, or a folder holds no text file.
     """
     found: list[Path] = []
-    for path in paths:
+    plain = [Path(name) for path in paths for name in (path.path if isinstance(path, SourceConfig) else [path])]
+    for path in plain:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix in {".txt", ".text"} and p.is_file())
             if not inside:
@@ -72,7 +74,7 @@ def embedded_files() -> list[Path]:
     return found
 
 
-def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
+def fingerprint(text: Sequence[Path | SourceConfig], cache: Path | None = None) -> DataFingerprint:
     """Hashes the corpus by content; `text` empty means the embedded one.
 
     Args:
@@ -83,7 +85,8 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
         DataError: a path is missing or unreadable, or there is not one byte of text.
     """
     files = text_files(text) if text else embedded_files()
-    name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
+    names = [", ".join(part.path) if isinstance(part, SourceConfig) else str(part) for part in text]
+    name = ", ".join(names) if text else f"embedded (Python {sysconfig.get_python_version()})"
     if not text:
         return _combine(name, files, [_hash_file(path) for path in files])  # small, and quicker read than looked up
     return _combine(name, files, content_hashes(files, cache))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from train_jobs.config.base import Config
 
@@ -31,10 +32,10 @@ class SourceConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _one_path_is_a_list(cls, value: object) -> object:
-        if isinstance(value, str):
-            return {"path": [value]}
-        if isinstance(value, dict) and isinstance(value.get("path"), str):
-            return {**value, "path": [value["path"]]}
+        if isinstance(value, str | Path):
+            return {"path": [str(value)]}
+        if isinstance(value, dict) and isinstance(value.get("path"), str | Path):
+            return {**value, "path": [str(value["path"])]}
         return value
 
     @model_validator(mode="after")
@@ -42,6 +43,13 @@ class SourceConfig(Config):
         if bool(self.path) == (self.dataset is not None):
             raise ValueError("needs either `path` or `dataset`")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, full: SerializerFunctionWrapHandler) -> Any:
+        """A source of which only the path was said is that path, as the user writes it."""
+        if len(self.path) == 1 and self == SourceConfig(path=self.path):
+            return self.path[0]
+        return full(self)
 
 
 class CleanConfig(Config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+SPLITTER = "rules 1"  # goes into the keys of stores: raise it with every change of what comes out
 MAX_WORDS = 256  # text without full stops is cut here; one endless sentence would make one training example
 
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-*+\u2022]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
