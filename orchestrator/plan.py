@@ -18,6 +18,8 @@ from typing import Any
 from orchestrator.estimates import Estimates, estimate
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
@@ -97,9 +99,13 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
+    remote = spec.azure.data if spec.backend == AZURE else None
     if store is not None:
-        job = on_store(job, store)
-    data = store.data if store is not None else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+        job, data = on_store(job, store), store.data
+    elif remote is not None:
+        data = _remote_data(remote)
+    else:
+        data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
@@ -108,7 +114,7 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    environment = spec.environment.describe()
+    environment = _environment(spec)
     run_hash = _hash(_identity(resolved, job, store or data, phase or parent, snapshot, environment))
     estimates = estimate(
         job,
@@ -132,6 +138,22 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         estimates=estimates,
         warnings=(*resolved.warnings, *_disk_warnings(estimates.disk_bytes, home)),
     )
+
+
+def _environment(spec: PretrainSpec) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
+    if spec.backend != AZURE:
+        return spec.environment.describe()
+    if spec.azure.environment != "auto":
+        return {"environment": spec.azure.environment}
+    from orchestrator.images import pinned_versions
+
+    return pinned_versions(PACKAGES)
+
+
+def _remote_data(name: str) -> DataFingerprint:
+    """Text that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
+    return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
@@ -171,7 +193,7 @@ def _identity(
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return {
         "job": config,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
+        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour", "size"}),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,

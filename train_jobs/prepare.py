@@ -72,7 +72,15 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     store: TokenStore | None = None
     try:
         progress = Progress(say, metrics.report)
-        store = make_store(config.data, folder, found=found, progress=progress, node=node, keep_steps=config.keep_steps)
+        store = make_store(
+            config.data,
+            folder,
+            found=found,
+            progress=progress,
+            hashes=cache / HASHES,
+            node=node,
+            keep_steps=config.keep_steps,
+        )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
             metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})

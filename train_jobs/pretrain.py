@@ -56,6 +56,7 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
+from train_jobs.lineage import HASHES
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.huggingface import export
 from train_jobs.parts import exported_as, load_parts
@@ -180,12 +181,14 @@ def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
     """
     if (named := store_folder(config.data, config.data.store)) is not None:
         return TokenStore.open(named)
-    found = fingerprint(config.data.text, cache / "hashes.json")
+    found = fingerprint(config.data.text, cache / HASHES)
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)
     if int(os.environ.get("LOCAL_RANK", "0")) == 0:
-        return prepare_store(config.data, folder, progress=lambda text: print(text, flush=True), found=found)
+        return prepare_store(
+            config.data, folder, progress=lambda text: print(text, flush=True), found=found, hashes=cache / HASHES
+        )
     while not TokenStore.exists(folder):  # the agent ends us if the process that makes it dies
         time.sleep(0.2)
     return TokenStore.open(folder)

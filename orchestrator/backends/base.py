@@ -23,6 +23,10 @@ class Request(Config):
     name: str
     """The run's name."""
 
+    def file(self) -> dict[str, Any] | None:
+        """The same for another program that could send it, where there is such a program."""
+        return None
+
 
 @dataclass(frozen=True)
 class LogQuery:
@@ -245,6 +249,13 @@ class Backend(Protocol):
             StorageError: it cannot be deleted.
         """
         ...
+
+    def tend(self, name: str) -> None:
+        """Does what keeps a run going whose backend has nobody who watches it: whoever follows a run calls this.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
 
     def leftovers(self) -> list[Path]:
         """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""

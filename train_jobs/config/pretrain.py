@@ -179,6 +179,8 @@ class TrainConfig(Config):
     """What a step's loss is the mean over. global: all masked tokens, and pairs, of the global batch, however it is cut
     up. micro_batch: each micro batch's own mean, all counting the same, a partial one too: as the published recipes
     do; the size of micro batches and the number of processes then are part of the recipe."""
+    unpad: bool = True
+    """Compute tokens alone: sequences lie one behind the other, and padding costs nothing. Off, it is computed too."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
     compile: Literal["auto"] | bool = "auto"

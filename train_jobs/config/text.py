@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -18,7 +18,7 @@ class SourceConfig(Config):
     path: list[str] = Field(default=[])
     """Files, folders and globs (`dumps/*.xml.bz2`). A string is a list of one."""
     dataset: str | None = None
-    """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]."""
+    """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]; SPLIT is `train` if not given."""
     format: Format = "auto"
     """text (UTF-8, blank lines between documents), wikipedia (a MediaWiki XML dump), wikiextractor (its output), jsonl,
     parquet, dataset. auto: by the names of the files, and by how they begin."""
@@ -43,6 +43,22 @@ class SourceConfig(Config):
         if bool(self.path) == (self.dataset is not None):
             raise ValueError("needs either `path` or `dataset`")
         return self
+
+    @property
+    def title(self) -> str:
+        """What it is called: `name`, or what it is read from."""
+        if self.name is not None:
+            return self.name
+        if self.dataset is not None:
+            return self.dataset
+        return ", ".join(PurePath(path).name or path for path in self.path)
+
+    def dataset_parts(self) -> tuple[str, str | None, str]:
+        """Name, configuration and split of `dataset`."""
+        assert self.dataset is not None, "a source of files is no dataset"
+        name, _, split = self.dataset.partition("@")
+        name, _, configuration = name.partition(":")
+        return name, configuration or None, split or "train"
 
     @model_serializer(mode="wrap")
     def _as_written(self, full: SerializerFunctionWrapHandler) -> Any:

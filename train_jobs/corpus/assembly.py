@@ -24,18 +24,18 @@ from train_jobs.config.store import (
     StoreManifest,
 )
 from train_jobs.corpus.keys import reading
-from train_jobs.corpus.reading import Part
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
 from train_jobs.corpus.sentences import SPLITTER
+from train_jobs.corpus.sources import Part
+from train_jobs.corpus.sources.parts import EMBEDDED
 from train_jobs.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
 PACKAGES = ("numpy", "pyarrow", "tokenizers")
-EMBEDDED = "embedded"
 
 
 def source_names(data: TextConfig) -> list[str]:
     """What the sources are called, in order."""
-    return [source.name or source.dataset or Path(source.path[0]).name for source in data.text] or [EMBEDDED]
+    return [source.title for source in data.text] or [EMBEDDED]
 
 
 def make_manifest(

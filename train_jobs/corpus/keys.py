@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import EXTRACTOR, DataFingerprint
+from train_jobs.config.sources import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.config.store import STORE_VERSION
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, key_of
 from train_jobs.corpus.sentences import SPLITTER
+from train_jobs.corpus.sources import Part
 from train_jobs.corpus.vocabulary import read_vocabulary
 
 
@@ -56,16 +58,25 @@ def vocabulary_facts(data: TextConfig) -> list[Any]:
     return [hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(), data.add_tokens]
 
 
-def documents_key(data: TextConfig, part: dict[str, Any], content: str) -> str:
-    """Of the documents of a part.
+def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerprint, cache: Path | None) -> list[str]:
+    """Of the documents of each part: by the content of the very files that it is read from.
 
     Args:
-        part: as JSON has it.
-        content: hash of the files that it is of.
+        found: fingerprint of the text, which stands for what is not a file.
+        cache: as of `sources.content_hashes`.
     """
-    source = data.text[part["source"]] if data.text else None
-    form = [source.dataset, source.format, source.column] if source else None
-    return key_of(content=content, part=part, form=form, clean=data.clean.model_dump(mode="json"), extractor=EXTRACTOR)
+    paths = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
+    hashes = dict(zip(paths, content_hashes([Path(path) for path in paths], cache), strict=True))
+    clean = data.clean.model_dump(mode="json")
+
+    def key(part: Part) -> str:
+        pieces = [
+            [hashes.get(piece.path, found.sha256), piece.compression, piece.start, piece.stop] for piece in part.pieces
+        ]
+        column = data.text[part.source].column if data.text else None
+        return key_of(pieces=pieces, format=part.format, column=column, clean=clean, extractor=EXTRACTOR)
+
+    return [key(part) for part in parts]
 
 
 def duplicates_key(data: TextConfig, documents: Sequence[str]) -> str:

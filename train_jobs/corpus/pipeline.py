@@ -29,7 +29,6 @@ from train_jobs.corpus.duplicates import find_duplicates, no_duplicates
 from train_jobs.corpus.extraction import documents_name
 from train_jobs.corpus.nodes import ALONE, Node, Peers
 from train_jobs.corpus.progress import Progress
-from train_jobs.corpus.reading import Part, plan_parts
 from train_jobs.corpus.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -37,9 +36,9 @@ from train_jobs.corpus.records import (
     TokensRecord,
     VocabularyRecord,
     damaged_file,
-    key_of,
     read_record,
 )
+from train_jobs.corpus.sources import Part, plan_parts
 from train_jobs.corpus.splits import Survey, split_rule
 from train_jobs.corpus.store import BLOCK_TOKENS
 from train_jobs.corpus.tasks import PART, Setting, Task
@@ -61,6 +60,10 @@ class Preparation:
         node: who we are among those that make it.
         workers: most processes here.
         progress: told how far it is.
+        hashes: as `cache` of `sources.content_hashes`.
+        block_tokens: as of `store.StoreWriter`.
+        parts: of the text.
+        peers: the other nodes.
     """
 
     data: TextConfig
@@ -70,6 +73,7 @@ class Preparation:
     workers: int
     progress: Progress
     node: Node = ALONE
+    hashes: Path | None = None
     block_tokens: int = BLOCK_TOKENS
     parts: list[Part] = field(init=False)
     peers: Peers = field(init=False)
@@ -109,11 +113,15 @@ class Preparation:
 
     def documents(self) -> list[DocumentsRecord]:
         """The first step."""
-        content = key_of(text=self.found.sha256)
-        plain = [PART.dump_python(part, mode="json") for part in self.parts]
-        wanted = [keys.documents_key(self.data, part, content) for part in plain]
+        wanted = keys.documents_keys(self.data, self.parts, self.found, self.hashes)
         tasks = [
-            Task(step="documents", number=number, part=plain[number], key=wanted[number], size=part.size)
+            Task(
+                step="documents",
+                number=number,
+                part=PART.dump_python(part, mode="json"),
+                key=wanted[number],
+                size=part.size,
+            )
             for number, part in enumerate(self.parts)
         ]
         return self._each("documents", tasks, documents_name, DocumentsRecord, self.folder)

@@ -56,7 +56,12 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
 
 
 def prepare_store(
-    data: TextConfig, folder: Path, *, progress: Report, found: DataFingerprint | None = None
+    data: TextConfig,
+    folder: Path,
+    *,
+    progress: Report,
+    found: DataFingerprint | None = None,
+    hashes: Path | None = None,
 ) -> TokenStore:
     """Opens the token store in `folder`, or makes it there if it is missing or of other text or settings.
 
@@ -68,14 +73,15 @@ def prepare_store(
         folder: where the store is or shall be, on a local disk.
         progress: called with a line of text at each stage.
         found: fingerprint of `data.text`, where it is known already; else the text is read for it once more.
+        hashes: remembers content hashes, as `cache` of `sources.content_hashes`.
 
     Raises:
         DataError: text or vocabulary that cannot be used; the message says why.
         StorageError: the folder cannot be written, or holds something else.
     """
-    found = found or fingerprint(data.text)
+    found = found or fingerprint(data.text, hashes)
     try:
-        return make_store(data, folder, found=found, progress=Progress(progress), replace=True)
+        return make_store(data, folder, found=found, progress=Progress(progress), hashes=hashes, replace=True)
     except Exception:
         if not TokenStore.exists(folder) and not _strangers(folder):
             shutil.rmtree(folder, ignore_errors=True)  # its space may be what is lacking
@@ -88,6 +94,7 @@ def make_store(
     *,
     found: DataFingerprint,
     progress: Progress,
+    hashes: Path | None = None,
     node: Node = ALONE,
     replace: bool = False,
     keep_steps: bool = False,
@@ -99,6 +106,7 @@ def make_store(
         folder: where the store is or shall be, seen by all nodes.
         found: fingerprint of `data.text`.
         progress: told how far it is.
+        hashes: as of `prepare_store`.
         node: who we are.
         replace: a store of other text or settings makes room.
         keep_steps: keep what the steps left.
@@ -118,7 +126,9 @@ def make_store(
             return _swept(store, node, keep_steps=keep_steps)
         if node.leads:
             _make_room(folder, replace=replace)
-        making = Preparation(data, found, folder, key, workers, progress, node=node, block_tokens=BLOCK_TOKENS)
+        making = Preparation(
+            data, found, folder, key, workers, progress, node=node, hashes=hashes, block_tokens=BLOCK_TOKENS
+        )
         manifest = making.make()
         if node.leads:
             for shard in folder.glob(SHARDS):

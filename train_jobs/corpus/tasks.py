@@ -12,7 +12,7 @@ from train_jobs.config.base import Config
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.duplicates import DuplicatesRecord
 from train_jobs.corpus.extraction import extract
-from train_jobs.corpus.reading import Part
+from train_jobs.corpus.sources import Part
 from train_jobs.corpus.tokenisation import tokenise
 
 PART = TypeAdapter(Part)

@@ -15,7 +15,7 @@ from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.duplicates import dropped_of
 from train_jobs.corpus.extraction import Advance, Documents, read_back
-from train_jobs.corpus.reading import WordPieceTokenizer
+from train_jobs.corpus.interim import WordPieceTokenizer
 from train_jobs.corpus.records import (
     DocumentsRecord,
     DuplicatesRecord,

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataConfig, DataError, StorageError
 from train_jobs.config.sources import fingerprint
-from train_jobs.corpus.documents import read_documents
+from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.splits import SplitRule, Survey, document_hash, split_rule
 from train_jobs.corpus.store import TokenStore
@@ -60,7 +60,7 @@ def test_the_store_holds_the_text_of_the_files_split_by_hash(tmp_path: Path, cor
     store = prepare_store(
         DataConfig(text=[corpus], vocab_size=200, validation_fraction=0.2), tmp_path / "store", progress=lines.append
     )
-    documents = list(read_documents([corpus]))
+    documents = list(Corpus([corpus]))
     held_out = [document for document in documents if document_hash(document) < 0.2 * 2**64]
     assert 20 < len(held_out) < 60
     tokenizer = load_vocabulary(store.vocabulary, lowercase=True)
