@@ -1,0 +1,10 @@
+"""A double of Azure for tests: a workspace of Azure ML on the loopback interface; see docs/testing-azure.md.
+
+Nothing of the orchestrator imports it. It needs the extra `testing`.
+"""
+
+from orchestrator.testing.double import AzureDouble
+from orchestrator.testing.recording import Recorded
+from orchestrator.testing.state import Place
+
+__all__ = ["AzureDouble", "Place", "Recorded"]

@@ -1,0 +1,207 @@
+"""All jobs of the workspace, and what may be done to them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.testing.state import Document, now
+
+if TYPE_CHECKING:
+    from orchestrator.testing.jobs.launch import Launch
+
+QUEUED, STARTING, PREPARING = "Queued", "Starting", "Preparing"
+RUNNING, FINALIZING, CANCEL_REQUESTED = "Running", "Finalizing", "CancelRequested"
+COMPLETED, FAILED, CANCELED = "Completed", "Failed", "Canceled"
+ENDED = (COMPLETED, FAILED, CANCELED)
+PREEMPTED: Document = {
+    "code": "ServiceError",
+    "message": "JobNodePreempted: a compute node of the job was preempted.",
+}
+
+
+@dataclass
+class Job:
+    """One job."""
+
+    name: str
+    properties: Document
+    """What was put."""
+    status: str = STARTING
+    error: Document | None = None
+    created: str = field(default_factory=now)
+    started: str | None = None
+    ended: str | None = None
+    history: list[str] = field(default_factory=lambda: [STARTING])
+    """Every status that it has had, in their order."""
+    launch: Launch | None = None
+    """Its processes, while it has any."""
+    preempted: bool = False
+
+    @property
+    def nodes(self) -> int:
+        return int(self.properties.get("resources", {}).get("instanceCount", 1))
+
+    @property
+    def cluster(self) -> str | None:
+        """Name of its cluster; None: serverless."""
+        named = self.properties.get("computeId", "").rpartition("/")[2]
+        return named or None
+
+    @property
+    def folder(self) -> str:
+        """Where its artifacts lie in the artifact store."""
+        return f"ExperimentRun/dcid.{self.name}"
+
+
+class Jobs:
+    """The jobs, each with a thread of its own while it is on its way.
+
+    Args:
+        execute: runs a job's command; returns the error with which it failed, None if it did not.
+        capacity: how many nodes a cluster may have; 0: none can be had.
+    """
+
+    def __init__(self, execute: Callable[[Job], Document | None] | None, capacity: Callable[[str], int | None]) -> None:
+        self._execute = execute
+        self._capacity = capacity
+        self._jobs: dict[str, Job] = {}
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._held = False
+        self._closing = False
+
+    def submit(self, name: str, properties: Document) -> Job:
+        """A new job; it is on its way when this returns."""
+        job = Job(name, properties)
+        with self._changed:
+            self._jobs[name] = job
+        if self._execute is not None and properties["jobType"] == "Command":
+            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}")
+            self._threads.append(thread)
+            thread.start()
+        return job
+
+    def get(self, name: str) -> Job | None:
+        with self._changed:
+            return self._jobs.get(name)
+
+    def all(self) -> list[Job]:
+        """The newest first."""
+        with self._changed:
+            return list(self._jobs.values())[::-1]
+
+    def nodes_of(self, cluster: str) -> int:
+        """Nodes of a cluster that work."""
+        with self._changed:
+            return self._busy(cluster)
+
+    def _busy(self, cluster: str) -> int:
+        running = (job for job in self._jobs.values() if job.cluster == cluster and job.status in (RUNNING, FINALIZING))
+        return sum(job.nodes for job in running)
+
+    def hold(self, held: bool) -> None:
+        """Jobs that have not begun to run stay in the queue as long as this is so."""
+        with self._changed:
+            self._held = held
+            self._changed.notify_all()
+
+    def move(self, job: Job, status: str, error: Document | None = None) -> None:
+        """Gives a job a status; one that has ended keeps its own."""
+        with self._changed:
+            if job.status in ENDED or (job.status == CANCEL_REQUESTED and status not in ENDED):
+                return
+            job.status, job.error = status, error
+            job.history.append(status)
+            if status == RUNNING:
+                job.started = now()
+            if status in ENDED:
+                job.ended = now()
+            self._changed.notify_all()
+
+    def cancel(self, job: Job) -> None:
+        """As a user asks: its processes get SIGTERM, and half a minute later SIGKILL."""
+        self.move(job, CANCEL_REQUESTED)
+        with self._changed:
+            launch = job.launch
+        if launch is not None:
+            launch.stop()
+        elif self._execute is None or job.properties["jobType"] != "Command":
+            self.move(job, CANCELED)
+
+    def preempt(self, job: Job) -> None:
+        """Takes the job's machines away: SIGKILL, without a word before."""
+        with self._changed:
+            if job.status not in (RUNNING, FINALIZING):
+                raise ValueError(f"{job.name} is {job.status}: only a running job can be preempted")
+            job.preempted = True
+            launch = job.launch
+        if launch is not None:
+            launch.kill()
+        elif self._execute is None:
+            self.move(job, FAILED, PREEMPTED)
+
+    def wait(self, job: Job, statuses: tuple[str, ...], seconds: float) -> str:
+        """Waits until a job has one of the statuses, or has ended; returns the status that it has then.
+
+        Raises:
+            TimeoutError: it took longer.
+        """
+        ends = time.monotonic() + seconds
+        with self._changed:
+            while job.status not in (*statuses, *ENDED):
+                if not self._changed.wait(max(0.0, ends - time.monotonic())):
+                    raise TimeoutError(f"{job.name} is still {job.status} after {seconds} s")
+            return job.status
+
+    def close(self) -> None:
+        """Kills what runs; returns when no thread is left."""
+        with self._changed:
+            self._closing = True
+            running = [job.launch for job in self._jobs.values() if job.launch is not None]
+            self._changed.notify_all()
+        for launch in running:
+            launch.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _follow(self, job: Job) -> None:
+        for status in (PREPARING, QUEUED):
+            self.move(job, status)
+        if not self._wait_for_nodes(job):
+            self.move(job, CANCELED)
+            return
+        assert self._execute is not None
+        error = self._execute(job)
+        if job.status == CANCEL_REQUESTED:
+            self.move(job, CANCELED)
+        elif job.preempted:
+            self.move(job, FAILED, PREEMPTED)
+        elif error is not None:
+            self.move(job, FAILED, error)
+        else:
+            self.move(job, FINALIZING)
+            self.move(job, COMPLETED)
+
+    def _wait_for_nodes(self, job: Job) -> bool:
+        """Until the cluster has so many nodes free: then it runs. False: it is not to run any more."""
+        while True:
+            limit = None if job.cluster is None else self._capacity(job.cluster)  # takes a lock of its own
+            with self._changed:
+                if job.status == CANCEL_REQUESTED or self._closing:
+                    return False
+                if not self._held and (limit is None or self._busy(job.cluster or "") + job.nodes <= limit):
+                    self.move(job, RUNNING)
+                    return True
+                self._changed.wait(0.2)
+
+    def launched(self, job: Job, launch: Launch | None) -> None:
+        """The job's processes are there, or gone."""
+        with self._changed:
+            job.launch = launch
+            late = self._closing or job.preempted or job.status == CANCEL_REQUESTED
+        if late and launch is not None:  # what was asked while they started
+            launch.kill()

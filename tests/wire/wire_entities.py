@@ -1,0 +1,56 @@
+"""What the tests put into a workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def cluster(name: str = "gpu", **more: Any) -> Any:
+    """A cluster of up to two nodes."""
+    from azure.ai.ml.entities import AmlCompute
+
+    return AmlCompute(name=name, **{"size": "Standard_ND96isr_H100_v5", "max_instances": 2, **more})
+
+
+def environment(name: str = "train") -> Any:
+    """An image with a few packages."""
+    from azure.ai.ml.entities import Environment
+
+    packages = {"name": "train", "channels": ["conda-forge"], "dependencies": ["python=3.11"]}
+    return Environment(name=name, image="mcr.microsoft.com/azureml/base:1", conda_file=packages)
+
+
+def data(folder: Path, name: str = "corpus") -> Any:
+    """A data asset of a folder with one text."""
+    from azure.ai.ml.entities import Data
+
+    folder.mkdir()
+    (folder / "text.txt").write_text("some text\n")
+    return Data(name=name, path=str(folder), type="uri_folder")
+
+
+def job(name: str, code: Path, **more: Any) -> Any:
+    """Two nodes of two processes that copy an input to an output."""
+    from azure.ai.ml import Input, Output, PyTorchDistribution, command
+
+    common = {
+        "command": "python job.py ${{inputs.data}} ${{outputs.model}}",
+        "compute": "gpu",
+        "environment": "train@latest",
+        "instance_count": 2,
+        "distribution": PyTorchDistribution(process_count_per_instance=2),
+        "inputs": {"data": Input(type="uri_folder", path="azureml:corpus:1", mode="ro_mount")},
+        "outputs": {"model": Output(type="uri_folder", mode="rw_mount")},
+        "shm_size": "64g",
+        "timeout": 7200,
+        "tags": {"commit": "abc"},
+    }
+    return command(name=name, experiment_name="bert", code=str(code), **{**common, **more})
+
+
+def prepare(ml: Any, tmp_path: Path) -> None:
+    """What `job` needs."""
+    ml.compute.begin_create_or_update(cluster()).result()
+    ml.environments.create_or_update(environment())
+    ml.data.create_or_update(data(tmp_path / "corpus"))
