@@ -301,10 +301,11 @@ class TokenStore:
 
 
 def _as_block(batch: pa.RecordBatch) -> Block:
+    """By DLPack: Arrow's own `to_numpy` loads pandas, if there is one, which takes as long as all else."""
     documents = batch.column(0)
     sentences = documents.values
     return Block(
-        tokens=sentences.values.to_numpy(zero_copy_only=True),
-        sentence_offsets=sentences.offsets.to_numpy(zero_copy_only=True),
-        document_offsets=documents.offsets.to_numpy(zero_copy_only=True),
+        tokens=np.from_dlpack(sentences.values),
+        sentence_offsets=np.from_dlpack(sentences.offsets),
+        document_offsets=np.from_dlpack(documents.offsets),
     )
