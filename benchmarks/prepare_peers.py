@@ -1,0 +1,240 @@
+"""Peers of benchmarks.prepare, each a process of its own: text in, ids out; tells its seconds on stdout as JSON.
+
+    python -m benchmarks.prepare_peers plain TEXT VOCABULARY
+    python -m benchmarks.prepare_peers datasets TEXT VOCABULARY PROCESSES
+    python -m benchmarks.prepare_peers tokenizers TEXT VOCABULARY
+    python -m benchmarks.prepare_peers ours TEXT VOCABULARY
+
+`plain` is what the original recipes do, in Python and one thread, from its published description: clean up, lower case,
+accents off, split at white space and punctuation, longest match first; then sentence pairs and masks, each instance
+made once. Its text has a sentence a line and blank lines between documents. `datasets` is the run_mlm recipe of
+transformers: `map` with a fast tokenizer over lines, then `map` that groups tokens into sequences. `tokenizers` is
+`encode_batch_fast`, `ours` the token step alone: lines in, ids out.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import time
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LENGTH, PREDICTIONS, SHORT, MASKED = 128, 20, 0.1, 0.15
+LINES_AT_ONCE = 20_000
+
+
+def main() -> None:
+    """One peer."""
+    name, text, vocabulary, *options = sys.argv[1:]
+    found = PEERS[name](Path(text), Path(vocabulary), *map(int, options))
+    print(json.dumps(found))
+
+
+def plain(text: Path, vocabulary: Path) -> dict[str, float]:
+    """Sentences in; ids of tokens, then instances of ids, out."""
+    ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").splitlines())}
+    started = time.perf_counter()
+    documents: list[list[list[str]]] = [[]]
+    count = 0
+    with text.open(encoding="utf-8") as stream:
+        for line in stream:
+            if not line.strip():
+                documents.append([])
+                continue
+            pieces = [piece for word in words_of(line) for piece in word_pieces(word, ids)]
+            [ids[piece] for piece in pieces]
+            count += len(pieces)
+            documents[-1].append(pieces)
+    tokenised = time.perf_counter()
+    documents = [document for document in documents if document]
+    draw, spelt = random.Random(12345), list(ids)
+    instances = 0
+    for own in range(len(documents)):
+        for a, b, _ in pairs(documents, own, draw):
+            instance(a, b, spelt, ids, draw)
+            instances += 1
+    ended = time.perf_counter()
+    return {"tokenise": tokenised - started, "instances": ended - tokenised, "tokens": count, "examples": instances}
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Words and signs of a line, lower-cased, without accents."""
+    cleaned = []
+    for character in text:
+        if character in " \t\n\r" or unicodedata.category(character) == "Zs":
+            cleaned.append(" ")
+        elif is_chinese(ord(character)):
+            cleaned.append(f" {character} ")
+        elif ord(character) not in {0, 0xFFFD} and unicodedata.category(character) not in {"Cc", "Cf"}:
+            cleaned.append(character)
+    for word in "".join(cleaned).split():
+        current: list[str] = []
+        for character in unicodedata.normalize("NFD", word.lower()):
+            if unicodedata.category(character) == "Mn":
+                continue
+            if is_punctuation(character):
+                if current:
+                    yield "".join(current)
+                yield character
+                current = []
+            else:
+                current.append(character)
+        if current:
+            yield "".join(current)
+
+
+def is_chinese(code: int) -> bool:
+    """In one of the blocks whose characters are words."""
+    return (
+        0x4E00 <= code <= 0x9FFF or 0x3400 <= code <= 0x4DBF or 0xF900 <= code <= 0xFAFF or 0x20000 <= code <= 0x2CEAF
+    )
+
+
+def is_punctuation(character: str) -> bool:
+    """All signs of ASCII count."""
+    code = ord(character)
+    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+        return True
+    return unicodedata.category(character).startswith("P")
+
+
+def word_pieces(word: str, ids: dict[str, int]) -> list[str]:
+    """The longest piece of the vocabulary first, and so on."""
+    if len(word) > 100:
+        return ["[UNK]"]
+    found, start = [], 0
+    while start < len(word):
+        end = len(word)
+        while start < end:
+            piece = word[start:end] if start == 0 else "##" + word[start:end]
+            if piece in ids:
+                break
+            end -= 1
+        else:
+            return ["[UNK]"]
+        found.append(piece)
+        start = end
+    return found
+
+
+def pairs(
+    documents: list[list[list[str]]], own: int, draw: random.Random
+) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Sentence pairs of a document: up to a target length, cut in two, half of the second parts from elsewhere."""
+    room = LENGTH - 3
+    target = draw.randint(2, room) if draw.random() < SHORT else room
+    waiting, at = documents[own], 0
+    while at < len(waiting):
+        end, size = at, 0
+        while end < len(waiting) and size < target:
+            size += len(waiting[end])
+            end += 1
+        cut = at + (draw.randint(1, end - at - 1) if end - at > 1 else 1)
+        a = [piece for sentence in waiting[at:cut] for piece in sentence]
+        b: list[str] = []
+        is_random = end - at == 1 or draw.random() < 0.5
+        if is_random:
+            for _ in range(10):
+                other = draw.randrange(len(documents))
+                if other != own:
+                    break
+            for sentence in documents[other][draw.randrange(len(documents[other])) :]:
+                b += sentence
+                if len(b) >= target - len(a):
+                    break
+            at = cut
+        else:
+            b = [piece for sentence in waiting[cut:end] for piece in sentence]
+            at = end
+        while len(a) + len(b) > room:
+            longer = a if len(a) > len(b) else b
+            del longer[0 if draw.random() < 0.5 else -1]
+        yield a, b, is_random
+
+
+def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], draw: random.Random) -> list[int]:
+    """Ids of a masked, padded sequence."""
+    pieces = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    places = [place for place, piece in enumerate(pieces) if piece not in {"[CLS]", "[SEP]"}]
+    draw.shuffle(places)
+    for place in places[: min(PREDICTIONS, max(1, round(len(pieces) * MASKED)))]:
+        if draw.random() < 0.8:
+            pieces[place] = "[MASK]"
+        elif draw.random() >= 0.5:
+            pieces[place] = spelt[draw.randrange(len(spelt))]
+    return [ids[piece] for piece in pieces] + [0] * (LENGTH - len(pieces))
+
+
+def run_mlm(text: Path, vocabulary: Path, processes: int) -> dict[str, float]:
+    """As the recipe does, which splits no sentences."""
+    import datasets
+    from transformers import BertTokenizerFast
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = folder
+        tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+        started = time.perf_counter()
+        raw = datasets.load_dataset("text", data_files=str(text), split="train", cache_dir=folder)
+        loaded = time.perf_counter()
+
+        def tokenise(examples: dict[str, list[str]]) -> Any:
+            return tokenizer(examples["text"], return_special_tokens_mask=True)
+
+        def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+            joined = {name: [value for row in rows for value in row] for name, rows in examples.items()}
+            whole = len(joined["input_ids"]) // LENGTH * LENGTH
+            return {
+                name: [values[start : start + LENGTH] for start in range(0, whole, LENGTH)]
+                for name, values in joined.items()
+            }
+
+        options = {"batched": True, "num_proc": processes if processes > 1 else None}
+        tokens = raw.map(tokenise, remove_columns=["text"], **options)
+        tokenised = time.perf_counter()
+        tokens.map(group, **options)
+        ended = time.perf_counter()
+    return {"load": loaded - started, "tokenise": tokenised - loaded, "group": ended - tokenised}
+
+
+def tokenizers(text: Path, vocabulary: Path) -> dict[str, float]:
+    """`encode_batch_fast`, and the ids of each line."""
+    from train_jobs.corpus.vocabulary import load_vocabulary
+
+    tokenizer = load_vocabulary(vocabulary, lowercase=True)
+    count = 0
+    started = time.perf_counter()
+    for lines in batches(text):
+        count += sum(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+    return {"tokenise": time.perf_counter() - started, "tokens": count}
+
+
+def ours(text: Path, vocabulary: Path) -> dict[str, float]:
+    """The token step alone."""
+    from train_jobs.corpus.vocabulary import load_vocabulary
+    from train_jobs.corpus.words import WordPieceTokenizer
+
+    tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary, lowercase=True))
+    count = 0
+    started = time.perf_counter()
+    for lines in batches(text):
+        count += len(tokenizer.encode(lines)[0])
+    return {"tokenise": time.perf_counter() - started, "tokens": count}
+
+
+def batches(text: Path) -> Iterator[list[str]]:
+    """Lines of a file, some at a time."""
+    with text.open(encoding="utf-8", newline="\n") as stream:
+        while lines := stream.readlines(LINES_AT_ONCE * 100):
+            yield lines
+
+
+PEERS = {"plain": plain, "datasets": run_mlm, "tokenizers": tokenizers, "ours": ours}
+
+if __name__ == "__main__":
+    main()
