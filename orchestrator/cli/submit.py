@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.backends.base import Request
     from orchestrator.client import Run
     from orchestrator.plan import Plan
 
@@ -183,7 +184,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         return 0
     import yaml
 
-    print(plan.summary())
+    print("\n".join([plan.summary(), *_notes(plan, request)]))
     print(f"\nrequest to the {plan.spec.backend} backend")
     for line in yaml.safe_dump(request.model_dump(mode="json"), sort_keys=False, width=10_000).splitlines():
         print(f"  {line}")
@@ -198,7 +199,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
-    hint(plan.summary())
+    hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))
     run = Orchestrator().submit(plan, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
@@ -207,6 +208,21 @@ def run_submit(arguments: argparse.Namespace) -> int:
     if not status.state.terminal:
         next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach)
+
+
+def _notes(plan: Plan, request: Request) -> list[str]:
+    """What the backend has to say of a request, as lines of the plan's summary."""
+    import textwrap
+
+    from orchestrator.client import Orchestrator
+    from orchestrator.summary import LABEL, WIDTH
+
+    lines = []
+    for note in Orchestrator().notes(plan, request):
+        label, _, text = note.partition(": ")
+        lead = f"  {label:<{LABEL - 2}}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * LABEL, break_on_hyphens=False)
+    return lines
 
 
 def _unheeded(run: Run, plan: Plan) -> list[str]:

@@ -68,15 +68,14 @@ SIZES: tuple[Size, ...] = (
     Size("Standard_NC96ads_A100_v4", _A100, 96, 880, "A100", 4, 80, 0, 14.692),
     Size("Standard_NC40ads_H100_v5", _H100NC, 40, 320, "H100", 1, 94, 0, 6.98),
     Size("Standard_NC80adis_H100_v5", _H100NC, 80, 640, "H100", 2, 94, 0, 13.96),
-    Size("Standard_ND40rs_v2", "Standard NDv2 Family", 40, 672, "V100", 8, 32, 100, 22.032, legacy=True),
+    Size("Standard_ND40rs_v2", "Standard NDSv2 Family", 40, 672, "V100", 8, 32, 100, 22.032, legacy=True),
     Size("Standard_ND96asr_v4", "Standard NDASv4_A100 Family", 96, 900, "A100", 8, 40, 1600, 27.197),
     Size("Standard_ND96amsr_A100_v4", "Standard NDAMSv4_A100 Family", 96, 1800, "A100", 8, 80, 1600, 32.77),
     Size("Standard_ND96isr_H100_v5", "Standard NDSH100v5 Family", 96, 1900, "H100", 8, 80, 3200, 98.32),
-    Size("Standard_ND96isr_H200_v5", "Standard NDISRH200v5 Family", 96, 1850, "H200", 8, 141, 3200, None),
-    Size("Standard_D4s_v3", "Standard DSv3 Family", 4, 16, None, 0, 0, 0, 0.192),
-    Size("Standard_D16s_v3", "Standard DSv3 Family", 16, 64, None, 0, 0, 0, 0.768),
-    Size("Standard_F4s_v2", "Standard FSv2 Family", 4, 8, None, 0, 0, 0, 0.169),
-    Size("Standard_F16s_v2", "Standard FSv2 Family", 16, 32, None, 0, 0, 0, 0.677),
+    Size("Standard_ND96isr_H200_v5", "Standard NDSH200v5 Family", 96, 1850, "H200", 8, 141, 3200, None),
+    Size("Standard_DS3_v2", "Standard DSv2 Family", 4, 14, None, 0, 0, 0, 0.229),
+    Size("Standard_D16s_v5", "Standard DSv5 Family", 16, 64, None, 0, 0, 0, 0.768),
+    Size("Standard_F32s_v2", "Standard FSv2 Family", 32, 64, None, 0, 0, 0, 1.353),
 )
 
 # Retired sizes: what they are called, since when, what to take in their place.

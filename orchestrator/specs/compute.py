@@ -38,6 +38,8 @@ class ResolvedCompute(Config):
     """TCP port of the rendezvous; 0 is any free one."""
     price_per_hour: float | None = None
     """USD for one machine and hour; None: unknown."""
+    price_origin: str | None = None
+    """Where the price is from, if not from `compute.price_per_hour`."""
     size: str | None = None
     """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
 

@@ -44,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "azure.data_mode": "download",
     },
     "cpu-remote-data": {
-        "compute.sku": "Standard_D4s_v3",
+        "compute.sku": "Standard_DS3_v2",
         "compute.processes_per_node": 2,
         "data.text": [],
         "azure.data": "azureml:corpus:3",
@@ -185,7 +185,7 @@ def test_texts_keep_their_names_below_one_folder(make_plan: MakePlan, tmp_path: 
         ({"compute.sku": "Standard_NC24rs_v3"}, "was retired"),
         ({"compute.sku": None}, "are not known here"),
         ({"compute.processes_per_node": 2}, "is more than Standard_NC4as_T4_v3 has GPUs (1)"),
-        ({"compute.sku": "Standard_D4s_v3", "compute.device": "gpu"}, "has none"),
+        ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),
         ({"compute.sku": "Standard_ND96isr_H100_v5", "compute.nodes": 101, "train.global_batch_size": 8080}, "at most"),
         ({"compute.nodes": 3, "compute.max_nodes": 2}, "max_nodes 2 is less than nodes 3"),
         ({"compute.min_nodes": 3}, "less than nodes 1 or min_nodes 3"),
