@@ -16,6 +16,7 @@ from tests.conftest import Console, write_spec
 from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
+CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
 WELL = {
     "submit": [(*SUBMIT, "--dry-run"), SUBMIT, (*SUBMIT, "-d")],
@@ -40,6 +41,9 @@ WELL = {
     ],
     "diff": [("diff", "done", "failed"), ("diff", "done", "failed", "--code")],
     "cost": [("cost", "done"), ("cost", "--all")],
+    **{f"cluster {action}": [] for action in CLUSTER},  # of a workspace of Azure ML
+    "supervise": [],  # likewise
+    "skus": [("skus",)],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
 }
@@ -62,6 +66,9 @@ BADLY = {
     "prune": [("prune",), ("prune", "--older-than", "soon")],
     "diff": [("diff", "done"), ("diff", "done", "broken")],
     "cost": [("cost",), ("cost", "broken")],
+    **{f"cluster {action}": [("cluster", action, "--min-nodes", "-1")] for action in CLUSTER},
+    "supervise": [("supervise", "missing")],
+    "skus": [("skus", "T4")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
 }
