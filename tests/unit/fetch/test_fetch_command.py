@@ -47,6 +47,15 @@ def test_fetch_needs_a_name_and_data_an_action(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.count("error[usage]") == 3
 
 
+def test_help_is_a_page_of_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["data", "fetch", "--help"])
+    text = capsys.readouterr().out
+    assert "example:\n  orchestrator data fetch wikipedia:de --to dumps/" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 class Terminal(io.StringIO):
     """A stream that is one, or is none."""
 
