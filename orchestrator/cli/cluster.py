@@ -23,10 +23,10 @@ def add_verbs(verbs: Any) -> None:
         help="machines of Azure ML",
         description="Make, change and look at clusters of Azure ML. A cluster without running jobs has no machines and"
         " costs nothing, unless --min-nodes says otherwise.",
-        epilog="example:\n  orchestrator cluster create --name gpu --sku Standard_NC4as_T4_v3 --max-nodes 2",
+        epilog="example:\n  orchestrator cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
         formatter_class=HelpFormatter,
     )
-    actions = cluster.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    actions = cluster.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, help="what to do")
 
     def add(name: str, run: Any, summary: str, *, named: bool = True) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
