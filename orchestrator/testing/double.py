@@ -189,18 +189,26 @@ class AzureDouble:
         """How many cores of a family of sizes the subscription may use."""
         self.state.quotas[family] = cores
 
+    def by_identity(self, wanted: bool = True) -> None:
+        """Datastores have no secrets from now on: who signs in by a token is let in, and nobody else."""
+        self.storage.by_identity = wanted
+
     def hold_queue(self, held: bool = True) -> None:
         """Jobs that do not run yet stay queued as long as this holds."""
         self.jobs.hold(held)
 
-    def preempt(self, name: str) -> None:
+    def preempt(self, name: str, error: Document | None = None) -> None:
         """Takes a running job's machines away, without a warning.
+
+        Args:
+            name: of the job.
+            error: {code, message} that the job ends with; None: that of a preemption.
 
         Raises:
             KeyError: there is no such job.
             ValueError: it does not run.
         """
-        self.jobs.preempt(self.job(name))
+        self.jobs.preempt(self.job(name), error)
 
     def move(self, name: str, status: str, error: Document | None = None) -> None:
         """Gives a job a status: `Queued`, `Running`, `Completed`, ..."""
