@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+
+pytest_plugins = "pytester"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-azure.md"
 
 
-def test_example_of_the_page_passes(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "testing-azure.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    (tmp_path / "test_job.py").write_text(example)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_job.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "1 passed" in done.stdout, done.stdout
+def test_example_of_the_page_passes(pytester: pytest.Pytester) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    pytester.makepyfile(test_job=example)
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
