@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.machine import describe, spread
-from train_jobs.model.attention import attend
+from train_jobs.model.attention import plain_attention
 
 ROUNDS = 15
 TOKENS = 4096  # a micro batch
@@ -20,13 +20,13 @@ SHAPES = [(64, 2), (128, 4), (128, 12), (256, 12)]  # sequence length, heads of 
 
 
 def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
-    """What `attend` replaces on a CPU."""
+    """What `plain_attention` replaces on a CPU."""
     return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
 
 
 def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
     """What the model runs."""
-    return attend(query, key, value, mask=None, dropout=dropout)
+    return plain_attention(query, key, value, None, dropout)
 
 
 def once(function: Callable[..., torch.Tensor], length: int, heads: int, dropout: float) -> float:

@@ -80,6 +80,7 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.model.huggingface import load_weights
     from train_jobs.model.objective import pretraining_sums
     from train_jobs.optim.factory import build_optimizer
+    from train_jobs.tasks.pretraining import is_padded, on_device
 
     setup, shape, sequences = read(folder)
     device = torch.device("cuda" if setup.device == "gpu" else "cpu")
@@ -102,12 +103,8 @@ def ours(folder: Path, *, precision: str) -> None:
             return [float((batch.masked_labels >= 0).sum()), float(len(batch))]
 
         def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            tensors = {
-                name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.arrays().items()
-            }
-            sums = pretraining_sums(
-                self.model, tensors, next_sentence=True, padded=bool(batch.lengths.min() < setup.length)
-            )
+            tensors = on_device(batch, device, unpad=True)
+            sums = pretraining_sums(self.model, tensors, next_sentence=True, padded=is_padded(batch))
             loss = sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1]
             return loss, loss.detach()[None]
 

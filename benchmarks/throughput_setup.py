@@ -80,6 +80,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     count = arguments.micro_batch * arguments.accumulation * BATCHES
     batch, _ = source.batch(Cursor(), global_batch_size=count, rank=0, world_size=1)
     save_file({name: torch.from_numpy(array) for name, array in batch.arrays().items()}, folder / "batches.safetensors")
+    real = float(batch.lengths.mean())
     setup = Setup(
         device=arguments.device,
         length=arguments.length,
@@ -88,9 +89,8 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
         dropout=arguments.dropout,
         optimizer=arguments.optimizer,
         warmup=arguments.warmup,
-        flops_per_sequence=arguments.length
-        * flops_per_token(model, rows, sequence_length=arguments.length, max_predictions=predictions),
-        real_tokens=float(batch.lengths.mean()),
+        flops_per_sequence=real * flops_per_token(model, rows, sequence_length=real, max_predictions=predictions),
+        real_tokens=real,
     )
     (folder / "setup.json").write_text(json.dumps(asdict(setup)))
     (folder / "shape.json").write_text(model.model_dump_json())

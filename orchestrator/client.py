@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
 
-FIRST_POLL, LAST_POLL = 0.1, 2.0  # seconds; a run takes minutes to weeks
+FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 LAST = "@last"
 
 
@@ -114,17 +114,18 @@ class Run:
         """What the job reported: {step, time, metrics}."""
         return self._backend.metrics(self.name)
 
-    def wait(self, timeout: float | None = None) -> RunStatus:
-        """Waits until it has ended.
+    def wait(self, timeout: float | None = None, *, max_restarts: int | None = None) -> RunStatus:
+        """Waits until it has ended, and sees to its restarts where its backend has nobody who does.
 
         Args:
             timeout: seconds; None waits for ever.
+            max_restarts: how often it may be started again; None: as it was submitted.
 
         Raises:
             TimeoutExceeded: it goes on after `timeout`.
         """
         started, pause = time.monotonic(), FIRST_POLL
-        while not (status := self.status()).state.terminal:
+        while not (status := self._tended(max_restarts)).state.terminal:
             left = None if timeout is None else timeout - (time.monotonic() - started)
             if left is not None and left <= 0:
                 raise TimeoutExceeded(
@@ -132,8 +133,12 @@ class Run:
                     fix=f"orchestrator wait {self.name}",
                 )
             time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, LAST_POLL)
+            pause = min(pause * 1.5, self._backend.poll_seconds)
         return status
+
+    def _tended(self, max_restarts: int | None) -> RunStatus:
+        self._backend.tend(self.name, max_restarts)
+        return self.status()
 
     def raise_for_status(self) -> RunStatus:
         """The status of a completed run.
@@ -224,7 +229,7 @@ class Run:
             nodes=compute["nodes"],
             processes=plan["world_size"],
             price_per_hour=compute.get("price_per_hour"),
-            price_origin=origin.get("from"),
+            price_origin=origin.get("from") or compute.get("price_origin"),
             now=time.time(),
         )
 
@@ -336,6 +341,10 @@ class Orchestrator:
         backend = load_backend(plan.spec.backend, self._home)
         return backend.request(plan, self._free_name(backend, plan) if new else plan.name)
 
+    def notes(self, plan: Plan, request: Request) -> list[str]:
+        """What is to be known of a request beside its plan, a line each."""
+        return load_backend(plan.spec.backend, self._home).notes(request, plan)
+
     def submit(self, plan: Plan, *, new: bool = False) -> Run:
         """Starts the plan, or returns the run of the same hash that is going on or completed.
 
@@ -349,7 +358,7 @@ class Orchestrator:
         if not new and (earlier := self._same_hash(backend, plan)):
             status = backend.describe(earlier[0])
             if not status.state.resumable:
-                return Run(backend, Handle(backend.name, status.name))
+                return Run(backend, backend.handle(status.name))
             raise ConflictError(
                 f"a run of the same plan {'was ' if status.state != RunState.FAILED else ''}{status.state}",
                 facts={
@@ -413,7 +422,7 @@ class Orchestrator:
 
     def attach_all(self) -> list[Run]:
         """Every run, the newest of each backend first."""
-        return [Run(backend, Handle(backend.name, name)) for backend in self._backends() for name in backend.names()]
+        return [Run(backend, backend.handle(name)) for backend in self._backends() for name in backend.names()]
 
     def attach(self, run: str) -> Run:
         """Finds a run again.
@@ -427,11 +436,12 @@ class Orchestrator:
         if "://" in run:
             handle = Handle.parse(run)
             backend = load_backend(handle.backend, self._home)
-            backend.describe(handle.name)
+            backend.describe(handle.path)
+            remember(backend.name, self._home)
             return Run(backend, handle)
         found = {name: backend for backend in reversed(self._backends()) for name in backend.names()}
         name = _find(run, found) if run != LAST else self._newest()
-        return Run(found[name], Handle(found[name].name, name))
+        return Run(found[name], found[name].handle(name))
 
     def _backends(self) -> list[Backend]:
         """Where runs are looked for; of two runs of one name the first backend's is meant."""

@@ -18,6 +18,8 @@ from typing import Any
 from orchestrator.estimates import Estimates, estimate
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import Change, PretrainSpec, Resolved, ResolvedCompute
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
@@ -26,8 +28,10 @@ from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link, PhaseFacts
 from train_jobs.config.own import own_names
 from train_jobs.config.phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
-from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.config.prepare import not_shaping
+from train_jobs.config.pretrain import OBSERVERS, on_store
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
+from train_jobs.config.store import StoreManifest, require_manifest, store_folder
 
 HASH_DIGITS = 8
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
@@ -92,8 +96,17 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
         ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
-    spec, job, compute = resolved.spec, resolved.spec.job_config(), resolved.compute
-    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    spec, job = resolved.spec, resolved.spec.job_config()
+    compute = _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
+    named = store_folder(job.data, job.data.store)
+    store = require_manifest(named) if named is not None else None
+    remote = spec.azure.data if spec.backend == AZURE else None
+    if store is not None:
+        job, data = on_store(job, store), store.data
+    elif remote is not None:
+        data = _remote_data(remote)
+    else:
+        data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
@@ -102,9 +115,14 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    environment = spec.environment.describe()
-    run_hash = _hash(_identity(resolved, job, data, phase or parent, snapshot, environment))
-    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
+    environment = _environment(spec)
+    run_hash = _hash(_identity(resolved, job, store or data, phase or parent, snapshot, environment))
+    estimates = estimate(
+        job,
+        vocab_size=store.vocab_size if store else _vocab_size(job),
+        device=compute.device,
+        world_size=compute.world_size,
+    )
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
@@ -123,6 +141,38 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     )
 
 
+def _environment(spec: PretrainSpec) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
+    if spec.backend != AZURE:
+        return spec.environment.describe()
+    if spec.azure.environment != "auto":
+        return {"environment": spec.azure.environment}
+    from orchestrator.images import pinned_versions
+
+    return pinned_versions(PACKAGES)
+
+
+def _priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    """With the list price of its machines, where nobody said another."""
+    if compute.size is None or compute.price_per_hour is not None:
+        return compute
+    from orchestrator.estimates.prices import read_prices
+    from orchestrator.estimates.sizes import find_size, price_of_size
+
+    size = find_size(compute.size)
+    price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
+    if price is None:
+        return compute
+    bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
+    origin = f"list price of {price.date} in {price.region}{bound}"
+    return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})
+
+
+def _remote_data(name: str) -> DataFingerprint:
+    """Text that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
+    return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
     """What training starts from, as the last link of its lineage; every file of it is read, or its hash remembered."""
     if job.init_from is not None:
@@ -135,35 +185,48 @@ def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Lin
 
 def _no_code(spec: PretrainSpec, home: Path) -> dict[Path, str]:
     """What may lie in the user's folder and is never shipped: absolute path -> what it is."""
-    text, vocabulary, folder = spec.data.text, spec.data.vocabulary, spec.code.folder
+    data, folder = spec.data, spec.code.folder
+    text = [Path(path) for source in data.text for path in source.path]
     if folder is not None and any(folder.is_relative_to(path) for path in text):
         text = [*text, *text_files(text)]  # the folder is itself data, and not all that is in it
-    return {home.resolve(): "home folder", **dict.fromkeys([*text, *([vocabulary] if vocabulary else [])], "data")}
+    apart = [path for path in (*text, data.vocabulary, data.store) if path is not None]
+    return {home.resolve(): "home folder", **dict.fromkeys(apart, "data")}
 
 
 def _identity(
     resolved: Resolved,
     job: PretrainConfig,
-    data: DataFingerprint,
+    data: DataFingerprint | StoreManifest,
     start: Link | EarlierPhase | None,
     snapshot: Snapshot,
     environment: dict[str, str],
 ) -> dict[str, Any]:
     """All that shapes the result. Names, tags, card, tracking, backend, port and price do not; paths do by content."""
     config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
-    config["data"]["text"] = data.sha256
+    config["data"] = not_shaping(config["data"]) | {"text": _content(job, data), "store": None}
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
     config["init_from"] = start.weights if isinstance(start, Link) else None
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return {
         "job": config,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour"}),
+        "compute": resolved.compute.model_dump(
+            mode="json", exclude={"master_port", "price_per_hour", "price_origin", "size"}
+        ),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,
         "variables": resolved.spec.environment.variables,
     }
+
+
+def _content(job: PretrainConfig, data: DataFingerprint | StoreManifest) -> Any:
+    """The text by content: that of a store, or of files and how they are read."""
+    if isinstance(data, StoreManifest):
+        return data.key
+    shapes = [source.model_dump(mode="json") for source in job.data.text]
+    read = [{**shape, "path": None} for shape in shapes if isinstance(shape, dict)]
+    return [data.sha256, *read]
 
 
 def _hash(identity: dict[str, Any]) -> str:

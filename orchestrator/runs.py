@@ -40,9 +40,16 @@ class Handle:
 
     backend: str
     name: str
+    place: str | None = None
+    """Where the backend keeps it, if that is not one place: the workspace."""
 
     def __str__(self) -> str:
-        return f"{self.backend}://{self.name}"
+        return f"{self.backend}://{self.path}"
+
+    @property
+    def path(self) -> str:
+        """What stands behind `BACKEND://`."""
+        return self.name if self.place is None else f"{self.place}/{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Handle:
@@ -51,10 +58,11 @@ class Handle:
         Raises:
             UsageError: not of the form BACKEND://NAME.
         """
-        backend, separator, name = text.partition("://")
+        backend, separator, path = text.partition("://")
+        place, _, name = path.rpartition("/")
         if not (separator and backend and name):
             raise UsageError(f"not a handle: {text}", facts={"form": "BACKEND://NAME"}, fix="orchestrator list")
-        return cls(backend, name)
+        return cls(backend, name, place or None)
 
 
 class Attempt(Config):

@@ -67,7 +67,8 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
         hourly = compute.nodes * compute.price_per_hour
         yield (
             "price",
-            f"{compute.nodes} x ${compute.price_per_hour:,.2f} = ${hourly:,.2f} an hour (compute.price_per_hour)",
+            f"{compute.nodes} x ${compute.price_per_hour:,.2f} = ${hourly:,.2f} an hour "
+            f"({compute.price_origin or 'compute.price_per_hour'})",
         )
     yield "batch", _batch(plan)
     yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -61,11 +61,13 @@ class Console:
 
     home: Path
     cwd: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    """In the environment of every command."""
 
     def environ(self, **more: str) -> dict[str, str]:
         """Environment of the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCHESTRATOR_", "MLFLOW_"))}
-        return {**kept, "ORCHESTRATOR_HOME": str(self.home), **more}
+        return {**kept, "ORCHESTRATOR_HOME": str(self.home), **self.variables, **more}
 
     def __call__(self, *words: str, timeout: float = 240, **more: str) -> Finished:
         done = subprocess.run(

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 GROUP = "orchestrator.backends"
 _OURS = {
+    "azure": "orchestrator.backends.azure.backend:AzureBackend",
     "debug": "orchestrator.backends.debug.backend:DebugBackend",
     "local": "orchestrator.backends.local.backend:LocalBackend",
 }
-_USED = "backends"  # file below the home folder: backends of other packages that runs were sent to
+_HERE = ("debug", "local")  # looked at without having been used: that costs nothing
+_USED = "backends"  # file below the home folder: the other backends that runs were sent to
 
 
 def backend_names() -> list[str]:
@@ -62,7 +64,7 @@ def load_backend(name: str, home: Path) -> Backend:
 
 def remember(name: str, home: Path) -> None:
     """Notes that runs were sent to a backend, so that `used_backends` looks there."""
-    if name in _OURS or name in _noted(home):
+    if name in _HERE or name in _noted(home):
         return
     home.mkdir(parents=True, exist_ok=True)
     with (home / _USED).open("a") as stream:
@@ -70,9 +72,9 @@ def remember(name: str, home: Path) -> None:
 
 
 def used_backends(home: Path) -> list[str]:
-    """Backends that may have runs of this user: ours, and others' that runs were sent to and that are still there."""
+    """Backends that may have runs of this user: those of this machine, others if runs were sent to them."""
     noted = _noted(home)
-    return [*_OURS, *(sorted(set(noted) & set(_installed())) if noted else [])]
+    return [*_HERE, *(sorted(set(noted) & {*_OURS, *_installed()}) if noted else [])]
 
 
 def _noted(home: Path) -> list[str]:

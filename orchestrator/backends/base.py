@@ -23,6 +23,10 @@ class Request(Config):
     name: str
     """The run's name."""
 
+    def file(self) -> dict[str, Any] | None:
+        """The same for another program that could send it, where there is such a program."""
+        return None
+
 
 @dataclass(frozen=True)
 class LogQuery:
@@ -114,10 +118,16 @@ class Backend(Protocol):
     """Runs plans and tells what became of them. Runs are named by name, not by handle."""
 
     name: str
+    poll_seconds: float = 2.0
+    """Between two looks of somebody who waits, at most."""
 
     def request(self, plan: Plan, run_name: str) -> Request:
         """The exact request for a plan: pure, offline."""
         ...
+
+    def notes(self, request: Any, plan: Plan) -> list[str]:
+        """What a user should know of a request beside the plan, `label: text` each; offline."""
+        return []
 
     def schedule(self, request: Any, plan: Plan) -> Handle:
         """Sends the request; returns once the backend answers for the run."""
@@ -138,6 +148,10 @@ class Backend(Protocol):
     def names(self) -> list[str]:
         """Names of all runs, the newest first, without looking into them."""
         ...
+
+    def handle(self, name: str) -> Handle:
+        """The handle of one of them."""
+        return Handle(self.name, name)
 
     def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
         """Lines of the run's logs in blocks, those of several logs in the order of their time.
@@ -245,6 +259,17 @@ class Backend(Protocol):
             StorageError: it cannot be deleted.
         """
         ...
+
+    def tend(self, name: str, max_restarts: int | None = None) -> None:
+        """Does what keeps a run going whose backend has nobody who watches it: whoever follows a run calls this.
+
+        Args:
+            name: the run's name.
+            max_restarts: how often it may be started again; None: as it was submitted.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
 
     def leftovers(self) -> list[Path]:
         """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""

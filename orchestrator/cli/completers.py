@@ -45,6 +45,13 @@ def recipes(**_: Any) -> list[str]:
     return sorted(path.stem for path in (Path(train_jobs.__file__).parent / "presets").glob("*.yaml"))
 
 
+def sizes(**_: Any) -> list[str]:
+    """Names of Azure's machine sizes."""
+    from orchestrator.estimates.sizes import SIZES
+
+    return [size.name for size in SIZES]
+
+
 def assignments(prefix: str, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
     from orchestrator.specs.job import PretrainSpec

@@ -1,4 +1,4 @@
-"""attach, wait, cancel, preempt, resume: acting on runs."""
+"""attach, wait, supervise, cancel, preempt, resume: acting on runs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def add_verbs(verbs: Any) -> None:
     add_run(wait)
     wait.add_argument("--timeout", type=seconds, metavar="T", help="30, 90s, 10m, 2h, 1d")
     add_output(wait)
+    supervise = add_verb(
+        verbs,
+        "supervise",
+        run_supervise,
+        summary="see to the restarts of a run",
+        description="Watch a run on Azure, and submit it again whenever it was preempted or failed, as often as its"
+        " --max-restarts allow: what following it does too. Runs on this machine have somebody who does so.",
+        example="supervise azure://WORKSPACE/RUN",
+    )
+    add_run(supervise)
+    supervise.add_argument("--max-restarts", type=_restarts, metavar="N", help="from now on (default: as submitted)")
+    add_output(supervise)
     cancel = add_verb(
         verbs,
         "cancel",
@@ -99,6 +111,24 @@ def run_wait(arguments: argparse.Namespace) -> int:
     run = attached(arguments)
     with leaving_alone(run):
         run.wait(arguments.timeout)
+    return finish(run, arguments.output, follow=False)
+
+
+def _restarts(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"not a number of restarts: {text}")
+    return int(text)
+
+
+def run_supervise(arguments: argparse.Namespace) -> int:
+    """Waits as `wait` does, and tells of each attempt."""
+    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.follow import leaving_alone
+    from orchestrator.cli.submit import finish
+
+    run = attached(arguments)
+    with leaving_alone(run):
+        run.wait(max_restarts=arguments.max_restarts)
     return finish(run, arguments.output, follow=False)
 
 

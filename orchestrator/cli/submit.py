@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.backends.base import Request
     from orchestrator.client import Run
     from orchestrator.plan import Plan
 
@@ -65,7 +66,7 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     )
     completers.attach(sets, completers.assignments)
     parser.add_argument("-n", "--name", help="first part of the run's name")
-    backend = parser.add_argument("-b", "--backend", help="where to run: local (default)")
+    backend = parser.add_argument("-b", "--backend", help="where to run: local (default), debug, azure")
     completers.attach(backend, completers.backends)
     recipe = parser.add_argument(
         "--recipe",
@@ -73,7 +74,10 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     )
     completers.attach(recipe, completers.recipes)
     parser.add_argument(
-        "--data", action="append", type=Path, metavar="PATH", help="text file or folder; may be repeated"
+        "--data",
+        action="append",
+        metavar="PATH",
+        help="text file or folder; may be repeated. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
@@ -88,6 +92,10 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|FOLDER",
         help="go on from a run's weights and moments, with a schedule of its own: a next phase",
     )
+    parser.add_argument("--nodes", type=int, metavar="N", help="machines (default: 1)")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster of Azure ML to run on")
+    sku = parser.add_argument("--sku", metavar="SIZE", help="machine size of the cluster: it is made or changed to fit")
+    completers.attach(sku, completers.sizes)
     parser.add_argument("--processes", type=int, metavar="N", help="processes on each node (default: one for each GPU)")
     parser.add_argument(
         "--max-restarts", type=int, metavar="N", help="start a failed or preempted run again by itself (default: 0)"
@@ -112,10 +120,13 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
-        "data.text": ([str(path) for path in arguments.data] if arguments.data else None, "--data"),
+        **_data(arguments.data or []),
         "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
         "init_from": (arguments.initial, "--from"),
         "phase_from": (arguments.phase, "--phase-from"),
+        "compute.nodes": (arguments.nodes, "--nodes"),
+        "compute.cluster": (arguments.cluster, "--cluster"),
+        "compute.sku": (arguments.sku, "--sku"),
         "compute.processes_per_node": (arguments.processes, "--processes"),
         "profile.steps": (arguments.profile, "--profile"),
         "metrics.tensorboard": (arguments.tensorboard or None, "--tensorboard"),
@@ -127,6 +138,23 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     for warning in plan.warnings:
         hint(f"warning: {warning}")
     return plan
+
+
+def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
+    """The values of --data: paths of this machine, or the name of one text that lies in Azure.
+
+    Raises:
+        UsageError: both, or several that lie in Azure.
+    """
+    from orchestrator.errors import UsageError
+    from orchestrator.specs.azure import is_remote
+
+    remote = [word for word in words if is_remote(word)]
+    if remote and len(words) > 1:
+        raise UsageError("--data names one text that lies in Azure, and nothing beside it", fix=f"--data {remote[0]}")
+    if remote:
+        return {"azure.data": (remote[0], "--data")}
+    return {"data.text": (words or None, "--data")}
 
 
 def run_validate(arguments: argparse.Namespace) -> int:
@@ -148,12 +176,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
     plan = _plan(arguments)
     request = Orchestrator().request(plan, new=arguments.new)
+    if arguments.output == "yaml" and (file := request.file()) is not None:
+        print_document(file, "yaml")
+        return 0
     if arguments.output != "text":
         print_document({"plan": plan.as_dict(), "request": request.model_dump(mode="json")}, arguments.output)
         return 0
     import yaml
 
-    print(plan.summary())
+    print("\n".join([plan.summary(), *_notes(plan, request)]))
     print(f"\nrequest to the {plan.spec.backend} backend")
     for line in yaml.safe_dump(request.model_dump(mode="json"), sort_keys=False, width=10_000).splitlines():
         print(f"  {line}")
@@ -168,7 +199,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
-    hint(plan.summary())
+    hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))
     run = Orchestrator().submit(plan, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
@@ -177,6 +208,21 @@ def run_submit(arguments: argparse.Namespace) -> int:
     if not status.state.terminal:
         next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach)
+
+
+def _notes(plan: Plan, request: Request) -> list[str]:
+    """What the backend has to say of a request, as lines of the plan's summary."""
+    import textwrap
+
+    from orchestrator.client import Orchestrator
+    from orchestrator.summary import LABEL, WIDTH
+
+    lines = []
+    for note in Orchestrator().notes(plan, request):
+        label, _, text = note.partition(": ")
+        lead = f"  {label:<{LABEL - 2}}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * LABEL, break_on_hyphens=False)
+    return lines
 
 
 def _unheeded(run: Run, plan: Plan) -> list[str]:

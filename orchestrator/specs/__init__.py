@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.specs.azure import AzureSpec
     from orchestrator.specs.code import CodeSpec
     from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
     from orchestrator.specs.environment import EnvironmentSpec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.tracking import TrackingSpec
 
 _HOMES = {
+    "AzureSpec": "azure",
     "Change": "resolve",
     "CodeSpec": "code",
     "ComputeSpec": "compute",
@@ -35,6 +37,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AzureSpec",
     "Change",
     "CodeSpec",
     "ComputeSpec",

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from orchestrator.errors import SpecError
 from train_jobs.config.base import Config, CountOrAuto
 
+CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]"  # Azure's rule: 3 to 24 characters
 NVIDIA_SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
+
+
+def _cluster_name(name: str) -> str:
+    if not re.fullmatch(CLUSTER_NAME, name):
+        raise ValueError("a cluster is named by 3 to 24 letters, digits and hyphens, with a letter first")
+    return name
 
 
 class ResolvedCompute(Config):
@@ -30,6 +38,10 @@ class ResolvedCompute(Config):
     """TCP port of the rendezvous; 0 is any free one."""
     price_per_hour: float | None = None
     """USD for one machine and hour; None: unknown."""
+    price_origin: str | None = None
+    """Where the price is from, if not from `compute.price_per_hour`."""
+    size: str | None = None
+    """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
 
     @property
     def world_size(self) -> int:
@@ -54,6 +66,25 @@ class ComputeSpec(Config):
     """TCP port of the rendezvous; 0: any free one."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """USD that one machine costs in an hour, for the figures of `list`, `status` and `cost`. None: unknown."""
+    cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
+    """Cluster of Azure ML that runs it. With a size here too it is made or changed to fit, else it has to be there."""
+    sku: str | None = None
+    """Machine size of the cluster, see `orchestrator skus`. None: the cluster is there, and left as it is."""
+    tier: Literal["dedicated", "low-priority"] = "dedicated"
+    """low-priority: a fifth of the price, and Azure may take the machines away at any moment, without a warning."""
+    min_nodes: Annotated[int, Field(ge=0)] = 0
+    """Machines that the cluster keeps, and that cost, when nothing runs."""
+    max_nodes: Annotated[int, Field(gt=0)] | None = None
+    """Machines that the cluster may grow to. None: as many as the job needs."""
+    idle_seconds: Annotated[int, Field(ge=60)] = 1800
+    """How long a machine of the cluster waits for the next job before it is given back."""
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> ComputeSpec:
+        most = self.nodes if self.max_nodes is None else self.max_nodes
+        if most < max(self.nodes, self.min_nodes):
+            raise ValueError(f"max_nodes {most} is less than nodes {self.nodes} or min_nodes {self.min_nodes}")
+        return self
 
     def resolve(self, *, gpus: int, cores: int) -> ResolvedCompute:
         """Replaces every `auto`, for machines of `gpus` visible GPUs and `cores` usable cores each.
@@ -78,8 +109,12 @@ class ComputeSpec(Config):
                 fix=f"--set compute.processes_per_node={gpus}",
             )
         threads = self.threads_per_process
-        if threads == "auto":
-            threads = max(1, cores // processes)
+        return self.resolved(processes, device, max(1, cores // processes) if threads == "auto" else threads)
+
+    def resolved(
+        self, processes: int, device: Literal["cpu", "gpu"], threads: int, size: str | None = None
+    ) -> ResolvedCompute:
+        """With these in place of every `auto`."""
         return ResolvedCompute(
             nodes=self.nodes,
             processes_per_node=processes,
@@ -87,6 +122,7 @@ class ComputeSpec(Config):
             threads_per_process=threads,
             master_port=self.master_port,
             price_per_hour=self.price_per_hour,
+            size=size,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from orchestrator.specs.azure import AzureSpec
 from orchestrator.specs.code import CodeSpec
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
@@ -46,6 +47,7 @@ class PretrainSpec(PretrainConfig):
     environment: EnvironmentSpec = EnvironmentSpec()
     tracking: TrackingSpec = TrackingSpec()
     notify: NotifySpec = NotifySpec()
+    azure: AzureSpec = AzureSpec()
 
     @property
     def slug(self) -> str:

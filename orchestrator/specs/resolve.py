@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from orchestrator.errors import SpecError
+from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import PretrainSpec
@@ -191,6 +192,10 @@ def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -
 
 def _resolve_compute(spec: PretrainSpec, merged: load.Merged, environ: Mapping[str, str]) -> ResolvedCompute:
     try:
+        if spec.backend == AZURE:
+            from orchestrator.specs.cluster import resolve_on_cluster
+
+            return resolve_on_cluster(spec.compute)
         return spec.compute.resolve(gpus=visible_gpus(environ), cores=usable_cores())
     except SpecError as failure:
         key = str(failure.facts["key"])

@@ -76,4 +76,4 @@ def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 def _is_reserved(variable: str) -> bool:
     name = variable.removeprefix(PREFIX)
-    return name in RESERVED or name.startswith(RESERVED_PREFIXES)
+    return name in RESERVED or (name.startswith(RESERVED_PREFIXES) and not name.startswith("AZURE__"))

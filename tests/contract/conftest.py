@@ -13,5 +13,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if item.name == "test_cancel_saves_and_resume_goes_on[debug]":
             continue
+        long = item.get_closest_marker("live") or "wrong_input" in item.name
+        if long and params.get("name") == "azure":  # each command loads Azure's SDK, which takes seconds
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("live") and params.get("name") in COVERED:
             item.add_marker(pytest.mark.slow)

@@ -31,8 +31,8 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     return embeddings + model.num_hidden_layers * (attention + feed_forward) + pooler + masked_lm + next_sentence
 
 
-def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: int, max_predictions: int) -> float:
-    """Floating-point operations of forward and backward pass, for each token of a full sequence.
+def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: float, max_predictions: int) -> float:
+    """Floating-point operations of forward and backward pass, for each token of a sequence.
 
     6 L (4 H^2 + 2 H I) + 12 L H S + 6 p (H^2 + H V) + 6 H^2 / S: the matrices, attention, the masked-language-model
     head at the predicted positions alone, the pooler. A multiply-add counts as two, the backward pass as two forward

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from train_jobs.config.errors import SpecError
+from train_jobs.config.errors import DataError, SpecError
 
 _NAME = re.compile(r"\w([\w.-]{0,94}\w)?(/\w([\w.-]{0,94}\w)?)?", re.ASCII)
 _CONFIG = "config.json"
@@ -54,6 +54,28 @@ def hub_folder(name: str) -> Path:
         what = f"the model {name} cannot be downloaded from the Hugging Face Hub"
         why, fix = _reason(problem), "the same command again, or give a folder with a model"
     raise SpecError(what, facts={"cache": constants.HF_HUB_CACHE, "why": why}, fix=fix)
+
+
+def dataset_commit(name: str) -> str:
+    """The commit that a dataset on the Hub is at.
+
+    Args:
+        name: NAME[:CONFIGURATION][@SPLIT].
+
+    Raises:
+        DataError: there is no such dataset, or no network.
+    """
+    from huggingface_hub import HfApi, errors
+
+    repository = name.partition("@")[0].partition(":")[0]
+    try:
+        return str(HfApi().dataset_info(repository).sha)
+    except (errors.HfHubHTTPError, errors.HTTPError, errors.OfflineModeIsEnabled, OSError, ValueError) as problem:  # type: ignore[attr-defined]
+        raise DataError(
+            f"the dataset {repository} cannot be found on the Hugging Face Hub",
+            facts={"why": _reason(problem)},
+            fix="give a name as huggingface.co/datasets has it; without a network give `path` with files",
+        ) from None
 
 
 def _fetch_first(name: str, alternatives: tuple[str, ...], commit: str) -> None:

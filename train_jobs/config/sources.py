@@ -10,16 +10,20 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256, write_text
+from train_jobs.config.formats import source_files
+from train_jobs.config.hub import dataset_commit
+from train_jobs.config.text import SourceConfig
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
 EMBEDDED_LANGUAGE = "en"
+EMBEDDED = "embedded (Python {})"
 _SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 
 
@@ -37,23 +41,12 @@ class DataFingerprint(Config):
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that `paths` stand for, in a fixed order: a file is itself, a folder all its *.txt and *.text below it.
+    """The files that `paths` stand for, in a fixed order: see `formats.source_files`.
 
     Raises:
-        DataError: a path does not exist, or a folder holds no text file.
+        DataError: as of `formats.source_files`.
     """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix in {".txt", ".text"} and p.is_file())
-            if not inside:
-                raise DataError(f"no *.txt file in folder {path}", fix="give the files themselves: --data FILE ...")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise DataError(f"no such file or folder: {path}", facts={"where": "data.text"}, fix="--data PATH")
-    return found
+    return [file.path for file in source_files(SourceConfig(path=[str(path) for path in paths]))]
 
 
 def embedded_files() -> list[Path]:
@@ -72,7 +65,7 @@ def embedded_files() -> list[Path]:
     return found
 
 
-def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
+def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> DataFingerprint:
     """Hashes the corpus by content; `text` empty means the embedded one.
 
     Args:
@@ -80,13 +73,42 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
         cache: a JSON file that remembers content hashes by inode, size and mtime: an unchanged file is read once.
 
     Raises:
-        DataError: a path is missing or unreadable, or there is not one byte of text.
+        DataError: a path is missing or unreadable, or there is not one byte of text in a source.
     """
-    files = text_files(text) if text else embedded_files()
-    name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
     if not text:
-        return _combine(name, files, [_hash_file(path) for path in files])  # small, and quicker read than looked up
-    return _combine(name, files, content_hashes(files, cache))
+        files = embedded_files()  # small, and quicker read than looked up
+        return _combine(EMBEDDED.format(sysconfig.get_python_version()), files, [_hash_file(path) for path in files])
+    found = [source_fingerprint(source, cache) for source in text]
+    whole = "".join(f"{part.sha256}\n" for part in found)
+    return DataFingerprint(
+        name=", ".join(source.dataset or ", ".join(source.path) for source in text),
+        files=sum(part.files for part in found),
+        total_bytes=sum(part.total_bytes for part in found),
+        sha256=found[0].sha256 if len(found) == 1 else hashlib.sha256(whole.encode()).hexdigest(),
+    )
+
+
+def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataFingerprint:
+    """Hashes one source: the content of its files and how they are to be read, or the commit of a dataset.
+
+    Args:
+        source: files, or a dataset's name.
+        cache: as of `fingerprint`.
+
+    Raises:
+        DataError: as of `fingerprint`; or a dataset that cannot be found.
+    """
+    read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
+    if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return _combine(source.title, files, content_hashes(files, cache), f"{read_as}{source.dataset}\n")
+    if source.dataset is not None:
+        commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
+        return DataFingerprint(
+            name=source.title, files=0, total_bytes=0, sha256=hashlib.sha256(commit.encode()).hexdigest()
+        )
+    files = [file.path for file in source_files(source)]
+    return _combine(source.title, files, content_hashes(files, cache), read_as)
 
 
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
@@ -107,9 +129,9 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     return hashes
 
 
-def _combine(name: str, files: list[Path], hashes: list[str]) -> DataFingerprint:
+def _combine(name: str, files: list[Path], hashes: list[str], read_as: str = "") -> DataFingerprint:
     root = os.path.commonpath([path.parent for path in files])
-    whole = hashlib.sha256(f"extractor {EXTRACTOR}\n".encode())
+    whole = hashlib.sha256(f"extractor {EXTRACTOR}\n{read_as}".encode())
     for path, digest in zip(files, hashes, strict=True):
         whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     size = sum(path.stat().st_size for path in files)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from train_jobs.config.base import Config
 
@@ -17,7 +18,7 @@ class SourceConfig(Config):
     path: list[str] = Field(default=[])
     """Files, folders and globs (`dumps/*.xml.bz2`). A string is a list of one."""
     dataset: str | None = None
-    """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]."""
+    """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]; SPLIT is `train` if not given."""
     format: Format = "auto"
     """text (UTF-8, blank lines between documents), wikipedia (a MediaWiki XML dump), wikiextractor (its output), jsonl,
     parquet, dataset. auto: by the names of the files, and by how they begin."""
@@ -31,10 +32,10 @@ class SourceConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _one_path_is_a_list(cls, value: object) -> object:
-        if isinstance(value, str):
-            return {"path": [value]}
-        if isinstance(value, dict) and isinstance(value.get("path"), str):
-            return {**value, "path": [value["path"]]}
+        if isinstance(value, str | Path):
+            return {"path": [str(value)]}
+        if isinstance(value, dict) and isinstance(value.get("path"), str | Path):
+            return {**value, "path": [str(value["path"])]}
         return value
 
     @model_validator(mode="after")
@@ -42,6 +43,29 @@ class SourceConfig(Config):
         if bool(self.path) == (self.dataset is not None):
             raise ValueError("needs either `path` or `dataset`")
         return self
+
+    @property
+    def title(self) -> str:
+        """What it is called: `name`, or what it is read from."""
+        if self.name is not None:
+            return self.name
+        if self.dataset is not None:
+            return self.dataset
+        return ", ".join(PurePath(path).name or path for path in self.path)
+
+    def dataset_parts(self) -> tuple[str, str | None, str]:
+        """Name, configuration and split of `dataset`."""
+        assert self.dataset is not None, "a source of files is no dataset"
+        name, _, split = self.dataset.partition("@")
+        name, _, configuration = name.partition(":")
+        return name, configuration or None, split or "train"
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, full: SerializerFunctionWrapHandler) -> Any:
+        """A source of which only the path was said is that path, as the user writes it."""
+        if len(self.path) == 1 and self == SourceConfig(path=self.path):
+            return self.path[0]
+        return full(self)
 
 
 class CleanConfig(Config):

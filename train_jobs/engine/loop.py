@@ -429,7 +429,7 @@ class Loop:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             **meter.rates(
                 global_batch_size=self.config.global_batch_size,
-                flops_per_sequence=self.task.flops_per_sequence,
+                flops=self.task.flops,
                 peak_flops=self.peak_flops,
             ),
             "peak_memory_gb": devices.memory_bytes(self.world.device) / 1e9,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from train_jobs.engine.distributed import World
 
 _PLAIN = ("steps", "seconds", "data_seconds", "tokens", "norms")  # fields that are the same on all, or rank 0's to tell
+
+Flops = Callable[[float, float], float]
 
 
 @dataclass
@@ -41,22 +43,24 @@ class Meter:
             self.tokens += tokens
             self.norms += norm
 
-    def rates(self, *, global_batch_size: int, flops_per_sequence: float, peak_flops: float | None) -> dict[str, float]:
+    def rates(self, *, global_batch_size: int, flops: Flops, peak_flops: float | None) -> dict[str, float]:
         """How fast it went, and how steep: metrics.
 
         Args:
             global_batch_size: sequences of a step.
-            flops_per_sequence: a full one's; shorter ones count as full.
+            flops: floating-point operations of so many sequences with so many tokens, padding left out.
             peak_flops: a second, of all processes' devices together; None: not known, and no utilisation.
         """
-        sequences = self.steps * global_batch_size / self.seconds
+        sequences = self.steps * global_batch_size
         found = {
             "gradient_norm": self.norms / self.steps,
-            "sequences_per_second": sequences,
+            "sequences_per_second": sequences / self.seconds,
             "tokens_per_second": self.tokens / self.seconds,
             "data_wait_share": self.data_seconds / self.seconds,
         }
-        return found if peak_flops is None else {**found, "mfu": sequences * flops_per_sequence / peak_flops}
+        return (
+            found if peak_flops is None else {**found, "mfu": flops(sequences, self.tokens) / self.seconds / peak_flops}
+        )
 
     def gather(self, world: World) -> dict[str, Any]:
         """The meters of all processes, JSON-safe; every process must call it."""

@@ -29,9 +29,8 @@ class Task(Protocol):
         """Its weights are trained and saved."""
         ...
 
-    @property
-    def flops_per_sequence(self) -> float:
-        """Floating-point operations of the model's forward and backward pass over a full sequence."""
+    def flops(self, sequences: float, tokens: float) -> float:
+        """Floating-point operations of forward and backward pass over sequences with so many tokens together."""
         ...
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 
 import torch
@@ -10,28 +12,91 @@ from torch import Tensor
 
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
 from train_jobs.model.dropout import dropout as drop
+from train_jobs.model.packing import Packing
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
-    """Weighted sums of the values.
+def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
+    """Weighted sums of the values of padded sequences.
 
     On CPUs plain matrix products take 1.6 to 3.7 times less time than torch's fused kernel on sequences as short as
     BERT's (forward and backward, bf16, lengths 64 to 256: benchmarks/attention_cpu.py).
 
     Args:
-        query, key, value: [B, heads, S, D].
+        joint: queries, keys and values, [B, S, 3, heads, D].
         mask: bool, broadcastable to [B, heads, S, S], True where a key may be looked at; None for everywhere.
         dropout: share of the probabilities to drop.
 
     Returns:
-        [B, heads, S, D].
+        [B, S, heads, D].
     """
+    query, key, value = joint.permute(2, 0, 3, 1, 4).unbind(0)
     if query.device.type == "cpu" and key.shape[2] <= LONGEST_PLAIN_ATTENTION:
-        return _plain(query, key, value, mask, dropout)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        mixed = plain_attention(query, key, value, mask, dropout)
+    else:
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return mixed.transpose(1, 2)
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
+    """Weighted sums of the values of packed sequences, each of which looks at itself alone.
+
+    Args:
+        joint: queries, keys and values, [T, 3, heads, D].
+        packing: which token is whose.
+        dropout: share of the probabilities to drop.
+
+    Returns:
+        [T, heads, D].
+    """
+    if packing.kernel:
+        return _flash(joint, packing.starts, packing.places.shape[1], dropout)
+    lengths = packing.starts.diff()[:-1]
+    mask = torch.arange(packing.places.shape[1], device=joint.device) < lengths[:, None]
+    laid_out = packing.lay_out(joint.flatten(1)).unflatten(-1, joint.shape[1:])
+    mixed = attend(laid_out, mask=mask[:, None, None, :], dropout=dropout)
+    return packing.collect(mixed.flatten(2)).unflatten(-1, joint.shape[2:])
+
+
+@functools.cache
+def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Whether FlashAttention (Dao 2023) takes packed sequences here, found out by comparing it with plain attention.
+
+    torch's public function for them has no dropout, and what it is built on may change: so it is tried, once.
+    """
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    try:
+        with torch.autocast("cuda", enabled=False), torch.random.fork_rng([device]):
+            return _agrees_with_plain(device, dtype, head_size)
+    except (RuntimeError, TypeError, AttributeError):  # an older GPU, another signature, no such operation
+        return False
+
+
+@torch.enable_grad()
+def _agrees_with_plain(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    lengths = [40, 64, 24]
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+    joint = torch.randn(sum(lengths), 3, 2, head_size, device=device, dtype=dtype, requires_grad=True)
+    mixed = _flash(joint, starts, max(lengths), 0.0)
+    each = [plain_attention(*part[None].permute(2, 0, 3, 1, 4).unbind(0), None, 0.0) for part in joint.split(lengths)]
+    expected = torch.cat([part[0].transpose(0, 1) for part in each])
+    weights = torch.randn_like(mixed)
+    grads = [torch.autograd.grad((found * weights).sum(), joint)[0] for found in (mixed, expected)]
+    _flash(joint, starts, max(lengths), 0.5)  # is it taken at all with dropout
+    close = functools.partial(torch.allclose, rtol=0.05, atol=0.05)
+    return close(mixed, expected) and close(*grads)
+
+
+def _flash(joint: Tensor, starts: Tensor, longest: int, dropout: float) -> Tensor:
+    query, key, value = joint.unbind(1)
+    mixed: Tensor = torch.ops.aten._flash_attention_forward(
+        query, key, value, starts, starts, longest, longest, dropout, False, False
+    )[0]
+    return mixed
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    """By matrix products: [B, heads, S, D] thrice, a mask as of `attend` -> [B, heads, S, D]."""
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     if mask is not None:  # added, since what is filled in has a gradient to fill as well
         scores += torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, -math.inf)

@@ -1,7 +1,8 @@
 """BERT's encoder (Devlin et al. 2019): post-LayerNorm transformer, learned positions, exact (erf) GELU.
 
 Attributes are named so that `state_dict()` has Hugging Face's names. B is the batch, S the sequence length, H the
-hidden size, V the rows of the embedding table.
+hidden size, V the rows of the embedding table. Layers take sequences padded, [B, S, H], or packed, [T, H]
+(`train_jobs.model.packing`); what tells them where the tokens are is a mask or a `Packing`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.attention import attend
+from train_jobs.model.attention import attend, attend_packed, has_packed_kernel
 from train_jobs.model.dropout import Dropout
 from train_jobs.model.linear import Linear, embedding, joint_linear
+from train_jobs.model.packing import Packing
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
+Where = Tensor | Packing | None
+"""Where tokens are: of padded sequences a mask, bool [B, 1, 1, S], or None if all is tokens; or how they are packed."""
 
 
 class Embeddings(nn.Module):
@@ -29,15 +33,19 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        """int64 [B, S], int64 [B, S] -> [B, S, H]."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None = None) -> Tensor:
+        """int64 [B, S], int64 [B, S] -> [B, S, H], or packed [T, H]."""
         length = input_ids.shape[1]
-        positions = self.position_embeddings.weight
-        assert length <= positions.shape[0], f"sequence of {length} in a model of {positions.shape[0]} positions"
+        table = self.position_embeddings.weight
+        assert length <= table.shape[0], f"sequence of {length} in a model of {table.shape[0]} positions"
+        positions = table[:length]
+        if packing is not None:
+            input_ids, token_type_ids = packing.pack(input_ids), packing.pack(token_type_ids)
+            positions = self.position_embeddings(packing.tokens % length)
         # the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
         words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID)
         words = words + self.token_type_embeddings(token_type_ids)
-        return self.dropout(self.LayerNorm(words + positions[:length]))
+        return self.dropout(self.LayerNorm(words + positions))
 
 
 class SelfAttention(nn.Module):
@@ -54,13 +62,13 @@ class SelfAttention(nn.Module):
         self.key = Linear(config.hidden_size, config.hidden_size)
         self.value = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
-        joint = joint_linear(hidden, (self.query, self.key, self.value))
-        query, key, value = joint.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+        """[B, S, H] or [T, H], where -> the same shape."""
+        joint = joint_linear(hidden, (self.query, self.key, self.value)).unflatten(-1, (3, self.heads, -1))
         dropout = self.dropout_prob if self.training else 0.0
-        mixed = attend(query, key, value, mask=attention_mask, dropout=dropout)
-        return mixed.transpose(1, 2).flatten(2)
+        if isinstance(where, Packing):
+            return attend_packed(joint, where, dropout=dropout).flatten(-2)
+        return attend(joint, mask=where, dropout=dropout).flatten(-2)
 
 
 class ResidualOutput(nn.Module):
@@ -73,7 +81,7 @@ class ResidualOutput(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        """[B, S, input_size], [B, S, H] -> [B, S, H]."""
+        """[..., input_size], [..., H] -> [..., H]."""
         return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
 
 
@@ -85,9 +93,9 @@ class Attention(nn.Module):
         self.self = SelfAttention(config)
         self.output = ResidualOutput(config, config.hidden_size)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
-        return self.output(self.self(hidden, attention_mask), hidden)
+    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+        """[B, S, H] or [T, H], where -> the same shape."""
+        return self.output(self.self(hidden, where), hidden)
 
 
 class Intermediate(nn.Module):
@@ -98,7 +106,7 @@ class Intermediate(nn.Module):
         self.dense = Linear(config.hidden_size, config.intermediate_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[B, S, H] -> [B, S, intermediate_size]."""
+        """[..., H] -> [..., intermediate_size]."""
         return F.gelu(self.dense(hidden))
 
 
@@ -111,9 +119,9 @@ class Layer(nn.Module):
         self.intermediate = Intermediate(config)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
-        attended = self.attention(hidden, attention_mask)
+    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+        """[B, S, H] or [T, H], where -> the same shape."""
+        attended = self.attention(hidden, where)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -123,12 +131,31 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.compiled = False
+        self._head_size = config.hidden_size // config.num_attention_heads
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """[B, S, H], bool [B, 1, 1, S] or None -> [B, S, H]."""
+    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+        """[B, S, H] or [T, H], where -> the same shape."""
+        if isinstance(where, Packing):
+            where = where._replace(kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size))
+            if self.compiled:  # once, for any number of tokens
+                torch._dynamo.mark_dynamic(hidden, 0)
+                torch._dynamo.mark_dynamic(where.tokens, 0)
         for layer in self.layer:
-            hidden = layer(hidden, attention_mask)
+            hidden = layer(hidden, where)
         return hidden
+
+    def compile_layers(self) -> None:
+        """torch.compile of each layer: they are alike, so one compilation serves them all."""
+        self.compiled = True
+        for layer in self.layer:
+            layer.compile()
+
+
+def _arithmetic(x: Tensor) -> torch.dtype:
+    """What matrix products of it give."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class Pooler(nn.Module):
@@ -138,9 +165,9 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, S, H] -> [B, H]."""
-        return torch.tanh(self.dense(hidden[:, 0]))
+    def forward(self, hidden: Tensor, packing: Packing | None = None) -> Tensor:
+        """[B, S, H], or packed [T, H] -> [B, H]."""
+        return torch.tanh(self.dense(hidden[:, 0] if packing is None else packing.first(hidden)))
 
 
 class BertModel(nn.Module):
@@ -157,17 +184,24 @@ class BertModel(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = Pooler(config)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         """Encodes sequences; the pooler is left to those heads that need it.
 
         Args:
             input_ids: int64 [B, S].
             token_type_ids: int64 [B, S], the segment of each token.
             attention_mask: bool [B, S], True where a token is; None if no sequence is padded, which lets
-                attention take its fastest kernel.
+                attention take its fastest kernel, or with a packing, which knows.
+            packing: compute these tokens alone.
 
         Returns:
-            [B, S, H].
+            [B, S, H], or packed [T, H].
         """
-        mask = None if attention_mask is None else attention_mask[:, None, None, :]
-        return self.encoder(self.embeddings(input_ids, token_type_ids), mask)
+        where = packing if attention_mask is None else attention_mask[:, None, None, :]
+        return self.encoder(self.embeddings(input_ids, token_type_ids, packing), where)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from train_jobs.config import ModelConfig
 from train_jobs.model.bert import PAD_ID, BertModel
 from train_jobs.model.linear import Linear, linear
+from train_jobs.model.packing import Packing
 
 
 class PredictionTransform(nn.Module):
@@ -73,6 +74,7 @@ class BertForPreTraining(nn.Module):
         token_type_ids: Tensor,
         attention_mask: Tensor | None = None,
         masked_positions: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Logits of both heads.
 
@@ -81,20 +83,19 @@ class BertForPreTraining(nn.Module):
             token_type_ids: int64 [B, S], the segment of each token.
             attention_mask: bool [B, S], True where a token is; None if no sequence is padded.
             masked_positions: int64 [B, P], where to predict; None for every position (P = S).
+            packing: compute the tokens alone, in place of an attention mask; goes with masked_positions.
 
         Returns:
             Masked language model logits [B, P, V] and next-sentence logits [B, 2] (0: is next, 1: random).
         """
-        hidden = self.bert(input_ids, token_type_ids, attention_mask)
-        next_sentence = self.cls.seq_relationship(self.bert.pooler(hidden))
-        if masked_positions is not None:
+        hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
+        next_sentence = self.cls.seq_relationship(self.bert.pooler(hidden, packing))
+        if packing is not None:
+            assert masked_positions is not None, "padded positions have no predictions"
+            hidden = packing.at(hidden, masked_positions)
+        elif masked_positions is not None:
             hidden = hidden.gather(1, masked_positions[..., None].expand(-1, -1, hidden.shape[2]))
         return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight), next_sentence
-
-    def compile_layers(self) -> None:
-        """torch.compile of each encoder layer: they are alike, so one compilation serves them all."""
-        for layer in self.bert.encoder.layer:
-            layer.compile(dynamic=False)
 
     def freeze_next_sentence(self) -> None:
         """Takes pooler and next-sentence head out of training, so that weight decay leaves them alone as well."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train_jobs.model.heads import BertForPreTraining
+from train_jobs.model.packing import Packing
 
 IGNORED = (
     -100
@@ -35,16 +36,18 @@ def pretraining_sums(
     Args:
         model: the model, or what wraps it and is called alike.
         batch: input_ids, token_type_ids int64 [B, S]; lengths int64 [B]; masked_positions, masked_labels int64
-            [B, P]; next_sentence_labels int64 [B]. A label of -100 is left out of every sum.
+            [B, P]; next_sentence_labels int64 [B]. A label of -100 is left out of every sum. With the arrays of
+            `packing_arrays` among them padding is not computed.
         next_sentence: count next-sentence prediction; if not, its three sums are zero and carry no gradient.
         padded: whether some sequence is shorter than S. The caller knows without asking the device.
 
     Returns:
         The sums; gradients flow through the two losses.
     """
-    input_ids = batch["input_ids"]
-    attention_mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded else None
-    mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], attention_mask, batch["masked_positions"])
+    input_ids, packing = batch["input_ids"], Packing.of(batch)
+    mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded and packing is None else None
+    places = {} if packing is None else {"packing": packing}
+    mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], mask, batch["masked_positions"], **places)
     mlm = _sums(mlm_logits.flatten(0, 1), batch["masked_labels"].flatten())
     if next_sentence:
         return Sums(*mlm, *_sums(nsp_logits, batch["next_sentence_labels"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import shutil
@@ -17,6 +18,7 @@ from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.distributed import World
 from train_jobs.model.heads import BertForPreTraining
 from train_jobs.model.objective import IGNORED
+from train_jobs.model.packing import packing_arrays
 from train_jobs.parts import Parts, load_parts
 from train_jobs.protocols import Term
 
@@ -48,6 +50,7 @@ class BertPretraining:
         self.model = parts.model(config.model, rows, config.train.seed)
         if "next_sentence_labels" not in self._labels.values() and isinstance(self.model, BertForPreTraining):
             self.model.freeze_next_sentence()
+        self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
         if is_compiled(config, world):
             compile_layers(self.model)
@@ -55,14 +58,12 @@ class BertPretraining:
         self._entropy = store.manifest.validation_unigram_entropy
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
 
-    @property
-    def flops_per_sequence(self) -> float:
-        """By formula, for BERT; a model of the user's own is taken for one of this shape."""
-        length = self._config.data.sequence_length
-        return length * flops_per_token(
+    def flops(self, sequences: float, tokens: float) -> float:
+        """By formula, for BERT at the mean length; a model of the user's own is taken for one of this shape."""
+        return tokens * flops_per_token(
             self._config.model,
             self._vocab_size,
-            sequence_length=length,
+            sequence_length=tokens / sequences,
             max_predictions=self._config.max_predictions,
         )
 
@@ -137,12 +138,8 @@ class BertPretraining:
 
     def _terms(self, batch: Batch) -> list[Term]:
         """The terms of a micro batch, in the order of the objective's labels."""
-        tensors = {
-            name: torch.from_numpy(array).to(self._world.device, non_blocking=True)
-            for name, array in batch.arrays().items()
-        }
-        padded = bool(batch.lengths.min() < batch.input_ids.shape[1])
-        found = self._objective.losses(self.model, tensors, padded=padded)
+        tensors = on_device(batch, self._world.device, unpad=self._unpad)
+        found = self._objective.losses(self.model, tensors, padded=is_padded(batch))
         if found.keys() != self._labels.keys():
             raise SpecError(
                 f"objective.name: {self._config.objective.name} gives other losses than its labels say",
@@ -150,6 +147,18 @@ class BertPretraining:
                 fix="mend losses (docs/own-classes.md)",
             )
         return [found[name] for name in self._labels]
+
+
+def on_device(batch: Batch, device: torch.device, *, unpad: bool) -> dict[str, torch.Tensor]:
+    """A batch's arrays, and with `unpad` how its tokens are packed, where that saves anything."""
+    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1]) if unpad else {}
+    arrays = {**batch.arrays(), **packing}
+    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+
+
+def is_padded(batch: Batch) -> bool:
+    """Whether some sequence is shorter than the longest that there may be."""
+    return bool(batch.lengths.min() < batch.input_ids.shape[1])
 
 
 def is_compiled(config: PretrainConfig, world: World) -> bool:
@@ -173,7 +182,7 @@ def compile_layers(model: torch.nn.Module) -> None:
             fix="--set train.compile=auto, or install g++",
         )
     if isinstance(model, BertForPreTraining):
-        model.compile_layers()
+        model.bert.encoder.compile_layers()
     else:
         model.compile(dynamic=False)
 

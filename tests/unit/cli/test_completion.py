@@ -64,7 +64,8 @@ def offered(console: Console, line: str) -> list[str]:
         ("orchestrator status loc", ["local://pretrain-tiny-00000001", "local://other-00000002"]),
         ("orchestrator status local://o", ["//other-00000002"]),  # bash itself holds what is before the colon
         ("orchestrator list --state fa", ["failed"]),
-        ("orchestrator list -b ", ["debug", "local"]),
+        ("orchestrator list -b ", ["azure", "debug", "local"]),
+        ("orchestrator submit pretrain --sku Standard_ND96isr_H1", ["Standard_ND96isr_H100_v5"]),
         ("orchestrator download @last che", ["checkpoints"]),
         ("orchestrator submit pretrain --recipe ", preset_names()),
         ("orchestrator submit pretrain --recipe large-n", ["large-nvidia-phase1", "large-nvidia-phase2"]),

@@ -26,7 +26,7 @@ def filled() -> Meter:
 
 
 def test_rates_are_over_the_whole_time_and_the_steps_that_were_made() -> None:
-    found = filled().rates(global_batch_size=8, flops_per_sequence=1e3, peak_flops=6400.0)
+    found = filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=6400.0)
     assert found == {
         "gradient_norm": 2.0,
         "sequences_per_second": 16 / 5,
@@ -34,7 +34,7 @@ def test_rates_are_over_the_whole_time_and_the_steps_that_were_made() -> None:
         "data_wait_share": 1 / 5,
         "mfu": 0.5,
     }
-    assert "mfu" not in filled().rates(global_batch_size=8, flops_per_sequence=1e3, peak_flops=None)
+    assert "mfu" not in filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=None)
 
 
 def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None
     for number, (_, metrics) in enumerate(training):
         assert metrics["gradient_norm"] == pytest.approx(sum(norms[2 * number : 2 * number + 2]) / 2, rel=1e-5)
         assert metrics["tokens_per_second"] == pytest.approx(metrics["sequences_per_second"])  # a row is one token
-        assert metrics["mfu"] == pytest.approx(metrics["sequences_per_second"] * 1000 / 1e9)
+        assert metrics["mfu"] == pytest.approx(metrics["sequences_per_second"] * (200 + 128) / 1e9)
         assert 0 < metrics["data_wait_share"] < 1
         assert metrics["peak_memory_gb"] == pytest.approx(memory_bytes(ALONE.device) / 1e9, rel=0.2)
     assert len({name for _, metrics in reports for name in metrics}) + 8 < 30

@@ -13,6 +13,7 @@ from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.corpus.batches import Batch
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World
@@ -63,6 +64,43 @@ def test_gradients_of_micro_batches_are_those_of_the_mean(store: TokenStore) -> 
     for start in range(6):
         task.loss(batch.slice(start, start + 1), totals)[0].backward()
     torch.testing.assert_close([p.grad for p in parameters], list(expected), rtol=1e-4, atol=1e-7)
+
+
+def tokens_computed(task: BertPretraining, batch: Batch) -> int:
+    """How many tokens the first layer sees, padding among them where it is computed."""
+    seen: list[torch.Size] = []
+    layer = task.model.get_submodule("bert.encoder.layer.0")
+    with_hook = layer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape[:-1]))
+    task.loss(batch, totals_of(task, batch))
+    with_hook.remove()
+    return seen[0].numel()
+
+
+def test_padding_is_computed_only_where_one_asks_for_it(store: TokenStore) -> None:
+    """All of one micro batch, for rounding to eat up nothing that matters."""
+    wanted = {"global_batch_size": 64, "micro_batch_size": 64}
+    without = BertPretraining(config_with(train=wanted), store, ALONE)
+    batch, _ = without.train_batch({})
+    everything = BertPretraining(config_with(train={**wanted, "unpad": False}), store, ALONE)
+    assert tokens_computed(everything, batch) == 64 * 32
+    assert batch.tokens < tokens_computed(without, batch) <= batch.tokens + 64 < 64 * 32
+    losses = [task.loss(batch, totals_of(task, batch))[0].item() for task in (without, everything)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_model_with_a_forward_of_its_own_is_given_padding_as_ever(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_bert.py").write_text(
+        "from train_jobs.model.heads import BertForPreTraining\n"
+        "class PlainBert(BertForPreTraining):\n"
+        "    def forward(self, input_ids, token_type_ids, attention_mask=None, masked_positions=None):\n"
+        "        return super().forward(input_ids, token_type_ids, attention_mask, masked_positions)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = BertPretraining(config_with(model={"name": "plain_bert:PlainBert"}), store, ALONE)
+    batch, _ = task.train_batch({})
+    assert tokens_computed(task, batch) == batch.input_ids.size
 
 
 def test_metrics_are_means_over_what_was_counted(store: TokenStore) -> None:

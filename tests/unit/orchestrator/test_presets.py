@@ -59,7 +59,10 @@ def test_a_recipe_says_everything_and_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("file", "section", "model"),
-    [("compute/local.yaml", "compute", ComputeSpec), ("environment/current.yaml", "environment", EnvironmentSpec)],
+    [
+        *((f"compute/{path.name}", "compute", ComputeSpec) for path in sorted((PRESETS / "compute").glob("*.yaml"))),
+        ("environment/current.yaml", "environment", EnvironmentSpec),
+    ],
 )
 def test_the_other_presets_say_everything_but_their_own_name(file: str, section: str, model: type[BaseModel]) -> None:
     tree = read_file(PRESETS / file).tree

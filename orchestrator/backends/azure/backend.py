@@ -1,0 +1,341 @@
+"""Runs on Azure ML: submitted, followed, recovered, downloaded. Whoever follows a run also sees to its restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends.azure import places, states
+from orchestrator.backends.azure.looks import Look
+from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.request import AzureRequest, build_request
+from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.azure.workspace import Workspace, find_workspace
+from orchestrator.backends.base import Backend, LogBlock, LogQuery
+from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.home import run_names
+from orchestrator.runs import Handle, RunState, RunStatus
+from train_jobs.config.names import did_you_mean
+
+if TYPE_CHECKING:
+    from orchestrator.lineage import CheckedLineage
+    from orchestrator.plan import Plan
+    from orchestrator.specs import ResolvedCompute
+
+PLACE = "azure"  # folder below the home folder
+POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
+POLL_SECONDS = 5.0
+DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")
+
+
+class AzureBackend(Backend):
+    """Runs on Azure ML. A run may be named `WORKSPACE/NAME`, which finds it without a record on this machine.
+
+    Args:
+        home: the user's orchestrator folder.
+        environ: environment variables; None: those of this process.
+    """
+
+    name = "azure"
+
+    def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
+        self._home = home
+        self._runs = home / PLACE
+        self._environ = os.environ if environ is None else environ
+        self._wires: dict[Workspace, Wire] = {}
+        self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
+
+    def request(self, plan: Plan, run_name: str) -> AzureRequest:
+        """Every body that is sent, as one object: pure."""
+        return build_request(plan, run_name, self._workspace(plan.spec.azure.model_dump()))
+
+    def schedule(self, request: AzureRequest, plan: Plan) -> Handle:
+        """Makes or changes the cluster, uploads what is not there yet, submits the job.
+
+        Raises:
+            ConflictError: the name is taken.
+            UserError: Azure refused.
+        """
+        from orchestrator.backends.azure.schedule import send
+
+        request.workspace.require()
+        folder = RecordFolder(self._runs / request.name)
+        if (folder.path / "request.json").is_file():
+            raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}")
+        request.notify.check(os.environ)
+        send(self._wire(request.workspace), request, plan, folder, self._home)
+        return Handle(self.name, request.name, request.workspace.workspace)
+
+    def describe(self, name: str) -> RunStatus:
+        """How a run stands."""
+        return self._look(name).status()
+
+    def runs(self) -> Iterator[RunStatus]:
+        """All runs of this machine's record, the newest first."""
+        for name in self.names():
+            with suppress(NotFoundError):  # deleted in the meantime, here or in the workspace
+                yield self.describe(name)
+
+    def names(self) -> list[str]:
+        """Names of all runs of this machine's record, the newest submission first."""
+        return run_names(self._runs)
+
+    def handle(self, name: str) -> Handle:
+        """The handle of a run of this machine's record: it names the workspace."""
+        return Handle(self.name, name, self._wire_of(self._existing(name)).workspace.workspace)
+
+    def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
+        """Lines of the logs of all attempts; following also submits the attempts that the run may still have."""
+        from orchestrator.backends.azure.follow import JobLogs, Layout, choose_sources, follow
+
+        folder = self._existing(name)
+        request = folder.document("request.json")
+        layout = Layout(request["nodes"], request["processes_per_node"])
+        sources = choose_sources(folder.name, layout, query)
+        wire = self._wire_of(folder)
+
+        def ended() -> bool:
+            self.tend(folder.name)
+            return folder.read().last.ended is not None
+
+        return follow(
+            lambda: [attempt.job for attempt in folder.read().attempts if attempt.confirmed],
+            lambda job: JobLogs(wire, job, layout),
+            ended,
+            sources,
+            query,
+            pause=self.poll_seconds,
+        )
+
+    def metrics(self, name: str) -> Iterator[dict[str, Any]]:
+        """Reports from the job's own file, which each attempt cuts back to the checkpoint that it goes on from."""
+        folder = self._existing(name)
+        data = self._read_output(folder, "metrics.jsonl") or b""
+        for line in data.split(b"\n"):
+            with suppress(ValueError):  # a torn last line
+                yield json.loads(line)
+
+    def plan(self, name: str) -> dict[str, Any]:
+        """The plan that the run was made from."""
+        return self._existing(name).document("plan.json")
+
+    def result(self, name: str) -> dict[str, Any]:
+        """The job's final figures."""
+        data = self._read_output(self._existing(name), "result.json")
+        return dict(json.loads(data)) if data else {}
+
+    def lineage(self, name: str) -> CheckedLineage:
+        """Its own document, fetched from the datastore; ancestors are looked for among what is on this machine."""
+        from orchestrator.backends.folder.files import RunFolder
+        from orchestrator.backends.folder.lineage import checked_lineage
+        from train_jobs.config.lineage import LINEAGE_FILE
+
+        folder = self._existing(name)
+        data = self._read_output(folder, LINEAGE_FILE)
+        copy = RunFolder(folder.path)
+        copy.outputs.mkdir(exist_ok=True)
+        if data is not None:
+            copy.lineage.write_bytes(data)
+        return checked_lineage(copy, self.handle(folder.name), self._home)
+
+    def cancel(self, name: str) -> None:
+        """Asks the newest job to end; Azure gives it half a minute to save a checkpoint."""
+        folder = self._existing(name)
+        look = Look(self._wire_of(folder), folder)
+        record = look.refresh()
+        if record.last.ended is None:
+            folder.write(record.model_copy(update={"cancelled": True}))
+            self._wire_of(folder).cancel_job(record.last.job)
+
+    def preempt(self, name: str) -> None:
+        """Plays a preemption: the job is cancelled, and whoever follows the run submits it again if it may."""
+        folder = self._existing(name)
+        record = Look(self._wire_of(folder), folder).refresh()
+        if record.last.state != RunState.RUNNING:
+            raise ConflictError(
+                f"run {folder.name} is {record.last.state} and not running", fix=f"orchestrator status {folder.name}"
+            )
+        folder.write(record.with_last(preempt=True))
+        self._wire_of(folder).cancel_job(record.last.job)
+
+    def stacks(self, name: str) -> dict[int, str]:
+        """Nobody here can signal a process in the cloud; a rank that hangs tells of itself.
+
+        Raises:
+            ConflictError: always.
+        """
+        folder = self._existing(name)
+        raise ConflictError(
+            f"the ranks of run {folder.name} are on Azure and cannot be asked where they stand",
+            facts={"but": "a run that hangs ends by itself (watchdog.hang_seconds) and leaves its stacks"},
+            fix=f"orchestrator download {folder.name} stacks",
+        )
+
+    def resume(self, name: str, *, processes: int | None = None) -> Handle:
+        """Submits another attempt, which goes on from the newest checkpoint.
+
+        Raises:
+            ConflictError: it completed, or goes on.
+            UsageError: another number of processes: the job's definition says how many.
+        """
+        folder = self._existing(name)
+        status = self.describe(folder.name)
+        if not status.state.resumable:
+            raise ConflictError(
+                f"run {folder.name} is {status.state} and cannot be resumed",
+                fix=f"orchestrator {'status' if status.state.terminal else 'attach'} {folder.name}",
+            )
+        if processes is not None:
+            raise UsageError("--processes cannot change on Azure", fix=f"orchestrator resume {folder.name}")
+        self._submit_again(folder)
+        return self.handle(folder.name)
+
+    def tend(self, name: str, max_restarts: int | None = None) -> None:
+        """Submits another attempt of a run that was preempted or failed, as often as its request allows."""
+        folder = self._existing(name)
+        record = Look(self._wire_of(folder), folder).refresh()
+        last = record.last
+        again = last.ended is not None and not record.cancelled and states.worth_another(last.state, last.exit_code)
+        allowed = folder.document("request.json")["max_restarts"] if max_restarts is None else max_restarts
+        if again and last.confirmed and len(record.attempts) <= allowed:
+            from orchestrator.backends.azure.schedule import say
+
+            say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
+            self._submit_again(folder)
+
+    def folder(self, name: str) -> Path | None:
+        """None: a run on Azure has no folder here."""
+        self._existing(name)
+        return None
+
+    def download(
+        self,
+        name: str,
+        outputs: tuple[str, ...],
+        to: Path,
+        *,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Path]:
+        """Copies outputs from the datastore, of running jobs too: several files at once, checked, resumed."""
+        from orchestrator.backends.azure.outputs import download
+
+        folder = self._existing(name)
+        files = Look(self._wire_of(folder), folder).files()
+        return download(files, folder.name, outputs, to, force=force, progress=progress)
+
+    def delete(self, name: str) -> None:
+        """Deletes what an ended run has in the datastore, takes its jobs off the workspace's lists, forgets it here."""
+        folder = self._existing(name)
+        status = self.describe(folder.name)
+        if not status.state.terminal:
+            raise ConflictError(f"run {folder.name} is {status.state}", fix=f"orchestrator cancel {folder.name}")
+        wire = self._wire_of(folder)
+        for attempt in folder.read().attempts:
+            if attempt.confirmed:
+                wire.archive_job(attempt.job)
+        Look(wire, folder).files().delete(places.run_folder(folder.name))
+        import shutil
+
+        shutil.rmtree(folder.path)
+
+    def notes(self, request: AzureRequest, plan: Plan) -> list[str]:
+        """The cluster, whether the environment will be built, what an eviction costs."""
+        from orchestrator.backends.azure.notes import request_notes
+
+        return request_notes(request, plan, self._home)
+
+    def leftovers(self) -> list[Path]:
+        """Nothing: an interrupted submission leaves no folder here."""
+        return []
+
+    def provision(self, compute: ResolvedCompute) -> str:
+        """A cluster belongs to its request, which makes it; see `orchestrator cluster`."""
+        return "clusters are made by submit, or by: orchestrator cluster create"
+
+    def wire(self, given: Mapping[str, str | None]) -> Wire:
+        """The workspace that these names, variables and config.json say, for what is no run: clusters, models."""
+        return self._wire(self._workspace(given).require())
+
+    def _submit_again(self, folder: RecordFolder) -> None:
+        from orchestrator.backends.azure.schedule import submit
+
+        record = folder.read()
+        number = len(record.attempts) + 1
+        if not record.last.confirmed:  # Azure never had it, and its name is free
+            number -= 1
+            record = record.model_copy(update={"attempts": record.attempts[:-1]})
+        folder.write(record.with_another(places.attempt_name(folder.name, number)))
+        request = AzureRequest.model_validate(folder.document("request.json"))
+        submit(self._wire_of(folder), request, folder, number=number)
+
+    def _look(self, name: str) -> Look:
+        folder = self._existing(name)
+        return Look(self._wire_of(folder), folder)
+
+    def _read_output(self, folder: RecordFolder, name: str) -> bytes | None:
+        try:
+            return Look(self._wire_of(folder), folder).files().read(places.outputs_folder(folder.name) + name)
+        except NotFoundError:
+            return None
+
+    def _existing(self, name: str) -> RecordFolder:
+        """The record of a run, fetched from its workspace if this machine has none.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        place, _, short = name.rpartition("/")
+        folder = RecordFolder(self._runs / short)
+        if (folder.path / "request.json").is_file():
+            return folder
+        if not place:
+            raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
+        self._adopt(place, folder)
+        return folder
+
+    def _adopt(self, place: str, folder: RecordFolder) -> None:
+        """Makes the record of a run that was submitted from another machine: its jobs and its files tell all of it."""
+        wire = self._wire(self._workspace({}, place).require())
+        wire.location()
+        attempts: list[AzureAttempt] = []
+        datastore = None
+        while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
+            tags = job["properties"].get("tags") or {}
+            datastore = tags.get("orchestrator.datastore")
+            created = states.seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
+            attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
+        if datastore is None:
+            raise NotFoundError(f"no run {folder.name} in workspace {place}", fix="orchestrator list")
+        from orchestrator.backends.azure.storage import Files
+
+        files = Files(wire.store(datastore))
+        documents = {name: files.read(places.job_folder(folder.name) + name).decode() for name in DOCUMENTS}
+        record = Record(created=attempts[0].intended, attempts=tuple(attempts))
+        for index in range(len(attempts)):  # how the earlier ones ended, as whoever followed them saw it
+            folder.fill(documents, _up_to(record, index))
+            record = _with(record, index, Look(wire, folder).refresh().last)
+        folder.write(record)
+
+    def _workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
+        return find_workspace(given, self._environ, Path.cwd(), name=name)
+
+    def _wire_of(self, folder: RecordFolder) -> Wire:
+        return self._wire(Workspace.model_validate(folder.document("request.json")["workspace"]))
+
+    def _wire(self, workspace: Workspace) -> Wire:
+        return self._wires.setdefault(workspace, Wire(workspace))
+
+
+def _up_to(record: Record, index: int) -> Record:
+    return record.model_copy(update={"attempts": record.attempts[: index + 1]})
+
+
+def _with(record: Record, index: int, attempt: AzureAttempt) -> Record:
+    attempts = (*record.attempts[:index], attempt, *record.attempts[index + 1 :])
+    return record.model_copy(update={"attempts": attempts})

@@ -1,0 +1,319 @@
+"""The exact request: every body that is sent for a run, made of the plan alone, without Azure or its SDK."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.command import job_command, job_variables
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.base import Request
+from orchestrator.errors import SpecError
+from orchestrator.estimates.sizes import find_size
+from orchestrator.images import CPU_IMAGE, train_image
+from orchestrator.specs.azure import MOST_HOURS
+from orchestrator.specs.notify import NotifySpec
+from train_jobs.config.base import Config
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+Body = dict[str, Any]
+MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
+TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
+IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
+MOST_SHARED_GB = 64
+DEFAULT_SHARED = "16g"  # on machines whose memory nobody here knows
+
+
+class Asset(Config):
+    """One version of an environment, of code or of data."""
+
+    kind: str
+    """environments, codes or data: the word in Azure's ids."""
+    name: str
+    """Its name."""
+    version: str
+    """Its version: a hash of its content, or what the spec names."""
+    body: Body | None = None
+    """What is sent if the workspace does not have it. None: it has to be there."""
+    folder: str | None = None
+    """Where its files are put in the datastore. None: it has none."""
+
+
+class Cluster(Config):
+    """The cluster that a run needs."""
+
+    name: str
+    """Its name."""
+    body: Body | None = None
+    """What is sent if there is none, or another one, of that name. None: it has to be there, and is left as it is."""
+
+
+class AzureRequest(Request):
+    """What is sent to Azure ML. `{account}`, `{endpoint}` and `{container}` in it are the datastore's."""
+
+    workspace: Workspace
+    """Where it is sent to."""
+    cluster: Cluster
+    """On what it runs."""
+    assets: tuple[Asset, ...]
+    """What it needs there: environment, code, text, what training starts from."""
+    datastore: str
+    """That all files lie in."""
+    job: Body
+    """The job."""
+    nodes: int
+    """Machines."""
+    processes_per_node: int
+    """Ranks on each."""
+    max_restarts: int
+    """How often a follower submits a failed or preempted attempt again."""
+    notify: NotifySpec = NotifySpec()
+    """Whom to tell what becomes of it."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole job."""
+        return self.nodes * self.processes_per_node
+
+    def asset(self, kind: str, name: str | None = None) -> Asset | None:
+        """The asset of a kind."""
+        return next((one for one in self.assets if one.kind == kind and name in (None, one.name)), None)
+
+    def attempt(self, number: int) -> Body:
+        """The body of a later attempt: the same job, that says which attempt it is."""
+        if number == 1:
+            return self.job
+        properties = self.job["properties"]
+        tags = {**properties["tags"], "orchestrator.attempt": str(number)}
+        return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
+
+    def file(self) -> dict[str, Any]:
+        """The job as `az ml job create -f` takes it."""
+        from orchestrator.backends.azure.jobfile import job_file
+
+        return job_file(self)
+
+
+def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
+    """Azure's id of an asset."""
+    return f"{workspace.id}/{kind}/{name}/versions/{version}"
+
+
+def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
+    """Puts the request for a run together.
+
+    Raises:
+        SpecError: the service would refuse it.
+    """
+    _check(plan)
+    spec, compute = plan.spec, plan.compute
+    assets = [_environment(plan), _code(plan), *_data(plan)]
+    body = _job_body(plan, run, workspace, {asset.name: asset for asset in assets})
+    return AzureRequest(
+        name=run,
+        workspace=workspace,
+        cluster=Cluster(name=str(spec.compute.cluster), body=cluster_body(plan)),
+        assets=tuple(assets),
+        datastore=spec.azure.datastore,
+        job=body,
+        nodes=compute.nodes,
+        processes_per_node=compute.processes_per_node,
+        max_restarts=spec.max_restarts,
+        notify=spec.notify,
+    )
+
+
+def _check(plan: Plan) -> None:
+    hours, tier = plan.spec.azure.timeout_hours, plan.spec.compute.tier
+    if hours is not None and hours > MOST_HOURS[tier]:
+        raise SpecError(
+            f"azure.timeout_hours {hours:g} is more than Azure lets a job run on {tier} machines",
+            facts={"limit": f"{MOST_HOURS[tier]:g} h"},
+            fix=f"--set azure.timeout_hours={MOST_HOURS[tier]:g} --max-restarts 3",
+        )
+
+
+def cluster_body(plan: Plan) -> Body | None:
+    """The cluster of a plan that says of what machines; None for one that only names it."""
+    compute = plan.spec.compute
+    if compute.sku is None:
+        return None
+    return compute_body(
+        size=compute.sku,
+        tier=compute.tier,
+        min_nodes=compute.min_nodes,
+        max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
+        idle_seconds=compute.idle_seconds,
+    )
+
+
+def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
+    """A cluster of Azure ML. Its machines are reached through Azure ML alone: no SSH, no keys."""
+    found = find_size(size)
+    return {
+        "properties": {
+            "computeType": "AmlCompute",
+            "disableLocalAuth": True,
+            "properties": {
+                "vmSize": found.name if found else size,
+                "vmPriority": TIERS[tier],
+                "osType": "Linux",
+                "enableNodePublicIp": True,
+                "remoteLoginPortPublicAccess": "NotSpecified",
+                "scaleSettings": {
+                    "minNodeCount": min_nodes,
+                    "maxNodeCount": max_nodes,
+                    "nodeIdleTimeBeforeScaleDown": duration(idle_seconds),
+                },
+            },
+        }
+    }
+
+
+def duration(seconds: int) -> str:
+    """Seconds in ISO 8601, as Azure's SDK writes them: PT30M, P1DT2H."""
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    time = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M"), (left, "S")) if value)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time or not days else "")
+
+
+def _environment(plan: Plan) -> Asset:
+    named = plan.spec.azure.environment
+    if named != "auto":
+        _, name, version = named.split(":")
+        return Asset(kind="environments", name=name, version=version)
+    image = train_image(plan.compute.device)
+    common: Body = {"isAnonymous": False, "isArchived": False, "osType": "Linux"}
+    if image.conda is not None:
+        body = {**common, "image": CPU_IMAGE, "condaFile": image.conda}
+        return Asset(kind="environments", name=image.name, version=image.version, body={"properties": body})
+    folder = places.environment_folder(image.name, image.version)
+    body = {**common, "build": {"contextUri": places.ACCOUNT_URL + folder, "dockerfilePath": "Dockerfile"}}
+    return Asset(kind="environments", name=image.name, version=image.version, body={"properties": body}, folder=folder)
+
+
+def _code(plan: Plan) -> Asset:
+    digest = plan.snapshot.digest
+    folder = places.code_folder(digest)
+    body = {"properties": {"codeUri": places.ACCOUNT_URL + folder.rstrip("/"), "isAnonymous": False}}
+    return Asset(kind="codes", name=places.CODE, version=digest[: places.DIGITS], body=body, folder=folder)
+
+
+def _data(plan: Plan) -> list[Asset]:
+    found = []
+    job, datastore = plan.job, plan.spec.azure.datastore
+    if job.data.text and plan.spec.azure.data is None:
+        version, folder = plan.data.sha256[: places.DIGITS], places.data_folder(plan.data.sha256)
+        found.append(_data_asset(places.TEXT, version, datastore, folder))
+    if (digest := start_digest(plan)) is not None:
+        found.append(_data_asset(places.MODEL, digest[: places.DIGITS], datastore, places.model_folder(digest)))
+    return found
+
+
+def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
+    body = {
+        "properties": {
+            "dataType": "uri_folder",
+            "dataUri": places.datastore_uri(datastore, folder),
+            "isAnonymous": False,
+            "isArchived": False,
+        }
+    }
+    return Asset(kind="data", name=name, version=version, body=body, folder=folder)
+
+
+def start_digest(plan: Plan) -> str | None:
+    """Hash of what training starts from, with the steps of an earlier phase; None: weights are drawn."""
+    if plan.phase is not None:
+        facts = f"{plan.phase.step}\0{plan.phase.weights}\0{plan.phase.moments}"
+        return hashlib.sha256(facts.encode()).hexdigest()
+    return plan.parent.weights if plan.parent is not None and plan.parent.weights else None
+
+
+def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
+    spec, compute = plan.spec, plan.compute
+    ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets.values()}
+    properties: Body = {
+        "jobType": "Command",
+        "displayName": run,
+        "experimentName": spec.tracking.experiment,
+        "computeId": f"{workspace.id}/computes/{spec.compute.cluster}",
+        "codeId": ids["codes"],
+        "environmentId": ids["environments"],
+        "command": job_command(plan),
+        "distribution": {"distributionType": "PyTorch", "processCountPerInstance": compute.processes_per_node},
+        "resources": {"instanceCount": compute.nodes, "shmSize": _shared_memory(plan), "properties": {}},
+        "environmentVariables": job_variables(plan),
+        "inputs": _inputs(plan, run, workspace, assets),
+        "outputs": {
+            "run": _output(spec.azure.datastore, places.outputs_folder(run)),
+            "stores": _output(spec.azure.datastore, places.TOKEN_STORES),
+        },
+        "tags": job_tags(plan, run),
+        "properties": {},
+    }
+    if spec.azure.timeout_hours is not None:
+        timeout = duration(round(spec.azure.timeout_hours * 3600))
+        properties["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
+    if spec.azure.identity != "none":
+        properties["identity"] = {"identityType": IDENTITIES[spec.azure.identity]}
+    request = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
+    properties["tags"]["orchestrator.request"] = request[: places.DIGITS]
+    return {"properties": properties}
+
+
+def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
+    azure = plan.spec.azure
+    found = {"job": _input(places.datastore_uri(azure.datastore, places.job_folder(run)), "Download")}
+    if azure.data is not None:
+        uri = azure.data
+        if not uri.startswith(("azureml://", "https://")):
+            _, name, version = uri.split(":")
+            uri = asset_id(workspace, "data", name, version)
+        found["text"] = _input(uri, MODES[azure.data_mode])
+    for name, asset in (("text", places.TEXT), ("start", places.MODEL)):
+        if asset in assets:
+            known = assets[asset]
+            found[name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])
+    return found
+
+
+def _input(uri: str, mode: str) -> Body:
+    return {"uri": uri, "mode": mode, "jobInputType": "uri_folder"}
+
+
+def _output(datastore: str, folder: str) -> Body:
+    uri = places.datastore_uri(datastore, folder)
+    return {"uri": uri, "mode": "ReadWriteMount", "jobOutputType": "uri_folder"}
+
+
+def _shared_memory(plan: Plan) -> str:
+    asked = plan.spec.azure.shm_size
+    if asked != "auto":
+        return asked
+    size = find_size(plan.compute.size) if plan.compute.size else None
+    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
+
+
+def job_tags(plan: Plan, run: str) -> dict[str, str]:
+    """What finds a run again, tells its attempts apart and says what it is of; the user's own tags below."""
+    commit = plan.snapshot.git.label if plan.snapshot.git else None
+    return {
+        **plan.spec.tags,
+        "orchestrator.run": run,
+        "orchestrator.attempt": "1",
+        "orchestrator.run_hash": plan.run_hash,
+        "orchestrator.recipe": plan.spec.recipe,
+        "orchestrator.snapshot": plan.snapshot.digest,
+        "orchestrator.data": plan.data.sha256,
+        "orchestrator.datastore": plan.spec.azure.datastore,
+        "orchestrator.user": getpass.getuser(),
+        **({"orchestrator.commit": commit} if commit else {}),
+    }

@@ -1,0 +1,280 @@
+"""The one place that knows Azure's SDK: every private function of azure-ai-ml that is used, is used here.
+
+Bodies go out as they are in the request, through the very clients that MLClient's own operations use, so that what a
+dry run shows is what is sent. The public operations would make other bodies of it: they add what git says of the
+current folder, and give code a random name. Tried with azure-ai-ml 1.35.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from orchestrator.backends.azure.problems import explained
+from orchestrator.backends.azure.request import Body
+from orchestrator.backends.azure.sign_in import SignIn
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.errors import NotFoundError
+
+T = TypeVar("T")
+POLLING_SECONDS = 5  # of long operations, where Azure does not say how long to wait
+_READ_ONLY = ("provisioningState", "provisioningErrors", "createdOn", "modifiedOn", "resourceId", "isAttachedCompute")
+
+
+class Store(NamedTuple):
+    """Where a datastore really is, and what lets us in: never printed, never kept."""
+
+    account: str
+    """Name of the storage account."""
+    url: str
+    """https address of the account."""
+    container: str
+    """Its container."""
+    credential: Any
+    """A signature, a key, or the token credential."""
+
+    @property
+    def endpoint(self) -> str:
+        """What follows `ACCOUNT.blob.` in the address."""
+        return self.url.partition(".blob.")[2].rstrip("/")
+
+
+class Wire:
+    """All that is asked of and sent to one workspace.
+
+    Args:
+        workspace: which.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._made: Any = None
+        self._stores: dict[str, Store] = {}
+
+    def location(self) -> str:
+        """The region of the workspace, which has to be there.
+
+        Raises:
+            NotFoundError: there is no such workspace.
+            AuthError: not signed in, or not allowed to see it.
+        """
+        name = self.workspace.workspace
+        found = self._or_none(f"workspace {name}", lambda ml: ml.workspaces.get(name))
+        if found is None:
+            where = f"resource group {self.workspace.resource_group}, subscription {self.workspace.subscription_id}"
+            raise NotFoundError(
+                f"there is no workspace {name}", facts={"where": where}, fix="az ml workspace list --output table"
+            )
+        return str(found.location)
+
+    def tracking_uri(self) -> str:
+        """Where MLflow finds the runs of the workspace."""
+        found = self._call("workspace", lambda ml: ml.workspaces.get(self.workspace.workspace))
+        return str(found.mlflow_tracking_uri)
+
+    def compute(self, name: str) -> Body | None:
+        """A cluster as it is."""
+        found = self._or_none(f"cluster {name}", lambda ml: ml.compute._operation.get(*self._scope, name))
+        return None if found is None else dict(found.as_dict())
+
+    def computes(self) -> list[Body]:
+        """All of them."""
+        return self._call(
+            "clusters", lambda ml: [dict(one.as_dict()) for one in ml.compute._operation.list(*self._scope)]
+        )
+
+    def put_compute(self, name: str, body: Body) -> None:
+        """Makes or changes a cluster, and waits until that is done."""
+        what = f"cluster {name}"
+        self._call(what, lambda ml: ml.compute._operation.begin_create_or_update(*self._scope, name, body).result())
+
+    def delete_compute(self, name: str) -> None:
+        """Deletes a cluster with its machines, and waits until it is gone."""
+        delete = {"underlying_resource_action": "Delete"}
+        self._call(
+            f"cluster {name}", lambda ml: ml.compute._operation.begin_delete(*self._scope, name, **delete).result()
+        )
+
+    def usages(self, location: str) -> list[Body]:
+        """What the subscription may use in a region and does: {name, limit, used}, in cores."""
+
+        found = self._call("quota", lambda ml: [one.as_dict() for one in ml.compute._usage_operations.list(location)])
+        return [
+            {"name": one["name"]["value"], "limit": int(one["limit"]), "used": int(one["currentValue"])}
+            for one in found
+        ]
+
+    def asset(self, kind: str, name: str, version: str) -> Body | None:
+        """A version of an asset: kind is environments, codes, data or models."""
+        what = f"{kind} {name}:{version}"
+        found = self._or_none(what, lambda ml: _versions(ml, kind).get(*self._scope, name, version))
+        return None if found is None else dict(found.as_dict())
+
+    def put_asset(self, kind: str, name: str, version: str, body: Body) -> None:
+        """Makes a version of an asset."""
+        what = f"{kind} {name}:{version}"
+        self._call(what, lambda ml: _versions(ml, kind).create_or_update(*self._scope, name, version, body))
+
+    def store(self, name: str) -> Store:
+        """Where a datastore is.
+
+        Raises:
+            NotFoundError: the workspace has no such datastore.
+        """
+        if name not in self._stores:
+            from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+
+            found = self._or_none(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
+            if found is None:
+                raise NotFoundError(
+                    f"workspace {self.workspace.workspace} has no datastore {name}", fix="--set azure.datastore=NAME"
+                )
+            self._stores[name] = Store(
+                found["storage_account"], found["account_url"], found["container_name"], found["credential"]
+            )
+        return self._stores[name]
+
+    def forget_stores(self) -> None:
+        """Asks anew for what lets us in: a signature lasts for an hour."""
+        self._stores.clear()
+
+    def job(self, name: str) -> Body | None:
+        """A job as Azure has it."""
+        found = self._or_none(f"job {name}", lambda ml: ml.jobs._get_job_2401(name))
+        return None if found is None else dict(found.as_dict())
+
+    def put_job(self, name: str, body: Body) -> None:
+        """Submits a job. The request is sent once: whether it arrived, `job` tells, and not a second request.
+
+        Raises:
+            UserError: it was refused, or nobody knows; `__cause__` has Azure's own error.
+        """
+        jobs = self._ml().jobs.service_client_01_2025_preview.jobs
+        more: dict[str, Any] = {}
+        if body["properties"].get("identity", {}).get("identityType") == "UserIdentity":
+            self._ml().jobs._set_headers_with_user_aml_token(more)
+        with explained(f"job {name}"):
+            jobs.create_or_update(*self._scope, name, body, retry_total=0, **more)
+
+    def cancel_job(self, name: str) -> None:
+        """Asks a job to end."""
+        self._call(f"job {name}", lambda ml: ml.jobs.begin_cancel(name))
+
+    def jobs(self) -> Iterator[Body]:
+        """Jobs of the workspace that are not archived, the newest first: {name, status, tags}."""
+
+        def ask(ml: Any) -> list[Body]:
+            return [{"name": job.name, "status": job.status, "tags": dict(job.tags or {})} for job in ml.jobs.list()]
+
+        yield from self._call("jobs", ask)
+
+    def details(self, name: str) -> Body:
+        """What the run history knows of a job: status, times, error, and the addresses of its logs."""
+        found = self._call(f"job {name}", lambda ml: ml.jobs._runs_operations.get_run_details(name))
+        return dict(found.as_dict())
+
+    def archive_job(self, name: str) -> None:
+        """Takes a job off the lists."""
+        self._call(f"job {name}", lambda ml: ml.jobs.archive(name))
+
+    def endpoint(self, name: str) -> Body | None:
+        """An online endpoint."""
+        found = self._or_none(
+            f"endpoint {name}", lambda ml: ml.online_endpoints._online_operation.get(*self._scope, name)
+        )
+        return None if found is None else dict(found.as_dict())
+
+    def put_endpoint(self, name: str, body: Body) -> None:
+        """Makes or changes an online endpoint, and waits."""
+        what = f"endpoint {name}"
+        self._call(
+            what,
+            lambda ml: ml.online_endpoints._online_operation.begin_create_or_update(*self._scope, name, body).result(),
+        )
+
+    def put_deployment(self, endpoint: str, name: str, body: Body) -> None:
+        """Makes or changes what answers behind an endpoint, and waits."""
+
+        def put(ml: Any) -> None:
+            operation = ml.online_deployments._online_deployment
+            operation.begin_create_or_update(*self._scope, endpoint, name, body).result()
+
+        self._call(f"deployment {endpoint}/{name}", put)
+
+    def delete_endpoint(self, name: str) -> None:
+        """Deletes an endpoint with all behind it, and waits."""
+        self._call(
+            f"endpoint {name}",
+            lambda ml: ml.online_endpoints._online_operation.begin_delete(*self._scope, name).result(),
+        )
+
+    @property
+    def _scope(self) -> tuple[str, str]:
+        return self.workspace.resource_group, self.workspace.workspace
+
+    def _or_none(self, what: str, ask: Callable[[Any], T]) -> T | None:
+        with suppress(NotFoundError):
+            return self._call(what, ask)
+        return None
+
+    def _call(self, what: str, ask: Callable[[Any], T]) -> T:
+        """Asks with a client; once more with a new one, which signs in anew, if the token was not accepted."""
+        from azure.core.exceptions import HttpResponseError
+
+        with explained(what):
+            try:
+                return ask(self._ml())
+            except HttpResponseError as problem:
+                if problem.status_code != 401:
+                    raise
+            self._made = None
+            return ask(self._ml())
+
+    def _ml(self) -> Any:
+        if self._made is None:
+            self.workspace.require()
+            self._made = _client(self.workspace)
+        return self._made
+
+
+def _client(workspace: Workspace) -> Any:
+    """MLClient, which says nothing on its own: stdout and stderr are ours."""
+    for name in ("azure", "msal"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from azure.ai.ml import MLClient
+
+    return MLClient(
+        SignIn(os.environ),
+        workspace.subscription_id,
+        workspace.resource_group,
+        workspace.workspace,
+        enable_telemetry=False,
+        show_progress=False,
+        polling_interval=POLLING_SECONDS,
+    )
+
+
+def _versions(ml: Any, kind: str) -> Any:
+    """The client that knows the versions of a kind of asset."""
+    return {
+        "environments": lambda: ml.environments._version_operations,
+        "codes": lambda: ml._code._version_operation,
+        "data": lambda: ml.data._operation,
+        "models": lambda: ml.models._model_versions_operation,
+    }[kind]()
+
+
+def writable(body: Body) -> Body:
+    """A cluster as Azure has it, without what only Azure writes: what may be sent back."""
+    kept = {key: body[key] for key in ("location", "identity", "tags", "sku") if body.get(key)}
+    properties = {
+        key: value for key, value in body["properties"].items() if key not in _READ_ONLY and value is not None
+    }
+    inner = properties.get("properties") or {}
+    sizes = ("allocationState", "allocationStateTransitionTime", "errors", "currentNodeCount", "targetNodeCount")
+    states = (*sizes, "nodeStateCounts", "propertyBag")
+    properties["properties"] = {key: value for key, value in inner.items() if key not in states and value is not None}
+    return {**kept, "properties": properties}

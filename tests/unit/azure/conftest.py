@@ -1,0 +1,46 @@
+"""Plans for Azure, and nothing of this machine's own settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.azure.request import AzureRequest, build_request
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.client import Orchestrator
+from orchestrator.plan import Plan
+from tests.conftest import write_corpus, write_spec
+
+WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")
+MakePlan = Callable[..., Plan]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def make_plan(tmp_path: Path) -> MakePlan:
+    """Makes a plan of the micro job on the text of corpus/notes.txt, with some values changed."""
+    (tmp_path / "corpus").mkdir()
+    write_corpus(tmp_path / "corpus" / "notes.txt")
+
+    def plan(overrides: dict[str, Any] | None = None, **sections: Any) -> Plan:
+        write_spec(tmp_path / "job.yaml", data={"text": ["corpus/notes.txt"]}, **sections)
+        orchestrator = Orchestrator(home=tmp_path / "home", environ={})
+        cluster = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
+        return orchestrator.plan(file=tmp_path / "job.yaml", overrides={**cluster, **(overrides or {})})
+
+    return plan
+
+
+def request_of(plan: Plan) -> AzureRequest:
+    """Its request in a workspace called place."""
+    return build_request(plan, plan.name, WORKSPACE)

@@ -1,0 +1,81 @@
+"""The environments of the jobs: they pin what the project is tested with, and their version is their content."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.errors import NotFoundError
+from orchestrator.images import ENVIRONMENTS, pinned_versions, train_image
+
+ROOT = ENVIRONMENTS.parent
+NAMES = {"mlflow": "mlflow-skinny", "yaml": "PyYAML"}  # module -> package
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+
+
+def wanted() -> list[str]:
+    lines = (ENVIRONMENTS / "train-gpu" / "requirements.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_both_environments_have_the_same_packages_in_the_versions_of_the_constraints() -> None:
+    conda = yaml.safe_load((ENVIRONMENTS / "train-cpu" / "conda.yaml").read_text())
+    pip = conda["dependencies"][-1]["pip"]
+    assert "python=3.11" in conda["dependencies"]
+    found = dict(line.split("==") for line in pip if not line.startswith("--"))
+    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
+
+
+def test_they_have_whatever_the_job_imports() -> None:
+    imported = set()
+    for path in (ROOT / "train_jobs").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    import sys
+
+    packages = {NAMES.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"train_jobs"}}
+    assert packages <= set(wanted())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the environments, beside the constraints."""
+    shutil.copytree(ENVIRONMENTS, tmp_path / "environments")
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
+    return tmp_path / "environments"
+
+
+def test_a_version_is_the_hash_of_all_that_goes_in(folder: Path) -> None:
+    gpu, cpu = train_image("gpu", folder), train_image("cpu", folder)
+    assert gpu == train_image("gpu")
+    assert (gpu.conda, cpu.files) == (None, {})
+    assert set(gpu.files) == {"Dockerfile", "requirements.txt", "constraints.txt"}
+    with (folder.parent / "constraints.txt").open("a") as stream:
+        stream.write("one-more==1\n")
+    assert train_image("gpu", folder).version != gpu.version
+    assert train_image("cpu", folder).version == cpu.version
+    with (folder / "train-cpu" / "conda.yaml").open("a") as stream:
+        stream.write("\n")
+    assert train_image("cpu", folder).version != cpu.version
+
+
+def test_without_a_checkout_the_way_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as failure:
+        train_image("gpu", tmp_path / "environments")
+    assert "azure.environment" in str(failure.value.fix)
+    assert pinned_versions(("torch",), tmp_path / "environments") == {}
+
+
+def test_pinned_versions_are_those_of_the_constraints() -> None:
+    assert pinned_versions(("torch", "nothing-of-that-name")) == {
+        "python": "3.11",
+        "torch": PINS["torch"],
+        "nothing-of-that-name": "absent",
+    }

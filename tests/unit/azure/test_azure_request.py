@@ -1,0 +1,229 @@
+"""Every body that would be sent: held against golden files, against what Microsoft's SDK makes of the same, and against
+what the service would refuse.
+
+    UPDATE_GOLDEN=1 pytest tests/unit/azure/test_azure_request.py     writes the golden files anew; read the difference
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
+from orchestrator.errors import SpecError
+from orchestrator.images import train_image
+from orchestrator.plan import Plan
+from tests.conftest import Console, write_bert, write_spec
+from tests.unit.azure.conftest import MakePlan, request_of
+
+GOLDEN = Path(__file__).parent / "golden"
+JOBS: dict[str, dict[str, Any]] = {
+    "t4": {},
+    "nd-h100-2-nodes": {
+        "compute.sku": "Standard_ND96isr_H100_v5",
+        "compute.nodes": 2,
+        "compute.tier": "low-priority",
+        "compute.max_nodes": 4,
+        "train.global_batch_size": 64,
+        "azure.timeout_hours": 36.5,
+        "azure.identity": "managed",
+        "environment.variables": {"NCCL_DEBUG": "INFO"},
+        "tags": {"team": "nlp"},
+    },
+    "nd-a100-2-nodes": {
+        "compute.sku": "Standard_ND96amsr_A100_v4",
+        "compute.nodes": 2,
+        "train.global_batch_size": 32,
+        "azure.identity": "user",
+        "azure.data_mode": "download",
+    },
+    "cpu-remote-data": {
+        "compute.sku": "Standard_DS3_v2",
+        "compute.processes_per_node": 2,
+        "data.text": [],
+        "azure.data": "azureml:corpus:3",
+        "azure.preflight": False,
+    },
+    "bare-cluster": {
+        "compute.sku": None,
+        "compute.processes_per_node": 2,
+        "azure.environment": "azureml:mine:7",
+        "azure.shm_size": "2g",
+        "azure.data": "azureml://datastores/corpora/paths/wiki/",
+        "data.text": [],
+    },
+}
+
+
+def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
+    """The request with what differs from checkout to checkout replaced by its name."""
+    text = json.dumps(request.model_dump(mode="json"))
+    snapshot = plan.snapshot
+    image = train_image(plan.compute.device)
+    tags = request.job["properties"]["tags"]
+    names = {
+        snapshot.digest: "SNAPSHOT",
+        snapshot.digest[:16]: "SNAPSHOT_16",
+        plan.run_hash: "RUN_HASH",
+        tags["orchestrator.request"]: "REQUEST",
+        tags.get("orchestrator.commit", "no commit"): "COMMIT",
+        image.version: "IMAGE",
+        json.dumps(image.conda or "no conda")[1:-1]: "CONDA",
+        f'"orchestrator.user": "{getpass.getuser()}"': '"orchestrator.user": "USER"',
+    }
+    for value, name in names.items():
+        text = text.replace(value, name)
+    document: dict[str, Any] = json.loads(text)
+    document["job"]["properties"]["tags"].setdefault("orchestrator.commit", "COMMIT")
+    return document
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_golden(name: str, make_plan: MakePlan) -> None:
+    plan = make_plan(JOBS[name])
+    found = plain(plan, request_of(plan))
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    assert found == json.loads(path.read_text())
+
+
+def without_ids(body: Body) -> Body:
+    """A job's body with `azureml:NAME[:VERSION]` for Azure's ids, and without what is empty."""
+    from orchestrator.backends.azure.jobfile import _short
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: short(inner) for key, inner in value.items() if inner not in ({}, None)}
+        if isinstance(value, str):
+            return _short(value).removeprefix("azureml:") if "/datastores/" not in value else value
+        return value
+
+    return {key: value for key, value in short(body["properties"]).items() if value != {}}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_job_file_is_what_microsofts_sdk_takes_and_makes_the_same_body_of(
+    name: str, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    from azure.ai.ml import load_job
+    from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
+
+    request = request_of(make_plan(JOBS[name]))
+    path = tmp_path / "job.yml"
+    path.write_text(yaml.safe_dump(request.file(), sort_keys=False))
+    job = load_job(path)
+    assert job.name == request.name
+    again = tmp_path / "again.yml"
+    job._to_job().dump(again)
+    for loaded in (job, load_job(again)):
+        theirs = without_ids(to_rest_job_object(loaded).as_dict())
+        theirs.pop("isArchived", None)
+        assert theirs == without_ids(request.job)
+
+
+def test_the_cluster_is_what_microsofts_sdk_would_send() -> None:
+    from azure.ai.ml.entities import AmlCompute
+
+    theirs = AmlCompute(
+        name="gpu",
+        size="Standard_NC4as_T4_v3",
+        tier="low_priority",
+        min_instances=1,
+        max_instances=4,
+        idle_time_before_scale_down=5400,
+    )
+    ours = compute_body(size="standard_nc4as_t4_v3", tier="low-priority", min_nodes=1, max_nodes=4, idle_seconds=5400)
+    assert ours == theirs._to_rest_object().as_dict()
+
+
+def test_durations() -> None:
+    found = [duration(seconds) for seconds in (0, 60, 1800, 5400, 131_400, 21 * 86_400)]
+    assert found == ["PT", "PT1M", "PT30M", "PT1H30M", "P1DT12H30M", "P21D"]
+
+
+def test_a_later_attempt_is_the_same_job_by_another_name(make_plan: MakePlan) -> None:
+    request = request_of(make_plan())
+    first, second = request.attempt(1)["properties"], request.attempt(2)["properties"]
+    assert second["displayName"] == f"{request.name}-a2"
+    assert second["tags"] == {**first["tags"], "orchestrator.attempt": "2"}
+    assert {**second, "displayName": "", "tags": ""} == {**first, "displayName": "", "tags": ""}
+
+
+def test_a_model_and_a_vocabulary_to_start_from_come_along(make_plan: MakePlan, tmp_path: Path) -> None:
+    folder = write_bert(tmp_path / "bert", max_position_embeddings=64)
+    request = request_of(make_plan({"init_from": str(folder)}))
+    command = request.job["properties"]["command"]
+    assert "--set 'init_from=${{inputs.start}}'" in command
+    assert "--set 'data.vocabulary=${{inputs.job}}/vocab.txt'" in command
+    start = request.asset("data", "orchestrator-start")
+    assert start is not None
+    assert request.job["properties"]["inputs"]["start"]["uri"].endswith(f"orchestrator-start/versions/{start.version}")
+
+
+def test_texts_keep_their_names_below_one_folder(make_plan: MakePlan, tmp_path: Path) -> None:
+    for name in ("a/one.txt", 'a/b/it\'s "two".txt'):
+        path = tmp_path / "texts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("Some text.\n")
+    plan = make_plan({"data.text": [str(tmp_path / "texts" / "a" / "one.txt"), str(tmp_path / "texts" / "a" / "b")]})
+    command = request_of(plan).job["properties"]["command"]
+    assert 'data.text=["${{inputs.text}}/one.txt", "${{inputs.text}}/b"]' in command
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"compute.cluster": None}, "no cluster to run on"),
+        ({"compute.cluster": "1gpu"}, "3 to 24 letters"),
+        ({"compute.sku": "Standard_NC24rs_v3"}, "was retired"),
+        ({"compute.sku": None}, "are not known here"),
+        ({"compute.processes_per_node": 2}, "is more than Standard_NC4as_T4_v3 has GPUs (1)"),
+        ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),
+        ({"compute.sku": "Standard_ND96isr_H100_v5", "compute.nodes": 101, "train.global_batch_size": 8080}, "at most"),
+        ({"compute.nodes": 3, "compute.max_nodes": 2}, "max_nodes 2 is less than nodes 3"),
+        ({"compute.min_nodes": 3}, "less than nodes 1 or min_nodes 3"),
+        ({"compute.idle_seconds": 1}, "greater than or equal to 60"),
+        ({"compute.nodes": 0}, "greater than 0"),
+        ({"azure.shm_size": "lots"}, "must be auto, or a number"),
+        ({"azure.timeout_hours": 0}, "greater than 0"),
+        ({"azure.timeout_hours": 600}, "less than or equal to 504"),
+        ({"azure.environment": "mine"}, "azureml:NAME:VERSION"),
+        ({"azure.data": "azureml:corpus"}, "azureml:NAME:VERSION"),
+        ({"azure.data": "https://x.blob.core.windows.net/c/t?sig=secret"}, "would be a secret"),
+    ],
+)
+def test_what_the_service_would_refuse_is_refused_here(
+    overrides: dict[str, Any], words: str, make_plan: MakePlan
+) -> None:
+    with pytest.raises(SpecError) as failure:
+        make_plan(overrides)
+    assert words in str(failure.value)
+
+
+def test_low_priority_jobs_end_sooner(make_plan: MakePlan) -> None:
+    plan = make_plan({"compute.tier": "low-priority", "azure.timeout_hours": 200})
+    with pytest.raises(SpecError, match="lets a job run"):
+        request_of(plan)
+
+
+def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> None:
+    console = Console(home=tmp_path / "home", cwd=tmp_path)
+    write_spec(tmp_path / "job.yaml", compute={"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"})
+    words = ("submit", "pretrain", "-f", "job.yaml", "-b", "azure", "--dry-run")
+    shown = console(*words, "-o", "json", PYTHONPROFILEIMPORTTIME="1")
+    assert shown.code == 0, shown.err
+    assert shown.json["request"]["job"]["properties"]["computeId"].endswith("/workspaces/WORKSPACE/computes/gpu")
+    imported = {line.rpartition("|")[2].strip() for line in shown.err.splitlines() if line.startswith("import time:")}
+    assert "orchestrator.backends.azure.request" in imported
+    assert not {name for name in imported if name.partition(".")[0] in {"azure", "msal", "mlflow", "torch"}}
+    named = console(*words, "-o", "json", ORCHESTRATOR_AZURE_WORKSPACE="place").json
+    assert named["request"]["workspace"]["workspace"] == "place"
+    file = console(*words, "-o", "yaml")
+    assert yaml.safe_load(file.out)["type"] == "command"

@@ -1,0 +1,156 @@
+"""Which files a source stands for, what each of them is, and the hash that names them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from train_jobs.config import DataError
+from train_jobs.config.formats import source_files
+from train_jobs.config.sources import fingerprint, source_fingerprint
+from train_jobs.config.text import SourceConfig
+
+DUMP = b'<mediawiki xml:lang="en">\n</mediawiki>\n'
+ARTICLE = b'<doc id="1" url="u" title="T">\nT\n\nText.\n</doc>\n'
+RECORD = b'{"text": "one"}\n'
+
+
+def put(path: Path, content: bytes = b"text\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def found(*paths: Path | str, **options: object) -> list[tuple[str, str, str | None]]:
+    source = SourceConfig(path=[str(path) for path in paths], **options)  # type: ignore[arg-type]
+    return [(file.path.name, file.format, file.compression) for file in source_files(source)]
+
+
+def test_a_folder_gives_every_file_of_a_known_name_sorted(tmp_path: Path) -> None:
+    put(tmp_path / "b" / "notes.text")
+    put(tmp_path / "a.txt.gz", gzip.compress(b"text\n"))
+    put(tmp_path / "b.jsonl.xz", lzma.compress(RECORD))
+    put(tmp_path / "c.xml.bz2", bz2.compress(DUMP))
+    put(tmp_path / "d" / "AA" / "wiki_00", ARTICLE)
+    put(tmp_path / "d" / "AA" / "wiki_01.bz2", bz2.compress(RECORD))
+    put(tmp_path / "e.txt.zst", b"\x28\xb5\x2f\xfd rest")
+    pq.write_table(pa.table({"text": ["one"]}), tmp_path / "f.parquet")
+    for stranger in ("notes.md", ".hidden.txt", ".git/a.txt", "x.txt.part", "data.json", "wiki_00.log"):
+        put(tmp_path / stranger)
+    for beside in ("c-multistream-index.txt.bz2", "c-multistream-index1.txt", "enwiki-latest-sha1sums.txt"):
+        put(tmp_path / beside)
+    assert found(tmp_path) == [
+        ("a.txt.gz", "text", "gzip"),
+        ("notes.text", "text", None),
+        ("b.jsonl.xz", "jsonl", "xz"),
+        ("c.xml.bz2", "wikipedia", "bzip2"),
+        ("wiki_00", "wikiextractor", None),
+        ("wiki_01.bz2", "jsonl", "bzip2"),
+        ("e.txt.zst", "text", "zstd"),
+        ("f.parquet", "parquet", None),
+    ]
+    assert [name for name, *_ in found(tmp_path, format="jsonl")] == ["b.jsonl.xz", "wiki_00", "wiki_01.bz2"]
+    assert [name for name, *_ in found(tmp_path, format="wikipedia")] == ["c.xml.bz2"]
+
+
+def test_what_is_named_outright_is_told_by_its_content(tmp_path: Path) -> None:
+    assert found(put(tmp_path / "dump", DUMP)) == [("dump", "wikipedia", None)]
+    assert found(put(tmp_path / "packed", bz2.compress(b"\n" + DUMP))) == [("packed", "wikipedia", "bzip2")]
+    assert found(put(tmp_path / "a.txt", ARTICLE)) == [("a.txt", "wikiextractor", None)]
+    assert found(put(tmp_path / "b.txt", ARTICLE.decode().encode("utf-16"))) == [("b.txt", "wikiextractor", None)]
+    assert found(put(tmp_path / "c.txt", b"\xef\xbb\xbf" + ARTICLE)) == [("c.txt", "wikiextractor", None)]
+    assert found(put(tmp_path / "records.json", RECORD)) == [("records.json", "jsonl", None)]
+    assert found(put(tmp_path / "d.txt", RECORD)) == [("d.txt", "text", None)]
+    assert found(put(tmp_path / "letter")) == [("letter", "text", None)]
+    assert found(put(tmp_path / "e.txt", ARTICLE), format="text") == [("e.txt", "text", None)]
+    pq.write_table(pa.table({"text": ["one"]}), tmp_path / "table")
+    assert found(tmp_path / "table") == [("table", "parquet", None)]
+
+
+def test_globs_are_sorted_and_no_file_comes_twice(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c/d.txt", "c/e.md"):
+        put(tmp_path / name)
+    put(tmp_path / "a-multistream-index.txt")
+    assert [name for name, *_ in found(f"{tmp_path}/*.txt")] == ["a.txt", "b.txt"]
+    assert [name for name, *_ in found(f"{tmp_path}/*.txt", tmp_path / "b.txt", tmp_path)] == [
+        "a.txt",
+        "b.txt",
+        "d.txt",
+    ]
+    assert [name for name, *_ in found(f"{tmp_path}/**/*.md")] == ["e.md"]
+    assert [name for name, *_ in found(f"{tmp_path}/c*")] == ["d.txt"]
+    odd = put(tmp_path / "[draft].txt")
+    assert found(odd) == [("[draft].txt", "text", None)]
+
+
+def test_nothing_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no such file or folder: .*missing\.txt"):
+        found(tmp_path / "missing.txt")
+    with pytest.raises(DataError, match=r"no file matches .*\*\.xml"):
+        found(f"{tmp_path}/*.xml")
+    put(tmp_path / "notes.md")
+    with pytest.raises(DataError, match="no text in folder"):
+        found(tmp_path)
+    put(tmp_path / "a.txt")
+    with pytest.raises(DataError, match="no text in folder") as caught:
+        found(tmp_path, format="parquet")
+    assert str(caught.value.facts["need"]).startswith("parquet")
+
+
+def test_a_web_page_is_no_dump_and_no_text(tmp_path: Path) -> None:
+    page = b"<!DOCTYPE html>\n<html><body>403 Forbidden</body></html>"
+    with pytest.raises(DataError, match=r"enwiki\.xml\.bz2 is not bzip2") as caught:
+        found(put(tmp_path / "enwiki.xml.bz2", page))
+    assert caught.value.facts == {"where": "byte 0", "have": "begins with b'<!DOCTYPE html>\\n<html><b'"}
+    with pytest.raises(DataError, match="is not gzip") as caught:
+        found(put(tmp_path / "empty.txt.gz", b""))
+    assert caught.value.facts["have"] == "an empty file"
+    with pytest.raises(DataError, match="is a web page"):
+        found(put(tmp_path / "books.txt", b"  <HTML lang=en>"))
+    assert found(tmp_path / "books.txt", format="text") == [("books.txt", "text", None)]
+
+
+def test_a_source_is_files_or_a_dataset() -> None:
+    assert SourceConfig.model_validate("notes").path == ["notes"]
+    assert SourceConfig.model_validate({"path": "notes"}).title == "notes"
+    assert SourceConfig(path=["/data/a.txt", "b/*.xml"]).title == "a.txt, *.xml"
+    assert SourceConfig(path=["a"], name="books").title == "books"
+    for wrong in ({}, {"path": ["a"], "dataset": "b"}):
+        with pytest.raises(ValidationError, match="either `path` or `dataset`"):
+            SourceConfig.model_validate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "parts"),
+    [
+        ("owner/books", ("owner/books", None, "train")),
+        ("owner/books:en@validation", ("owner/books", "en", "validation")),
+        ("books@test", ("books", None, "test")),
+    ],
+)
+def test_a_datasets_name_has_parts(dataset: str, parts: tuple[str, str | None, str]) -> None:
+    source = SourceConfig(dataset=dataset)
+    assert (source.dataset_parts(), source.title) == (parts, dataset)
+
+
+def test_a_sources_hash_follows_content_and_how_it_is_read(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        put(tmp_path / place / "a.jsonl", RECORD)
+        put(tmp_path / place / "sub" / "b.txt")
+
+    def digest(place: str = "here", **options: object) -> str:
+        return source_fingerprint(SourceConfig(path=[str(tmp_path / place)], **options)).sha256  # type: ignore[arg-type]
+
+    same = fingerprint([SourceConfig(path=[str(tmp_path / "here")])])
+    assert digest("here") == digest("there") == digest("here", weight=3, name="n") == same.sha256
+    assert (same.files, same.total_bytes) == (2, len(RECORD) + 5)
+    assert len({digest(), digest(column="body"), digest(format="text")}) == 3
+    put(tmp_path / "here" / "sub" / "b.txt", b"other\n")
+    assert digest("here") != digest("there")

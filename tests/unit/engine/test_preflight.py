@@ -1,0 +1,59 @@
+"""The preflight: well machines pass, a sick one is named, with torchrun as on a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train_jobs.preflight import check_device, find_device, main
+
+SICK = """
+import os, sys, torch
+import train_jobs.preflight as preflight
+if os.environ["RANK"] == "1":
+    preflight.check_device = lambda device: "an ECC error"
+sys.exit(preflight.main(["--device", "cpu"]))
+"""
+
+
+def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_sick_process_is_named_by_all(tmp_path: Path) -> None:
+    (tmp_path / "sick.py").write_text(SICK)
+    done = torchrun(str(tmp_path / "sick.py"))
+    assert done.returncode == 1
+    assert "an ECC error" in done.stderr
+    assert "preflight: rank 1 on " in done.stderr
+    assert "rank 0 on" not in done.stderr
+    assert "all well" not in done.stdout
+
+
+def test_well_processes_pass() -> None:
+    done = torchrun("-m", "train_jobs.preflight", "--device", "cpu")
+    assert (done.returncode, done.stdout.count("all well")) == (0, 1), done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_missing_gpus_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert main(["--device", "gpu"]) == 1
+    assert "0 GPUs are visible, 8 are needed" in capsys.readouterr().err
+
+
+def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, wrong = find_device("cpu", 0, 1)
+    assert wrong is None
+    assert check_device(device) is None
+    matmul = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda self, other: matmul(self, other) * 1.5)
+    assert "is off by" in str(check_device(device))
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda self, other: matmul(self, other) * float("nan"))
+    assert "is off by" in str(check_device(device))

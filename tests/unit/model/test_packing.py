@@ -1,0 +1,189 @@
+"""Sequences without padding: the same model, computed for tokens alone."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from train_jobs.config import ModelConfig
+from train_jobs.model.attention import has_packed_kernel
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.objective import Sums, pretraining_sums
+from train_jobs.model.packing import MULTIPLE, Packing, packing_arrays
+from train_jobs.tasks.pretraining import compile_layers
+
+SHAPE = ModelConfig(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=128
+)
+NO_DROPOUT = SHAPE.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+VOCAB, SIZE, PREDICTIONS = 64, 64, 6
+LENGTHS = [64, 3, 17, 40, 64, 9]
+
+
+def model(shape: ModelConfig = NO_DROPOUT, dtype: torch.dtype = torch.float64) -> BertForPreTraining:
+    made = BertForPreTraining(shape, VOCAB).to(dtype)
+    initialise(made, 3)
+    return made
+
+
+def batch(lengths: list[int], size: int = SIZE) -> dict[str, torch.Tensor]:
+    """Random tokens; masked positions anywhere in a sequence, unused ones at 0 as the collator leaves them."""
+    rng = np.random.default_rng(5)
+    real = np.arange(size) < np.array(lengths)[:, None]
+    positions = np.stack([np.sort(rng.integers(0, length, PREDICTIONS)) for length in lengths])
+    labels = rng.integers(0, VOCAB, positions.shape)
+    positions[:, -1], labels[:, -1] = 0, -100
+    arrays = {
+        "input_ids": np.where(real, rng.integers(5, VOCAB, real.shape), 0),
+        "token_type_ids": np.where(real, rng.integers(0, 2, real.shape), 0),
+        "lengths": np.array(lengths),
+        "masked_positions": positions,
+        "masked_labels": labels,
+        "next_sentence_labels": rng.integers(0, 2, len(lengths)),
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def packed(padded: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    arrays = packing_arrays(padded["lengths"].numpy(), padded["input_ids"].shape[1])
+    assert arrays, "this batch is to be packed"
+    return {**padded, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+
+
+def sums_and_gradients(
+    made: BertForPreTraining, examples: dict[str, torch.Tensor]
+) -> tuple[Sums, dict[str, torch.Tensor]]:
+    made.zero_grad()
+    sums = pretraining_sums(made, examples, next_sentence=True, padded=True)
+    (sums.mlm_loss_sum + sums.nsp_loss_sum).backward()
+    return sums, {name: parameter.grad for name, parameter in made.named_parameters() if parameter.grad is not None}
+
+
+def assert_alike(made: BertForPreTraining, other: BertForPreTraining, lengths: list[int], tolerance: float) -> None:
+    examples = batch(lengths)
+    expected, gradients = sums_and_gradients(made, examples)
+    found, others = sums_and_gradients(other, packed(examples))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    assert others.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [64, 64, 20, 3], [3, 3, 3], [1, 64, 1]], ids=str)
+def test_losses_and_every_gradient_are_those_of_the_padded_model(lengths: list[int]) -> None:
+    assert_alike(model(), model(), lengths, 1e-10)
+
+
+def test_longer_sequences_take_the_other_attention_and_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train_jobs.model.attention.LONGEST_PLAIN_ATTENTION", SIZE - 1)
+    assert_alike(model(), model(), LENGTHS, 1e-10)
+
+
+def test_what_lies_at_padded_places_is_not_looked_at() -> None:
+    examples = packed(batch(LENGTHS))
+    sums, _ = sums_and_gradients(model(), examples)
+    real = torch.arange(SIZE) < examples["lengths"][:, None]
+    examples["input_ids"] = torch.where(real, examples["input_ids"], 7)
+    again, _ = sums_and_gradients(model(), examples)
+    assert all(torch.equal(*pair) for pair in zip(sums, again, strict=True))
+
+
+def test_only_tokens_are_computed() -> None:
+    made = model()
+    computed: list[torch.Size] = []
+    made.bert.encoder.layer[0].intermediate.register_forward_hook(lambda *found: computed.append(found[2].shape))
+    sums_and_gradients(made, packed(batch(LENGTHS)))
+    tokens = -(-sum(LENGTHS) // MULTIPLE) * MULTIPLE
+    assert computed == [(tokens, SHAPE.intermediate_size)]
+    assert tokens < len(LENGTHS) * SIZE
+
+
+@pytest.mark.parametrize("lengths", [[64, 64], [64, 63], [1]], ids=str)
+def test_a_batch_that_would_gain_nothing_stays_as_it_is(lengths: list[int]) -> None:
+    assert packing_arrays(np.array(lengths), 64) == {}
+
+
+def test_sizes_are_few_and_there_is_always_a_token_that_fills_up() -> None:
+    for total in range(64, 6 * 64, 7):
+        lengths = np.full(6, total // 6) + (np.arange(6) < total % 6)
+        arrays = packing_arrays(lengths, 128)
+        assert len(arrays["packing_tokens"]) % MULTIPLE == 0
+        assert len(arrays["packing_tokens"]) > total
+        assert arrays["packing_starts"][-1] == len(arrays["packing_tokens"])
+        assert arrays["packing_starts"][-2] == total
+
+
+def test_laying_out_and_collecting_are_each_others_reverse() -> None:
+    examples = packed(batch(LENGTHS))
+    packing = Packing.of(examples)
+    assert packing is not None
+    real = torch.arange(SIZE) < examples["lengths"][:, None]
+    ids = examples["input_ids"][..., None].double()
+    tokens = packing.pack(ids)
+    laid_out = packing.lay_out(tokens)
+    assert torch.equal(laid_out[real], ids[real])
+    assert not laid_out[~real].any()
+    assert torch.equal(packing.collect(laid_out), tokens)
+    assert torch.equal(packing.first(tokens)[:, 0], ids[:, 0, 0])
+
+
+def test_dropout_drops_as_often_as_it_should_and_by_the_seed() -> None:
+    made = model(SHAPE).train()
+    examples = packed(batch(LENGTHS))
+
+    def loss(seed: int) -> float:
+        torch.manual_seed(seed)
+        return sums_and_gradients(made, examples)[0].mlm_loss_sum.item()
+
+    assert loss(1) == loss(1) != loss(2)
+    assert loss(1) != sums_and_gradients(made.eval(), examples)[0].mlm_loss_sum.item()
+
+
+def test_sixteen_bits_agree_within_their_rounding() -> None:
+    examples = batch(LENGTHS)
+    made = model(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = pretraining_sums(made, examples, next_sentence=True, padded=True)
+        found = pretraining_sums(made, packed(examples), next_sentence=True, padded=True)
+    torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum, rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.nsp_loss_sum, expected.nsp_loss_sum, rtol=1e-2, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
+def test_compiled_once_it_takes_any_number_of_tokens() -> None:
+    compiled = model(dtype=torch.float32)
+    compile_layers(compiled)
+    torch._dynamo.utils.counters.clear()
+    for lengths in (LENGTHS, [64, 3, 3, 3, 3, 3], [64, 64, 30, 3, 64, 64]):
+        assert_alike(model(dtype=torch.float32), compiled, lengths, 1e-4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_there_is_no_kernel_for_it_on_a_cpu_and_the_one_of_gpus_is_called_as_torch_has_it() -> None:
+    assert not has_packed_kernel(torch.device("cpu"), torch.bfloat16, 64)
+    arguments = torch.ops.aten._flash_attention_forward.default._schema.arguments
+    assert [argument.name for argument in arguments[3:10]] == [
+        *("cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask"),
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_kernel_agrees_with_the_padded_model() -> None:
+    device = torch.device("cuda")
+    assert has_packed_kernel(device, torch.bfloat16, 8) or torch.cuda.get_device_capability() < (8, 0)
+    made = model(dtype=torch.float32).to(device)
+    examples = {name: tensor.to(device) for name, tensor in packed(batch(LENGTHS)).items()}
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found, gradients = sums_and_gradients(made, examples)
+    padded = {name: tensor for name, tensor in examples.items() if not name.startswith("packing_")}
+    expected, others = sums_and_gradients(made, padded)
+    torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum, rtol=2e-3, atol=0)
+    for name, gradient in gradients.items():
+        assert (gradient - others[name]).norm() <= 0.05 * others[name].norm() + 1e-6, name
