@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -65,6 +66,8 @@ class AzureDouble:
         self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
         self._environment_before: dict[str, str | None] = {}
         self._proxy.start()
+        self._closed = False
+        atexit.register(self.close)
 
     # life
 
@@ -80,17 +83,20 @@ class AzureDouble:
         self.close()
 
     def close(self) -> None:
-        """Kills the jobs, ends every connection and thread, puts the environment back.
+        """Kills the jobs, ends every connection and thread, puts the environment back; once is enough.
 
         Raises:
             RuntimeError: the double itself made a mistake in an answer.
         """
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
         for name, value in self._environment_before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._environment_before = {}
         self.jobs.close()
         self._proxy.close()
         if self._temporary is not None:

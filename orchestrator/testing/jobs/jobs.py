@@ -92,7 +92,7 @@ class Jobs:
         with self._changed:
             self._jobs[name] = job
         if self._execute is not None and properties["jobType"] == "Command":
-            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}")
+            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return job
