@@ -154,3 +154,54 @@ def test_preempted_job_fails_without_a_warning(
     assert running_azure.logs("one") == {"std_log.txt": ""}
     with pytest.raises(ValueError, match="only a running job"):
         running_azure.preempt("one")
+
+
+def test_machine_that_breaks_says_what_the_test_wants(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    ml.jobs.create_or_update(job("one", code, **SLEEPS))
+    running_azure.wait("one", ["Running"])
+    running_azure.preempt("one", {"code": "ServiceError", "message": "NodeFailure"})
+    assert running_azure.wait("one") == "Failed"
+    assert running_azure.job("one").error == {"code": "ServiceError", "message": "NodeFailure"}
+
+
+def test_job_past_its_time_is_cancelled(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "timeout": 1}))
+    assert running_azure.wait("one") == "Canceled"
+
+
+def test_datastores_without_secrets_let_tokens_in(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
+    azure.by_identity()
+    ml.data.create_or_update(data(tmp_path / "corpus"))
+    (upload,) = [call for call in azure.requests("PUT *.blob.*text.txt") if "comp" not in call.query]
+    assert (upload.status, "sig" in upload.query) == (201, False)
+    assert azure.requests("POST */listSecrets") == []
+
+
+def test_data_that_are_not_there_fail_the_job(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    next(running_azure.folder().glob("LocalUpload/*/corpus/text.txt")).unlink()
+    next(running_azure.folder().glob("LocalUpload/*/corpus")).rmdir()
+    ml.jobs.create_or_update(job("one", code))
+    assert running_azure.wait("one") == "Failed"
+    error = running_azure.job("one").error
+    assert error is not None
+    assert error["message"].startswith("DataAccessError: input data: /subscriptions/")
+
+
+def test_identity_of_the_machine(azure: AzureDouble) -> None:
+    from azure.identity import CredentialUnavailableError, ManagedIdentityCredential
+
+    with ManagedIdentityCredential() as nobody, pytest.raises(CredentialUnavailableError):
+        nobody.get_token("https://management.azure.com/.default")
+    azure.login.managed_identity = True
+    with ManagedIdentityCredential() as machine:
+        assert machine.get_token("https://management.azure.com/.default").token in azure.secrets
