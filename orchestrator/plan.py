@@ -28,8 +28,10 @@ from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link, PhaseFacts
 from train_jobs.config.own import own_names
 from train_jobs.config.phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
-from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.config.prepare import not_shaping
+from train_jobs.config.pretrain import OBSERVERS, on_store
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
+from train_jobs.config.store import StoreManifest, require_manifest, store_folder
 
 HASH_DIGITS = 8
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
@@ -96,8 +98,15 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     """
     spec, job = resolved.spec, resolved.spec.job_config()
     compute = _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
+    named = store_folder(job.data, job.data.store)
+    store = require_manifest(named) if named is not None else None
     remote = spec.azure.data if spec.backend == AZURE else None
-    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE) if remote is None else _remote_data(remote)
+    if store is not None:
+        job, data = on_store(job, store), store.data
+    elif remote is not None:
+        data = _remote_data(remote)
+    else:
+        data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     snapshot = take_snapshot(code=spec.code, apart=_no_code(spec, home))
@@ -107,8 +116,13 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
     if missing := snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
     environment = _environment(spec)
-    run_hash = _hash(_identity(resolved, job, data, phase or parent, snapshot, environment))
-    estimates = estimate(job, vocab_size=_vocab_size(job), device=compute.device, world_size=compute.world_size)
+    run_hash = _hash(_identity(resolved, job, store or data, phase or parent, snapshot, environment))
+    estimates = estimate(
+        job,
+        vocab_size=store.vocab_size if store else _vocab_size(job),
+        device=compute.device,
+        world_size=compute.world_size,
+    )
     return Plan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
@@ -171,23 +185,25 @@ def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Lin
 
 def _no_code(spec: PretrainSpec, home: Path) -> dict[Path, str]:
     """What may lie in the user's folder and is never shipped: absolute path -> what it is."""
-    text, vocabulary, folder = spec.data.text, spec.data.vocabulary, spec.code.folder
+    data, folder = spec.data, spec.code.folder
+    text = [Path(path) for source in data.text for path in source.path]
     if folder is not None and any(folder.is_relative_to(path) for path in text):
         text = [*text, *text_files(text)]  # the folder is itself data, and not all that is in it
-    return {home.resolve(): "home folder", **dict.fromkeys([*text, *([vocabulary] if vocabulary else [])], "data")}
+    apart = [path for path in (*text, data.vocabulary, data.store) if path is not None]
+    return {home.resolve(): "home folder", **dict.fromkeys(apart, "data")}
 
 
 def _identity(
     resolved: Resolved,
     job: PretrainConfig,
-    data: DataFingerprint,
+    data: DataFingerprint | StoreManifest,
     start: Link | EarlierPhase | None,
     snapshot: Snapshot,
     environment: dict[str, str],
 ) -> dict[str, Any]:
     """All that shapes the result. Names, tags, card, tracking, backend, port and price do not; paths do by content."""
     config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
-    config["data"]["text"] = data.sha256
+    config["data"] = not_shaping(config["data"]) | {"text": _content(job, data), "store": None}
     vocabulary = job.data.vocabulary
     config["data"]["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
     config["init_from"] = start.weights if isinstance(start, Link) else None
@@ -202,6 +218,15 @@ def _identity(
         "environment": environment,
         "variables": resolved.spec.environment.variables,
     }
+
+
+def _content(job: PretrainConfig, data: DataFingerprint | StoreManifest) -> Any:
+    """The text by content: that of a store, or of files and how they are read."""
+    if isinstance(data, StoreManifest):
+        return data.key
+    shapes = [source.model_dump(mode="json") for source in job.data.text]
+    read = [{**shape, "path": None} for shape in shapes if isinstance(shape, dict)]
+    return [data.sha256, *read]
 
 
 def _hash(identity: dict[str, Any]) -> str:

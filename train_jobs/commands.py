@@ -20,7 +20,7 @@ from train_jobs.config.pretrain import PretrainConfig
 
 STARTS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # what training starts from, and its flag
 # have a flag of their own, or shape nothing
-APART: set[KeyPath] = {("data", "text"), ("resume",), *((key,) for key in STARTS)}
+APART: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in STARTS)}
 BY_START: set[KeyPath] = {
     *(("model", key) for key in SHAPE),
     ("model", ROWS),
@@ -46,12 +46,15 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     compute = [f"compute.device={device}"]
     compute += [f"compute.threads_per_process={attempt.threads}"] if on_cpu else []
     compute += [f"compute.nodes={attempt.nodes}"] if attempt.nodes > 1 else []
+    flags = [word for name in text for word in ("--data", name)]
+    if any(not isinstance(source, str) for source in text):  # more is said of it than a path
+        flags = ["--set", _assignment(("data", "text"), text)]
     paths = [_assignment(("data", "text"), text)] if text else []
     paths += [_assignment((start[0],), start[2])] if start else []
     return {
         "orchestrator": [
             *("orchestrator", "submit", "pretrain", "--recipe", recipe),
-            *(word for name in text for word in ("--data", name)),
+            *flags,
             *(start[1:] if start else ()),
             *("--processes", processes),
             *_flags("--set", [*compute, *sets]),

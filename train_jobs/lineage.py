@@ -37,6 +37,8 @@ from train_jobs.config.lineage import (
 )
 from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.config.sources import EMBEDDED_LICENSE, DataFingerprint, fingerprint
+from train_jobs.config.store import store_folder
+from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import storage
 from train_jobs.engine.distributed import World
@@ -169,13 +171,17 @@ def read_tags(environ: Mapping[str, str]) -> dict[str, str]:
 def data_link(config: PretrainConfig, store: TokenStore, cache: Path) -> Link:
     """The text of a run, as it is in its token store."""
     manifest = store.manifest
-    found = [fingerprint([path], cache / HASHES) for path in config.data.text] or [fingerprint([])]
-    names = [path.resolve().name for path in config.data.text] or [found[0].name]
-    sources = [_source(name, text) for name, text in zip(names, found, strict=True)]
+    if store_folder(config.data, config.data.store) is not None:
+        sources = [_source(manifest.data.name, manifest.data)]  # of which nothing may be left but the store
+        names = [source.name for source in manifest.sources]
+    else:
+        found = [fingerprint([source], cache / HASHES) for source in config.data.text] or [fingerprint([])]
+        names = [_title(source) for source in config.data.text] or [found[0].name]
+        sources = [_source(name, text) for name, text in zip(names, found, strict=True)]
     facts = DataFacts(
         sources=sources,
         text=manifest.data.sha256,
-        license=config.card.data_license or (None if config.data.text else EMBEDDED_LICENSE),
+        license=config.card.data_license or (None if config.data.text or config.data.store else EMBEDDED_LICENSE),
         store=manifest.key,
         content=store_digest(shard.model_dump() for shard in manifest.shards),
         vocabulary=manifest.vocab_sha256,
@@ -187,6 +193,17 @@ def data_link(config: PretrainConfig, store: TokenStore, cache: Path) -> Link:
         tokens={split: counts.tokens for split, counts in manifest.splits.items()},
     )
     return Link.make("data", ", ".join(names), facts)
+
+
+def _title(source: SourceConfig) -> str:
+    """What a source is called, without the folders that it lies in."""
+    return source.name or source.dataset or ", ".join(Path(path).resolve().name for path in source.path)
+
+
+def _named_source(source: SourceConfig) -> Any:
+    """A source as the configuration has it, with names in place of paths."""
+    named = source.model_copy(update={"path": [Path(path).resolve().name for path in source.path]})
+    return named.model_dump(mode="json")
 
 
 def _source(name: str, found: DataFingerprint) -> Source:
@@ -251,7 +268,8 @@ def _named(config: PretrainConfig, parents: Sequence[Link]) -> dict[str, Any]:
     """The configuration with names in place of paths."""
     tree = config.model_dump(mode="json")
     data, vocabulary = tree["data"], config.data.vocabulary
-    data["text"] = [path.resolve().name for path in config.data.text]
+    data["text"] = [_named_source(source) for source in config.data.text]
+    data["store"] = config.data.store.name if config.data.store else None
     data["vocabulary"] = vocabulary.name if vocabulary else None
     tree["init_from"] = parents[-1].name if config.init_from else None
     tree["phase_from"] = parents[-1].name if config.phase_from else None

@@ -38,7 +38,9 @@ from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.phase import merge_with_start
+from train_jobs.config.pretrain import on_store
 from train_jobs.config.sources import fingerprint
+from train_jobs.config.store import store_folder
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import determinism, distributed, last_words, memory, storage
@@ -54,6 +56,7 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
+from train_jobs.lineage import HASHES
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.huggingface import export
 from train_jobs.parts import exported_as, load_parts
@@ -95,6 +98,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     if config.train.deterministic:
         determinism.demand()
     store = find_store(config, cache)
+    config = on_store(config, store.manifest)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world, parts)
@@ -172,13 +176,19 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
 
 
 def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
-    """The token store of the configured text: opened if it is in the cache, else made by one process of each node."""
-    found = fingerprint(config.data.text, cache / "hashes.json")
+    """The token store that is named, or that of the configured text: opened if it is in the cache, else made by one
+    process of each node.
+    """
+    if (named := store_folder(config.data, config.data.store)) is not None:
+        return TokenStore.open(named)
+    found = fingerprint(config.data.text, cache / HASHES)
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)
     if int(os.environ.get("LOCAL_RANK", "0")) == 0:
-        return prepare_store(config.data, folder, progress=lambda text: print(text, flush=True), found=found)
+        return prepare_store(
+            config.data, folder, progress=lambda text: print(text, flush=True), found=found, hashes=cache / HASHES
+        )
     while not TokenStore.exists(folder):  # the agent ends us if the process that makes it dies
         time.sleep(0.2)
     return TokenStore.open(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from train_jobs.config.phase import KEY as PHASE_FROM
 
 def anchor(layer: Layer, folder: Path) -> Layer:
     """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home."""
+    if "store" in layer.tree:
+        layer = replace(layer, tree={**layer.tree, "store": _absolute(layer.tree["store"], folder)})
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
@@ -25,8 +28,9 @@ def anchor(layer: Layer, folder: Path) -> Layer:
         return layer
     anchored = dict(data)
     if isinstance(data.get("text"), list):
-        anchored["text"] = [_absolute(item, folder) for item in data["text"]]
-    anchored |= {key: _absolute(data[key], folder) for key in ("vocabulary", "add_tokens") if key in data}
+        anchored["text"] = [_anchored_source(item, folder) for item in data["text"]]
+    keys = ("vocabulary", "add_tokens", "store")
+    anchored |= {key: _absolute(data[key], folder) for key in keys if key in data}
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 
@@ -44,12 +48,32 @@ def missing_paths(merged: Merged) -> list[str]:
         return problems  # not a section at all: validation says so
     text, vocabulary = data.get("text"), data.get("vocabulary")
     for index, item in enumerate(text if isinstance(text, list) else []):
-        if isinstance(item, str | Path) and not Path(item).exists():
-            where = merged.origin(("data", "text", index))
-            problems.append(f"{where}: data.text.{index}: no such file or folder: {item}")
+        for path in _paths(item):
+            if not Path(path).exists() and not (has_magic(path) and next(iglob(path, recursive=True), None)):  # noqa: PTH207
+                what = "no file matches" if has_magic(path) else "no such file or folder:"
+                problems.append(f"{merged.origin(('data', 'text', index))}: data.text.{index}: {what} {path}")
+    store = data.get("store")
+    if isinstance(store, str | Path) and not Path(store).is_dir():
+        problems.append(f"{merged.origin(('data', 'store'))}: data.store: no such folder: {store}")
     if isinstance(vocabulary, str | Path) and not Path(vocabulary).is_file():
         problems.append(f"{merged.origin(('data', 'vocabulary'))}: data.vocabulary: no such file: {vocabulary}")
     return problems
+
+
+def _anchored_source(source: Any, folder: Path) -> Any:
+    """A source of text, which is a path or has one or more."""
+    if not isinstance(source, dict):
+        return _absolute(source, folder)
+    path = source.get("path")
+    if isinstance(path, list):
+        return {**source, "path": [_absolute(item, folder) for item in path]}
+    return {**source, "path": _absolute(path, folder)} if "path" in source else source
+
+
+def _paths(source: Any) -> list[str]:
+    """The paths of a source."""
+    found = source.get("path") if isinstance(source, dict) else source
+    return [str(path) for path in (found if isinstance(found, list) else [found]) if isinstance(path, str | Path)]
 
 
 def _absolute(value: Any, folder: Path) -> Any:

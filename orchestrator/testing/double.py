@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
+from orchestrator.testing.arm.endpoints import score
 from orchestrator.testing.arm.service import ResourceManager
 from orchestrator.testing.blobs.service import BlobService
 from orchestrator.testing.blobs.storage import Storage
@@ -19,12 +20,15 @@ from orchestrator.testing.history import History
 from orchestrator.testing.jobs.execute import Executor
 from orchestrator.testing.jobs.jobs import COMPLETED, Job, Jobs
 from orchestrator.testing.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
-from orchestrator.testing.messages import Call, Refusal, Reply
+from orchestrator.testing.messages import Call, Reply
+from orchestrator.testing.prices import PRICES_HOST, Prices
 from orchestrator.testing.recording import Recorded, Recorder
-from orchestrator.testing.server import Proxy
+from orchestrator.testing.server import Answer, Proxy
 from orchestrator.testing.state import Document, Place, State
 from orchestrator.testing.tls import server_context
+from orchestrator.testing.tracking import Tracking
 
+LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 
 
@@ -44,17 +48,19 @@ class AzureDouble:
         self.place = place or Place()
         self._temporary = tempfile.mkdtemp(prefix="azure-double-") if home is None else None
         self.home = Path(self._temporary or home or "").resolve()
-        self._context, self._authority = server_context(self.home / "tls")
+        self._context, self._authority = server_context(self.home / "tls", f"*.{self.place.scoring_domain}")
         self.state = State(self.place, self.home)
         self.login = Login(self.place)
         datastores = {DEFAULT: "azureml-blobstore-double", ARTIFACTS: "azureml"}
         self.storage = Storage(self.home / "blobs", datastores)
         self.faults = Faults()
         self._recorder = Recorder()
-        executor = Executor(self.home / "jobs", self.state, self.storage, self._tracking, self._launched)
+        executor = Executor(self.home / "jobs", self.state, self.storage, self._variables, self._launched)
         self.jobs = Jobs(executor if run_jobs else None, self._capacity)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs)
-        self._history = History(self.manager)
+        self._runs = Tracking(self.state, self.jobs, self.login.check)
+        self._history = History(self.manager, self._runs)
+        self.prices = Prices()
         self._blobs = BlobService(self.place, self.storage, self.login)
         self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
         self._environment_before: dict[str, str | None] = {}
@@ -130,7 +136,7 @@ class AzureDouble:
     @property
     def secrets(self) -> list[str]:
         """All tokens, keys and signatures that were given out: they belong in no log."""
-        return [SECRET, *self.login.issued, *self.storage.secrets]
+        return [SECRET, self.manager.scoring_key, *self.login.issued, *self.storage.secrets]
 
     # what goes wrong
 
@@ -149,7 +155,7 @@ class AzureDouble:
         Args:
             match: a pattern of `fnmatch`, `PUT *.blob.*`.
             status: 429, 500, 503, 401, 403, ...
-            retry_after: seconds, in the headers `Retry-After` and `retry-after-ms`.
+            retry_after: seconds, in `Retry-After`; less than one in `retry-after-ms`.
             times: how many calls.
             code: the service's name for the error; None: the usual one of that status.
             message: what it says.
@@ -200,6 +206,10 @@ class AzureDouble:
         """Gives a job a status: `Queued`, `Running`, `Completed`, ..."""
         self.jobs.move(self.job(name), status, error)
 
+    def score_with(self, endpoint: str, function: Callable[[Any], Any]) -> None:
+        """What the endpoint answers to a request's document, once a deployment gets its traffic."""
+        self.manager.scoring[endpoint] = function
+
     # what there is
 
     def job(self, name: str) -> Job:
@@ -212,7 +222,7 @@ class AzureDouble:
             raise KeyError(f"no job {name}")
         return found
 
-    def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 120) -> str:
+    def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 60) -> str:
         """Waits until a job has one of the statuses or has ended; returns which.
 
         Raises:
@@ -224,30 +234,47 @@ class AzureDouble:
         """What a datastore holds, as files: a test may read and write there."""
         return self.storage.path(self.storage.datastores[datastore])
 
+    def logs(self, name: str) -> dict[str, str]:
+        """What a job's processes wrote: file name -> text."""
+        folder = self.folder(ARTIFACTS) / self.job(name).folder / "user_logs"
+        return {path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*"))}
+
     # inside
 
     def _knows(self, host: str) -> bool:
-        known = (MANAGEMENT_HOST, LOGIN_HOST, METADATA_HOST, self.place.data_plane, self.place.blob_host)
-        return host in known
+        return host in self._services or host.endswith(f".{self.place.scoring_domain}")
 
     def _answer(self, call: Call) -> Reply:
-        services: dict[str, Any] = {
+        if call.host.endswith(self.place.scoring_domain):
+            return score(self.manager, call)
+        return self._services[call.host](call)
+
+    @property
+    def _services(self) -> dict[str, Answer]:
+        return {
             MANAGEMENT_HOST: self.manager.answer,
             LOGIN_HOST: self.login.answer,
             METADATA_HOST: self.login.metadata,
             self.place.data_plane: self._history.answer,
+            PRICES_HOST: self.prices.answer,
+            LOOPBACK: self._runs.answer,
             self.place.blob_host: self._blobs.answer,
         }
-        if (service := services.get(call.host)) is None:
-            raise Refusal(404, "UnknownHost", call.host)
-        reply: Reply = service(call)
-        return reply
 
     def _launched(self, job: Job, launch: Any) -> None:
         self.jobs.launched(job, launch)
 
-    def _tracking(self, job: Job) -> dict[str, str]:
-        return {}
+    def _variables(self, job: Job) -> dict[str, str]:
+        """By which a job finds its MLflow run. The scheme is plain HTTP, where Azure has `azureml://`: the job's
+        process is led to no proxy, so that it is as free as on a cluster."""
+        experiment = job.properties.get("experimentName", "Default")
+        return {
+            "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com"),
+            "MLFLOW_RUN_ID": job.name,
+            "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
+            "MLFLOW_EXPERIMENT_NAME": experiment,
+        }
 
     def _capacity(self, cluster: str) -> int | None:
         with self.state.lock:

@@ -81,7 +81,8 @@ def refusal(
     usual = CODES.get(status, ("Error", f"The service answers {status}."))
     headers = {}
     if retry_after is not None:
-        headers = {"Retry-After": str(max(1, round(retry_after))), "retry-after-ms": str(round(1000 * retry_after))}
+        whole = {"Retry-After": str(round(retry_after))}  # clients look at this first, and it has no fractions
+        headers = whole if retry_after >= 1 else {"retry-after-ms": str(round(1000 * retry_after))}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer error="invalid_token", error_description="The access token has expired."'
     return Refusal(status, code or usual[0], message or usual[1], headers)

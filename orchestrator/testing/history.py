@@ -10,16 +10,23 @@ from orchestrator.testing.jobs.jobs import Job
 from orchestrator.testing.messages import Call, Refusal, Reply
 from orchestrator.testing.routing import Routes
 from orchestrator.testing.state import Document
+from orchestrator.testing.tracking import Tracking
 
 LOG_FOLDERS = ("user_logs", "system_logs")
 HOUR = 3600
 
 
 class History:
-    """Answers on the data plane's host, but for MLflow."""
+    """Answers on the data plane's host.
 
-    def __init__(self, manager: ResourceManager) -> None:
+    Args:
+        manager: knows the jobs.
+        tracking: MLflow, on the same host.
+    """
+
+    def __init__(self, manager: ResourceManager, tracking: Tracking) -> None:
         self.manager = manager
+        self.tracking = tracking
         self.state = manager.state
 
     def answer(self, call: Call) -> Reply:
@@ -32,6 +39,8 @@ class History:
             base = f"https://{self.state.place.data_plane}"
             services = ("api", "history", "mlflow", "experimentation", "catalog", "modelmanagement")
             return Reply.json(dict.fromkeys(services, base))
+        if call.path.startswith("/mlflow/"):
+            return self.tracking.answer(call)
         self.manager.login.check(call)
         head, found, tail = call.path.partition(self.state.place.workspace_path)
         if not found:

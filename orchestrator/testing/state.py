@@ -50,6 +50,11 @@ class Place:
         return f"{self.region}.api.azureml.ms"
 
     @property
+    def scoring_domain(self) -> str:
+        """What the hosts of online endpoints end with."""
+        return f"{self.region}.inference.ml.azure.com"
+
+    @property
     def blob_host(self) -> str:
         return f"{self.account}.blob.core.windows.net"
 

@@ -12,6 +12,7 @@ from train_jobs.config.errors import (
     TrainingError,
     UserError,
 )
+from train_jobs.config.prepare import PrepareConfig, TextConfig
 from train_jobs.config.pretrain import (
     CardConfig,
     CheckpointConfig,
@@ -42,11 +43,13 @@ __all__ = [
     "ObjectiveConfig",
     "OptimizerConfig",
     "PeerError",
+    "PrepareConfig",
     "PretrainConfig",
     "ProfileConfig",
     "ScheduleConfig",
     "SpecError",
     "StorageError",
+    "TextConfig",
     "TrainConfig",
     "TrainingError",
     "UserError",

@@ -12,9 +12,9 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.text import Format, SourceConfig
@@ -37,9 +37,12 @@ MAGIC: dict[Compression, bytes] = {
     "zstd": b"\x28\xb5\x2f\xfd",
 }
 HEAD = 512  # bytes that tell one format from another
-_OPENERS = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+_OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
-_NO_TEXT = re.compile(r"-multistream-index\d*\.txt(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$")  # beside a dump
+_PAGES = re.compile(r"-p\d+p\d+$")  # what Wikipedia's partial dumps have behind `.xml`
+_NO_TEXT = re.compile(
+    r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$"
+)  # beside a dump
 _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 
 
@@ -112,8 +115,8 @@ def _may_be(path: Path, wanted: Format) -> bool:
 
 
 def _plain_name(path: Path) -> str:
-    """The name without the suffix of a compression."""
-    return path.stem if path.suffix in COMPRESSIONS else path.name
+    """The name without what tells of a compression, or of a range of pages."""
+    return _PAGES.sub("", path.stem if path.suffix in COMPRESSIONS else path.name)
 
 
 def _format_by_name(path: Path) -> Format | None:
@@ -174,7 +177,8 @@ def _decompressed_head(path: Path, compression: Compression) -> bytes:
         return b""  # no reader in Python 3.11's library: the name decides
     try:
         with _OPENERS[compression](path) as stream:
-            return stream.read(HEAD)
+            head: bytes = stream.read(HEAD)
+            return head
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader will say where
 

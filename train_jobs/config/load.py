@@ -25,6 +25,7 @@ KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
+PREPARE_PRESETS = PRESETS / "prepare"
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 

@@ -13,8 +13,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from train_jobs.config.base import Config, CountOrAuto
-from train_jobs.config.errors import SpecError
+from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.files import file_sha256
 from train_jobs.config.own import Named, is_own, one_of
+from train_jobs.config.prepare import TextConfig
+from train_jobs.config.store import StoreManifest, store_folder
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -70,26 +73,16 @@ class ModelConfig(Named):
         return -(-vocab_size // step) * step
 
 
-class DataConfig(Config):
+class DataConfig(TextConfig):
     """Text in, sequences out."""
 
-    text: list[Path] = Field(default=[])
-    """UTF-8 text files or folders: one document per file, or separated by blank lines. Empty: the embedded corpus."""
-    vocabulary: Path | None = None
-    """A WordPiece vocab.txt to use. None: one is trained on the text."""
-    vocab_size: Annotated[int, Field(ge=64, le=1_000_000)] = 30_522
-    """Pieces of the vocabulary trained here (fewer if the text does not hold as many); ignored with `vocabulary`."""
-    lowercase: bool = True
-    """Lower-case the text and strip accents, as the uncased BERT does."""
-    add_tokens: list[str] = Field(default=[])
-    """Words that the vocabulary of the model in `init_from` is to have besides: a list, or a UTF-8 file of one a line.
-    Each gets a row behind the others, at first the mean of the pieces that the word was spelled with."""
+    store: Path | None = None
+    """A token store that was prepared from text before, instead of `text`; vocabulary, case and split are then its own.
+    None: one is made of `text`, or found where an earlier run made it."""
     sequence_length: Annotated[int, Field(ge=8)] = 128
     """Tokens of a sequence, [CLS] and the two [SEP] included."""
     short_sequence_probability: Probability = 0.1
     """Share of sequences made shorter on purpose, so that fine-tuning on short text is no surprise."""
-    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    """Share of documents held out for validation, chosen by a hash of their text."""
 
 
 class ObjectiveConfig(Named):
@@ -369,6 +362,12 @@ class PretrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _text_or_store(self) -> PretrainConfig:
+        if self.data.store is not None and self.data.text:
+            raise ValueError("data.text and data.store are both given: a store is text already")
+        return self
+
+    @model_validator(mode="after")
     def _profile_fits(self) -> PretrainConfig:
         last = self.profile.first + self.profile.steps - 1
         if self.profile.steps and last > self.train.steps:
@@ -395,3 +394,23 @@ class PretrainConfig(Config):
         if self.objective.max_predictions is not None:
             return min(self.objective.max_predictions, self.data.sequence_length)
         return math.ceil(self.data.sequence_length * self.objective.masked_lm_probability)
+
+
+def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
+    """The configuration of training on a store: where that is named, case and share held out are the store's own.
+
+    Raises:
+        DataError: the store is of another vocabulary than the model that training starts from.
+    """
+    data = config.data
+    if store_folder(data, data.store) is None:
+        return config
+    wanted = file_sha256(data.vocabulary) if data.vocabulary else None
+    if wanted is not None and (wanted != manifest.vocab_sha256 or data.add_tokens):
+        raise DataError(
+            "the token store is of another vocabulary",
+            facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
+            fix=f"prepare the text with --set data.vocabulary={data.vocabulary}",
+        )
+    told = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
+    return config.model_copy(update={"data": data.model_copy(update=told)})

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from train_jobs.config.base import Config
@@ -23,6 +23,7 @@ from train_jobs.config.text import SourceConfig
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
 EMBEDDED_LANGUAGE = "en"
+EMBEDDED = "embedded (Python {})"
 _SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 
 
@@ -64,7 +65,7 @@ def embedded_files() -> list[Path]:
     return found
 
 
-def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
+def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> DataFingerprint:
     """Hashes the corpus by content; `text` empty means the embedded one.
 
     Args:
@@ -72,13 +73,19 @@ def fingerprint(text: list[Path], cache: Path | None = None) -> DataFingerprint:
         cache: a JSON file that remembers content hashes by inode, size and mtime: an unchanged file is read once.
 
     Raises:
-        DataError: a path is missing or unreadable, or there is not one byte of text.
+        DataError: a path is missing or unreadable, or there is not one byte of text in a source.
     """
-    files = text_files(text) if text else embedded_files()
-    name = ", ".join(str(path) for path in text) if text else f"embedded (Python {sysconfig.get_python_version()})"
     if not text:
-        return _combine(name, files, [_hash_file(path) for path in files])  # small, and quicker read than looked up
-    return _combine(name, files, content_hashes(files, cache))
+        files = embedded_files()  # small, and quicker read than looked up
+        return _combine(EMBEDDED.format(sysconfig.get_python_version()), files, [_hash_file(path) for path in files])
+    found = [source_fingerprint(source, cache) for source in text]
+    whole = "".join(f"{part.sha256}\n" for part in found)
+    return DataFingerprint(
+        name=", ".join(source.dataset or ", ".join(source.path) for source in text),
+        files=sum(part.files for part in found),
+        total_bytes=sum(part.total_bytes for part in found),
+        sha256=found[0].sha256 if len(found) == 1 else hashlib.sha256(whole.encode()).hexdigest(),
+    )
 
 
 def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataFingerprint:
@@ -92,6 +99,9 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
         DataError: as of `fingerprint`; or a dataset that cannot be found.
     """
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
+    if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return _combine(source.title, files, content_hashes(files, cache), f"{read_as}{source.dataset}\n")
     if source.dataset is not None:
         commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
         return DataFingerprint(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-from typing import Annotated, Literal
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from train_jobs.config.base import Config
 
@@ -32,10 +32,10 @@ class SourceConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _one_path_is_a_list(cls, value: object) -> object:
-        if isinstance(value, str):
-            return {"path": [value]}
-        if isinstance(value, dict) and isinstance(value.get("path"), str):
-            return {**value, "path": [value["path"]]}
+        if isinstance(value, str | Path):
+            return {"path": [str(value)]}
+        if isinstance(value, dict) and isinstance(value.get("path"), str | Path):
+            return {**value, "path": [str(value["path"])]}
         return value
 
     @model_validator(mode="after")
@@ -59,6 +59,13 @@ class SourceConfig(Config):
         name, _, split = self.dataset.partition("@")
         name, _, configuration = name.partition(":")
         return name, configuration or None, split or "train"
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, full: SerializerFunctionWrapHandler) -> Any:
+        """A source of which only the path was said is that path, as the user writes it."""
+        if len(self.path) == 1 and self == SourceConfig(path=self.path):
+            return self.path[0]
+        return full(self)
 
 
 class CleanConfig(Config):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
+from train_jobs.config.store import SpecialIds, Split
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
-from train_jobs.corpus.manifest import SpecialIds, Split
 from train_jobs.corpus.masking import Flags, Ids, mask_tokens
 from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import Keys, keys

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
-from train_jobs.corpus.manifest import Split
+from train_jobs.config.store import Split
 from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import generator
 from train_jobs.corpus.store import Block, TokenStore

@@ -1,9 +1,10 @@
 """The token store: a folder of tokenised text that serves every sequence length, read in place.
 
-    manifest.json       counts, hashes; written last
-    vocab.txt           WordPiece vocabulary
-    shard-00000.arrow   Arrow IPC file; a record batch is a block: whole documents, about a million tokens
-    ...                 each shard holds blocks of one split
+    manifest.json             counts, hashes; written last
+    vocab.txt                 WordPiece vocabulary
+    shard-00000-train.arrow   Arrow IPC file; a record batch is a block: whole documents, about a million tokens
+    ...                       each shard holds blocks of one part of the text and of one split
+    parts/                    what the steps of its making left, while it is being made; see `pipeline`
 
 A row is a document: list<list<token id>>, sentences of tokens, ids in 16 bits where the vocabulary allows. Arrow
 keeps nested lists as flat values and offsets, so a mapped block is three numpy arrays and nothing is copied.
@@ -12,6 +13,7 @@ keeps nested lists as flat values and offsets, so a mapped block is three numpy 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,83 @@ import pyarrow as pa
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256
-from train_jobs.corpus.manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest
+from train_jobs.config.store import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest, require_manifest
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
 BLOCKS_PER_SHARD = 64  # 128 MiB of 16-bit tokens
-Sentences = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Documents as ids, on their way into a store."""
+
+    tokens: npt.NDArray[np.integer]
+    """[tokens] ids."""
+    sentences: npt.NDArray[np.int64]
+    """[sentences] tokens of each."""
+    documents: npt.NDArray[np.int64]
+    """[documents] sentences of each."""
+
+    @classmethod
+    def of(cls, documents: Sequence[Sequence[Sequence[int]]]) -> Encoded:
+        """From documents, sentences and ids as lists."""
+        sentences = [sentence for document in documents for sentence in document]
+        return cls(
+            np.array([token for sentence in sentences for token in sentence], np.int64),
+            np.array([len(sentence) for sentence in sentences], np.int64),
+            np.array([len(document) for document in documents], np.int64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
+        """All of them, one after the other."""
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.sentences for part in parts]),
+            np.concatenate([part.documents for part in parts]),
+        )
+
+    @property
+    def tokens_per_document(self) -> npt.NDArray[np.int64]:
+        """[documents] tokens of each."""
+        return np.diff(_offsets(self.sentences)[_offsets(self.documents)])
+
+    def without_empty(self) -> Encoded:
+        """The same without sentences of no token, and documents of no sentence."""
+        if self.sentences.all() and self.documents.all():
+            return self
+        filled = _offsets((self.sentences > 0).astype(np.int64))
+        documents = np.diff(filled[_offsets(self.documents)])
+        return Encoded(self.tokens, self.sentences[self.sentences > 0], documents[documents > 0])
+
+    def chosen(self, keep: npt.NDArray[np.bool_]) -> Encoded:
+        """The documents for which `keep` [documents] is true."""
+        sentences = np.repeat(keep, self.documents)
+        return Encoded(
+            self.tokens[np.repeat(sentences, self.sentences)], self.sentences[sentences], self.documents[keep]
+        )
+
+    def cut(self, documents: int) -> tuple[Encoded, Encoded]:
+        """The first so many documents, and the rest."""
+        sentences = int(self.documents[:documents].sum())
+        tokens = int(self.sentences[:sentences].sum())
+        return (
+            Encoded(self.tokens[:tokens], self.sentences[:sentences], self.documents[:documents]),
+            Encoded(self.tokens[tokens:], self.sentences[sentences:], self.documents[documents:]),
+        )
+
+    def as_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
+        """As a store has it: list<list<dtype>>."""
+        inner = pa.ListArray.from_arrays(
+            pa.array(_offsets(self.sentences).astype(np.int32)), pa.array(self.tokens.astype(dtype, copy=False))
+        )
+        return pa.ListArray.from_arrays(pa.array(_offsets(self.documents).astype(np.int32)), inner)
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """[n + 1] where each of so many things begins, and the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
@@ -48,11 +121,13 @@ class Block:
 
 
 class StoreWriter:
-    """Writes the shards of a store.
+    """Writes the shards of one part of a store.
 
     Args:
-        folder: an existing, empty folder.
+        folder: an existing folder.
         vocab_size: ids are below this.
+        part: number of the part; names its shards.
+        source: number of the source that the part belongs to.
         block_tokens: a block is closed by the document that brings it to this many tokens.
         blocks_per_shard: a shard is closed after this many blocks.
     """
@@ -62,30 +137,32 @@ class StoreWriter:
         folder: Path,
         *,
         vocab_size: int,
+        part: int = 0,
+        source: int = 0,
         block_tokens: int = BLOCK_TOKENS,
         blocks_per_shard: int = BLOCKS_PER_SHARD,
     ) -> None:
-        self._folder = folder
-        token = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
-        self._schema = pa.schema([pa.field("document", pa.list_(pa.list_(token)))])
+        self._folder, self._part, self._source = folder, part, source
+        self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+        self._schema = pa.schema([pa.field("document", pa.list_(pa.list_(pa.from_numpy_dtype(self._dtype))))])
         self._block_tokens, self._blocks_per_shard = block_tokens, blocks_per_shard
-        self._pending: dict[Split, list[Sentences]] = {split: [] for split in SPLITS}
+        self._pending: dict[Split, list[Encoded]] = {split: [] for split in SPLITS}
         self._pending_tokens: dict[Split, int] = dict.fromkeys(SPLITS, 0)
         self._open: dict[Split, _OpenShard] = {}
-        self._started = 0
         self._shards: list[Shard] = []
         self._splits: dict[Split, SplitCounts] = {split: SplitCounts() for split in SPLITS}
-        self._frequencies = np.zeros(vocab_size, np.int64)
 
-    def add(self, split: Split, sentences: Sentences) -> None:
-        """Appends a document: token ids by sentence; empty sentences, and a document of none, are left out."""
-        sentences = [sentence for sentence in sentences if sentence]
-        if not sentences:
-            return
-        self._pending[split].append(sentences)
-        self._pending_tokens[split] += sum(map(len, sentences))
-        if self._pending_tokens[split] >= self._block_tokens:
-            self._write_block(split)
+    def add(self, split: Split, documents: Encoded) -> None:
+        """Appends documents; empty sentences, and documents of none, are left out."""
+        documents = documents.without_empty()
+        while len(documents.sentences):
+            ends = np.cumsum(documents.tokens_per_document)
+            fits = int(np.searchsorted(ends, self._block_tokens - self._pending_tokens[split])) + 1
+            taken, documents = documents.cut(fits)
+            self._pending[split].append(taken)
+            self._pending_tokens[split] += len(taken.tokens)
+            if self._pending_tokens[split] >= self._block_tokens:
+                self._write_block(split)
 
     def close(self) -> None:
         """Writes what is pending; the store still lacks its vocabulary and manifest."""
@@ -103,35 +180,24 @@ class StoreWriter:
 
     @property
     def shards(self) -> list[Shard]:
-        """The shards closed so far, by name."""
-        return sorted(self._shards, key=lambda shard: shard.file)
+        """The shards closed so far: those to train on, then those to validate on."""
+        return sorted(self._shards, key=lambda shard: SPLITS.index(shard.split))
 
     @property
     def splits(self) -> dict[Split, SplitCounts]:
         """What has been written so far, by split."""
         return dict(self._splits)
 
-    @property
-    def validation_unigram_entropy(self) -> float:
-        """Entropy in nats of the frequencies of the validation tokens written so far."""
-        seen = self._frequencies[self._frequencies > 0]
-        shares = seen / seen.sum()
-        return float(-(shares * np.log(shares)).sum())
-
     def _write_block(self, split: Split) -> None:
-        documents = self._pending[split]
-        batch = pa.record_batch([pa.array(documents, self._schema.field(0).type)], schema=self._schema)
-        block = _as_block(batch)
-        if split == "validation":
-            self._frequencies += np.bincount(block.tokens, minlength=len(self._frequencies))
+        documents = Encoded.joined(self._pending[split])
         shard = self._open.get(split) or self._start_shard(split)
-        shard.writer.write_batch(batch)
+        shard.writer.write_batch(pa.record_batch([documents.as_arrow(self._dtype)], schema=self._schema))
         shard.blocks += 1
         counts = self._splits[split]
         self._splits[split] = SplitCounts(
-            documents=counts.documents + len(documents),
-            sentences=counts.sentences + len(block.sentence_offsets) - 1,
-            tokens=counts.tokens + len(block.tokens),
+            documents=counts.documents + len(documents.documents),
+            sentences=counts.sentences + len(documents.sentences),
+            tokens=counts.tokens + len(documents.tokens),
             blocks=counts.blocks + 1,
         )
         self._pending[split], self._pending_tokens[split] = [], 0
@@ -139,8 +205,8 @@ class StoreWriter:
             self._close_shard(split)
 
     def _start_shard(self, split: Split) -> _OpenShard:
-        path = self._folder / f"shard-{self._started:05d}.arrow"
-        self._started += 1
+        number = sum(shard.split == split for shard in self._shards)
+        path = self._folder / f"shard-{self._part:05d}-{split}{f'-{number}' if number else ''}.arrow"
         stream = path.open("wb")  # not Arrow's own: errors keep their errno
         self._open[split] = _OpenShard(path, stream, pa.ipc.new_file(stream, self._schema))
         return self._open[split]
@@ -154,7 +220,16 @@ class StoreWriter:
         shard.stream.close()
         del self._open[split]
         size, digest = shard.path.stat().st_size, file_sha256(shard.path)
-        self._shards.append(Shard(file=shard.path.name, split=split, blocks=shard.blocks, size=size, sha256=digest))
+        self._shards.append(
+            Shard(
+                file=shard.path.name,
+                split=split,
+                source=self._source,
+                blocks=shard.blocks,
+                size=size,
+                sha256=digest,
+            )
+        )
 
 
 @dataclass
@@ -189,9 +264,7 @@ class TokenStore:
         Raises:
             DataError: there is none in the folder, or it is of another version, or files are missing or cut short.
         """
-        if (manifest := read_manifest(folder)) is None:
-            raise DataError(f"no token store in {folder}", fix="prepare it again from the text")
-        return cls(folder, manifest)
+        return cls(folder, require_manifest(folder))
 
     @property
     def vocabulary(self) -> Path:

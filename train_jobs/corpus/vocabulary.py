@@ -7,7 +7,7 @@ dropped, CJK characters apart, optional lower case without accents, words split 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +16,42 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.words import LONGEST_WORD, unfit_words
+from train_jobs.corpus.word_counts import WordCounter
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 VOCABULARY_FILE = "vocab.txt"
 MAX_ALPHABET = 1000  # rarer characters than these become [UNK]
+MOST_OCCURRENCES = 10_000_000  # of words, for the trainer to read: seconds, whatever the size of the text
 
 
 def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
-    """Learns a WordPiece vocabulary; the same documents give the same one, byte for byte.
+    """Learns a WordPiece vocabulary from text of any length; the same documents give the same one, byte for byte.
 
     Args:
-        documents: text; iterated twice (characters, then words), so not a generator.
+        documents: text.
         size: most pieces, the five special ones included; fewer when the text does not hold as many.
         lowercase: lower-case and strip accents.
 
     Returns:
         The tokenizer, with [PAD], [UNK], [CLS], [SEP], [MASK] at ids 0 to 4. It adds no special tokens itself.
     """
+    counter = WordCounter(lowercase=lowercase)
+    counter.add(documents)
+    return learn_vocabulary(counter.counts, size=size, lowercase=lowercase)
+
+
+def learn_vocabulary(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
+    """`train_vocabulary` of text whose words are counted already.
+
+    Args:
+        counts: how often each word occurs, see `WordCounter`. Of more than 10 million words in all, the shares decide.
+        size, lowercase: as there.
+    """
     blank = _tokenizer({UNK: 0}, lowercase=lowercase)
     # The trainer numbers `##x` pieces in the order of its hash map, which differs from run to run, and breaks ties
     # between merges by these numbers. Pieces named as special are numbered first, in our order.
-    alphabet = _alphabet(documents, blank, limit=min(MAX_ALPHABET, (size - len(SPECIAL_PIECES)) // 2))
+    alphabet = _alphabet(counts, limit=min(MAX_ALPHABET, (size - len(SPECIAL_PIECES)) // 2))
     continuing = [CONTINUATION + character for character in alphabet if _continues_word(character, blank)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -47,8 +61,10 @@ def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) ->
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
     )
-    blank.train_from_iterator(documents, trainer)
-    ids = blank.get_vocab()
+    learner = Tokenizer(models.WordPiece({UNK: 0}, unk_token=UNK))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(_written_out(counts), trainer)
+    ids = learner.get_vocab()
     return _tokenizer({piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}, lowercase=lowercase)
 
 
@@ -137,13 +153,21 @@ def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
-def _alphabet(documents: Iterable[str], tokenizer: Tokenizer, *, limit: int) -> list[str]:
-    """The most frequent characters of the normalised text, sorted; ties go to the smaller code point."""
+def _alphabet(words: Mapping[str, int], *, limit: int) -> list[str]:
+    """The most frequent characters of the words, sorted; ties go to the smaller code point."""
     counts: Counter[str] = Counter()
-    for document in documents:
-        counts.update(tokenizer.normalizer.normalize_str(document))
-    characters = [character for character in counts if not character.isspace()]
-    return sorted(sorted(characters, key=lambda character: (-counts[character], character))[:limit])
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
+
+
+def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
+    """Text with each word as often as was counted, or as often in 10 million: the trainer counts for itself."""
+    total = sum(counts.values())
+    most = min(total, MOST_OCCURRENCES)
+    for word, count in counts.items():
+        yield f"{word} " * ((count * most + total // 2) // total)
 
 
 def _continues_word(character: str, tokenizer: Tokenizer) -> bool:

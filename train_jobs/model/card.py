@@ -60,7 +60,7 @@ class Card:
         self.corpus, self.data = plain(data.name), DataFacts.model_validate(data.facts)
         self.base: Link | None = next((link for link in parents if link.kind != "data"), None)
         self.words = CardConfig.model_validate(self.run.config["card"])
-        self.embedded = not self.run.config["data"]["text"]
+        self.embedded = not (self.run.config["data"]["text"] or self.run.config["data"].get("store"))
 
 
 def model_card(lineage: Lineage) -> str:

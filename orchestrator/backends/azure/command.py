@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from train_jobs.config.phase import KEY as PHASE_FROM
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
+    from train_jobs.config.text import SourceConfig
 
 TAGS = "tags.json"
 CONFIG = "config.json"
@@ -28,8 +30,7 @@ def job_command(plan: Plan) -> str:
     if plan.spec.azure.data is not None:
         sets.append('data.text=["${{inputs.text}}"]')
     elif job.data.text:
-        names = [path.relative_to(text_root(job.data.text)).as_posix() for path in job.data.text]
-        sets.append("data.text=[{}]".format(", ".join(f'"${{{{inputs.text}}}}/{_escaped(name)}"' for name in names)))
+        sets.append("data.text=[{}]".format(", ".join(_sources(job.data.text))))
     if job.data.vocabulary is not None:
         sets.append(f"data.vocabulary=${{{{inputs.job}}}}/{VOCABULARY}")
     if job.init_from is not None:
@@ -45,9 +46,23 @@ def job_command(plan: Plan) -> str:
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.job}}}}/{TAGS}; {check}exec {' '.join(words)}"
 
 
-def text_root(text: Sequence[Path]) -> Path:
+def text_root(text: Sequence[SourceConfig]) -> Path:
     """The folder that the paths of a text are uploaded from: each of them keeps its own name below it."""
-    return Path(os.path.commonpath([path.parent for path in text]))
+    return Path(os.path.commonpath([Path(path).parent for source in text for path in source.path]))
+
+
+def _sources(text: Sequence[SourceConfig]) -> Iterator[str]:
+    """Each source as YAML, with its paths as they will be on the machine."""
+    root = text_root(text)
+    for source in text:
+        names = [_escaped(Path(path).relative_to(root).as_posix()) for path in source.path]
+        there = [f'"${{{{inputs.text}}}}/{name}"' for name in names]
+        told = source.model_dump(mode="json")
+        if isinstance(told, str):
+            yield there[0]
+            continue
+        more = {key: value for key, value in told.items() if key != "path" and value is not None}
+        yield "{{path: [{}], {}}}".format(", ".join(there), json.dumps(more)[1:-1])
 
 
 def job_variables(plan: Plan) -> dict[str, str]:

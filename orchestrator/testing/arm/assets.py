@@ -12,6 +12,9 @@ from orchestrator.testing.state import Document
 ROUTES = Table()
 KINDS = ("environments", "data", "models", "codes")
 CHANGEABLE = {"description", "isArchived", "properties", "stage", "tags", "autoDeleteSetting"}
+SHOWN: Document = {"isArchived": False, "isAnonymous": False, "properties": {}, "tags": {}}
+"""What a GET shows of any version, whether it was put or not."""
+SHOWN_OF: dict[str, Document] = {"environments": {"environmentType": "UserCreated"}, "models": {"flavors": {}}}
 
 
 def list_containers(service: ResourceManager, call: Call, kind: str) -> Reply:
@@ -55,10 +58,7 @@ def put_version(service: ResourceManager, call: Call, kind: str, name: str, vers
         if changed:
             said = f"{kind} {name}:{version} exists, and its {', '.join(changed)} cannot change."
             raise Refusal(409, "Conflict", said)
-    properties = {**body["properties"], "provisioningState": "Succeeded"}
-    properties.setdefault("isArchived", False)
-    if kind == "environments":
-        properties["environmentType"] = "UserCreated"
+    properties = {**SHOWN, **SHOWN_OF.get(kind, {}), **body["properties"], "provisioningState": "Succeeded"}
     service.state.resources.setdefault(f"{kind}/{name}", {"name": name, "properties": {}})
     found, new = service.state.put(path, f"{kind}/versions", {"properties": properties})
     return Reply.json(found, 201 if new else 200)
@@ -133,4 +133,4 @@ def _hash(document: Document) -> object:
 
 
 def _same(field: str, had: object, wants: object) -> bool:
-    return wants is None or had == wants or (field == "isAnonymous" and not had and not wants)
+    return wants is None or had == wants

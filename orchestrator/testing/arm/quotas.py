@@ -80,7 +80,7 @@ def _size(size: Size) -> Document:
         "gpus": size.gpus,
         "memoryGB": size.memory,
         "osVhdSizeMB": 1047552,
-        "maxResourceVolumeMB": 1024 * size.disk,
+        "maxResourceVolumeMB": 262144,
         "lowPriorityCapable": True,
         "premiumIO": True,
         "supportedComputeTypes": ["AmlCompute"],

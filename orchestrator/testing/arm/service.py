@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import secrets
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.testing.messages import Call, Refusal, Reply
 from orchestrator.testing.routing import Routes
@@ -35,6 +36,8 @@ class ResourceManager:
         self.jobs = jobs
         self.violations: list[str] = []
         self.page_size = 50
+        self.scoring: dict[str, Callable[[Any], Any]] = {}
+        self.scoring_key = secrets.token_urlsafe(32)
 
     def answer(self, call: Call) -> Reply:
         """One call.

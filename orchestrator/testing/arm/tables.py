@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.testing.arm import assets, computes, datastores, jobs, operations, quotas, workspaces
+from orchestrator.testing.arm import assets, computes, datastores, endpoints, jobs, operations, quotas, workspaces
 from orchestrator.testing.arm.service import Table
 
 SUBSCRIPTION = Table.joined(operations.ROUTES, quotas.ROUTES)
-WORKSPACE = Table.joined(workspaces.ROUTES, computes.ROUTES, datastores.ROUTES, assets.ROUTES, jobs.ROUTES)
+PARTS = (workspaces, computes, datastores, assets, endpoints, jobs)
+WORKSPACE = Table.joined(*(part.ROUTES for part in PARTS))

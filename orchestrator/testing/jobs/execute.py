@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.testing.arm.datastores import ARTIFACTS
 from orchestrator.testing.blobs.storage import Storage
 from orchestrator.testing.jobs.jobs import Job
-from orchestrator.testing.jobs.launch import Launch, Process, ranks
+from orchestrator.testing.jobs.launch import JOB_VARIABLE, Launch, Process, ranks
 from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
 from orchestrator.testing.state import Document, State
 
@@ -92,6 +92,7 @@ class Executor:
         place = self.state.place
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
         ours = {
+            JOB_VARIABLE: str(self.folder / job.name),
             "AZUREML_ARM_PROJECT_NAME": job.properties.get("experimentName", "Default"),
             "AZUREML_ARM_RESOURCEGROUP": place.resource_group,
             "AZUREML_ARM_SUBSCRIPTION": place.subscription,

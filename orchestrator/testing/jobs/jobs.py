@@ -188,11 +188,11 @@ class Jobs:
 
     def _wait_for_nodes(self, job: Job) -> bool:
         """Until the cluster has so many nodes free: then it runs. False: it is not to run any more."""
-        with self._changed:
-            while True:
+        while True:
+            limit = None if job.cluster is None else self._capacity(job.cluster)  # takes a lock of its own
+            with self._changed:
                 if job.status == CANCEL_REQUESTED or self._closing:
                     return False
-                limit = None if job.cluster is None else self._capacity(job.cluster)
                 if not self._held and (limit is None or self._busy(job.cluster or "") + job.nodes <= limit):
                     self.move(job, RUNNING)
                     return True
@@ -202,6 +202,6 @@ class Jobs:
         """The job's processes are there, or gone."""
         with self._changed:
             job.launch = launch
-            stop = launch is not None and (self._closing or job.status == CANCEL_REQUESTED)
-        if stop and launch is not None:
+            late = self._closing or job.preempted or job.status == CANCEL_REQUESTED
+        if late and launch is not None:  # what was asked while they started
             launch.kill()

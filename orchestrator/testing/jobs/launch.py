@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+JOB_VARIABLE = "AZURE_DOUBLE_JOB"
 PATIENCE = 30.0
 """Seconds from the SIGTERM of a cancel to SIGKILL."""
 SECONDS_FOR_PEERS = 5.0
@@ -33,10 +34,11 @@ class Launch:
         command: as a shell reads it.
         folder: where it starts.
         processes: each with its log and what it has beyond the common variables.
-        common: environment of all.
+        common: environment of all; `JOB_VARIABLE` marks them, and whatever they start, as this job's.
     """
 
     def __init__(self, command: str, folder: Path, processes: list[Process], common: Mapping[str, str]) -> None:
+        self._marker = f"{JOB_VARIABLE}={common[JOB_VARIABLE]}".encode()
         self._children: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._deadline: float | None = None
@@ -86,7 +88,21 @@ class Launch:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        """SIGKILL to everything of the job, in whatever session it is, as when its machine goes away."""
+        while pids := self._alive():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+
+    def _alive(self) -> list[int]:
+        """Processes that carry the job's mark; one that has ended and waits to be asked has no environment."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and self._marker in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
 
     def _signal(self, number: int) -> None:
         for child in self._children:

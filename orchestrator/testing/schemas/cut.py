@@ -40,6 +40,8 @@ KINDS = {
     "jobType": ("Command", "Sweep"),
 }
 """Values of a discriminator that stay; of others all."""
+NUMBERS = {"slackAmount", "slackFactor"}
+"""Fields that the published schemas call integers, and the service's own definition numbers."""
 LIMITS = ("enum", "pattern", "minLength", "maxLength", "minimum", "maximum")
 OF_THE_PATH = {"apiVersion", "name", "type", "resources"}
 
@@ -88,6 +90,8 @@ def simplified(node: Node) -> Node:
 
 def _object(node: Node) -> Node:
     fields = {name: simplified(field) for name, field in node.get("properties", {}).items()}
+    for name in NUMBERS & fields.keys():
+        fields[name]["type"] = "number"
     found: Node = {"type": "object", "fields": fields, "required": sorted(node.get("required", []))}
     others = node.get("additionalProperties")
     if isinstance(others, dict):

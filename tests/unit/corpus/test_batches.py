@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from train_jobs.config import DataConfig, ObjectiveConfig
+from train_jobs.config.store import SpecialIds
 from train_jobs.corpus.batches import Batch, PretrainingData, assemble
 from train_jobs.corpus.examples import Cursor
-from train_jobs.corpus.manifest import SpecialIds
 from train_jobs.corpus.pairs import plan_block
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import Block, TokenStore

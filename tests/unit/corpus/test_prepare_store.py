@@ -16,7 +16,7 @@ from train_jobs.config import DataConfig, DataError, StorageError
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.prepare import prepare_store, store_key
-from train_jobs.corpus.splits import SplitRule, document_hash, split_rule
+from train_jobs.corpus.splits import SplitRule, Survey, document_hash, split_rule
 from train_jobs.corpus.store import TokenStore
 from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
 
@@ -140,7 +140,7 @@ def test_few_documents_still_give_both_splits(tmp_path: Path, fraction: float) -
 
 def test_equal_documents_stay_together() -> None:
     documents = [f"{MANY_WORDS} {n % 20}" for n in range(100)]
-    rule = split_rule(documents, validation_fraction=0.3)
+    rule = split_rule(Survey.of(documents), validation_fraction=0.3)
     splits = {document: rule.split(document) for document in documents}
     assert set(splits.values()) == {"train", "validation"}
     assert SplitRule(rule.threshold).split(documents[0]) == splits[documents[80]]
@@ -208,12 +208,14 @@ def test_half_a_store_and_what_dead_builders_left_are_replaced(
 ) -> None:
     store = prepare(corpus_file(), tmp_path / "stores" / "one")
     (store.folder / "manifest.json").unlink()
-    dead = store.folder.with_name(".one.999999.building")
-    dead.mkdir()
-    write(dead / "shard-00000.arrow", "half")
+    write(store.folder / "shard-00007-train.arrow", "half")
+    (store.folder / "parts").mkdir()
+    write(store.folder / "parts" / "documents-00007.json", "half")
     prepare(corpus_file(), store.folder)
     assert TokenStore.exists(store.folder)
     assert sorted(path.name for path in store.folder.parent.iterdir()) == [".one.lock", "one"]
+    listed = {"manifest.json", "vocab.txt", *(shard.file for shard in store.manifest.shards)}
+    assert {path.name for path in store.folder.iterdir()} == listed
 
 
 def test_of_several_builders_one_builds_and_the_others_wait(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:

@@ -148,7 +148,7 @@ def test_a_sources_hash_follows_content_and_how_it_is_read(tmp_path: Path) -> No
     def digest(place: str = "here", **options: object) -> str:
         return source_fingerprint(SourceConfig(path=[str(tmp_path / place)], **options)).sha256  # type: ignore[arg-type]
 
-    same = fingerprint([tmp_path / "here"])
+    same = fingerprint([SourceConfig(path=[str(tmp_path / "here")])])
     assert digest("here") == digest("there") == digest("here", weight=3, name="n") == same.sha256
     assert (same.files, same.total_bytes) == (2, len(RECORD) + 5)
     assert len({digest(), digest(column="body"), digest(format="text")}) == 3

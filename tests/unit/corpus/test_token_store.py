@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from train_jobs.config import DataError
-from train_jobs.corpus.manifest import MANIFEST_FILE, SpecialIds, StoreManifest
-from train_jobs.corpus.store import Sentences, StoreWriter, TokenStore
+from train_jobs.config.store import MANIFEST_FILE, SpecialIds, StoreManifest
+from train_jobs.corpus.assembly import unigram_entropy
+from train_jobs.corpus.store import Encoded, StoreWriter, TokenStore
 
+Sentences = list[list[int]]
 DOCUMENTS: list[Sentences] = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 9, 9]], [[1]]]
 
 
@@ -20,8 +22,8 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
     folder.mkdir(exist_ok=True)
     writer = StoreWriter(folder, vocab_size=vocab_size, block_tokens=block_tokens, blocks_per_shard=blocks_per_shard)
     for document in DOCUMENTS:
-        writer.add("train", document)
-    writer.add("validation", [[1, 1], [2, 3]])
+        writer.add("train", Encoded.of([document]))
+    writer.add("validation", Encoded.of([[[1, 1], [2, 3]]]))
     writer.close()
     manifest = StoreManifest(
         key="0" * 16,
@@ -31,7 +33,11 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
         special_ids=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4),
         lowercase=True,
         validation_fraction=0.1,
-        validation_unigram_entropy=writer.validation_unigram_entropy,
+        validation_unigram_entropy=unigram_entropy(folder, writer.shards, vocab_size),
+        reading="",
+        sources=[],
+        steps=[],
+        packages={},
         splits=writer.splits,
         shards=writer.shards,
     )
@@ -73,7 +79,7 @@ def test_ids_take_16_bits_where_they_fit(tmp_path: Path, vocab_size: int, dtype:
 def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, vocab_size=10)
     for document in ([], [[]], [[], [1], []]):
-        writer.add("train", document)
+        writer.add("train", Encoded.of([document]))
     writer.close()
     counts = writer.splits["train"]
     assert (counts.documents, counts.sentences, counts.tokens) == (1, 1, 1)
@@ -87,14 +93,14 @@ def test_entropy_is_that_of_the_validation_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "another version", "no shard", "short shard"])
 def test_a_folder_that_is_not_whole_is_no_store(tmp_path: Path, harm: str) -> None:
     folder = write_store(tmp_path / "store").folder
-    manifest, shard = folder / MANIFEST_FILE, folder / "shard-00000.arrow"
+    manifest, shard = folder / MANIFEST_FILE, folder / "shard-00000-train.arrow"
     match harm:
         case "no manifest":
             manifest.unlink()
         case "half a manifest":
             manifest.write_bytes(manifest.read_bytes()[:100])
         case "another version":
-            manifest.write_text(manifest.read_text().replace('"version":1', '"version":0'))
+            manifest.write_text(manifest.read_text().replace('"version":2', '"version":1'))
         case "no shard":
             shard.unlink()
         case "short shard":
@@ -106,9 +112,9 @@ def test_a_folder_that_is_not_whole_is_no_store(tmp_path: Path, harm: str) -> No
 
 def test_a_flipped_bit_is_noticed_before_it_is_trained_on(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "store").folder
-    shard = folder / "shard-00000.arrow"
+    shard = folder / "shard-00000-train.arrow"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(DataError, match=r"damaged: .*shard-00000\.arrow"):
+    with pytest.raises(DataError, match=r"damaged: .*shard-00000-train\.arrow"):
         TokenStore.open(folder).block("train", 0)

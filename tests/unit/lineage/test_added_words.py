@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.sources import fingerprint
+from train_jobs.config.text import SourceConfig
 from train_jobs.config.words import unfit_words
 from train_jobs.corpus.prepare import store_key
 from train_jobs.corpus.vocabulary import load_vocabulary
@@ -118,7 +119,7 @@ def test_words_are_added_to_a_model_and_to_nothing_else() -> None:
 
 def test_other_words_are_another_store(tmp_path: Path) -> None:
     corpus, model = write_corpus(tmp_path / "corpus.txt"), write_model(tmp_path / "bert")
-    found = fingerprint([corpus])
+    found = fingerprint([SourceConfig(path=[str(corpus)])])
 
     def key(*words: str) -> str:
         config = PretrainConfig.model_validate(

@@ -16,6 +16,7 @@ from orchestrator.specs import (
 )
 from tests.conftest import write_bert
 from train_jobs.config import PretrainConfig
+from train_jobs.config.text import SourceConfig
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -241,12 +242,15 @@ def test_relative_paths_start_at_their_file_or_at_the_current_folder(
     assert project == folder / "project/orchestrator.yaml"
 
     data = resolve_spec("pretrain", project=project, environ=NO_GPU).spec.data
-    assert data.text == [folder / "project/b.txt"]
+    assert data.text == [SourceConfig(path=[str(folder / "project/b.txt")])]
     data = resolve_spec("pretrain", project=project, file=Path("../specs/job.yaml"), environ=NO_GPU).spec.data
-    assert data.text == [folder / "project/specs/a.txt", folder / "project/b.txt"]
+    assert [source.path for source in data.text] == [
+        [str(folder / "project/specs/a.txt")],
+        [str(folder / "project/b.txt")],
+    ]
     assert data.vocabulary == folder / "project/specs/vocab.txt"
     data = resolve_spec("pretrain", flags={"data.text": Flag(["c.txt"], "--data")}, environ=NO_GPU).spec.data
-    assert data.text == [folder / "project/work/c.txt"]
+    assert data.text[0].path == [str(folder / "project/work/c.txt")]
 
 
 def test_a_model_to_start_from_is_a_path_from_where_it_is_written(

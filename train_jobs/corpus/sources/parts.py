@@ -12,12 +12,14 @@ from typing import BinaryIO
 from train_jobs.config.formats import Compression, SourceFile, source_files
 from train_jobs.config.sources import embedded_files
 from train_jobs.config.text import SourceConfig
+from train_jobs.corpus.sources.dataset import dataset_pieces
+from train_jobs.corpus.sources.multistream import index_of, stream_cuts
 from train_jobs.corpus.sources.parquet import row_groups
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import UTF16_BOMS
 
 PART_BYTES = 64 << 20  # of text, about: what a part holds, and what is lost when a process dies
-EMBEDDED = "embedded"
+EMBEDDED, DATASET = "embedded", "dataset"
 # Text per byte on the disk, about. What it is exactly does not matter; that it never changes does.
 _RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
 # Behind a match a document may begin, and whatever came before has ended.
@@ -56,7 +58,17 @@ def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
     if not sources:
         files = embedded_files()
         return [Part(0, EMBEDDED, sum(map(_size, files)), EMBEDDED, tuple(Piece(str(path)) for path in files))]
-    return [part for index, source in enumerate(sources) for part in _of_files(index, source)]
+    return [
+        part
+        for index, source in enumerate(sources)
+        for part in (_of_files(index, source) if source.dataset is None else _of_dataset(index, source))
+    ]
+
+
+def _of_dataset(index: int, source: SourceConfig) -> Iterator[Part]:
+    pieces = dataset_pieces(source)
+    for number, piece in enumerate(pieces, start=1):
+        yield Part(index, f"{source.title}, file {number} of {len(pieces)}", 0, DATASET, (piece,))
 
 
 def _of_files(index: int, source: SourceConfig) -> Iterator[Part]:
@@ -98,14 +110,14 @@ def _ranges(index: int, source: SourceConfig, file: SourceFile) -> Iterator[Part
             span = f"{name}, row groups {start} to {stop - 1}"
             yield Part(index, span, stored, file.format, (Piece(path, None, start, stop),))
         return
-    cuts = _cuts(file.path, file.format) if file.compression is None else []
+    cuts = _cuts(file)
     if not cuts:
         yield _group(index, [file])
         return
     size = _size(file.path)
     for start, stop in zip([0, *cuts], [*cuts, size], strict=True):
         span = f"{name}, bytes {start} to {stop}"
-        piece = Piece(path, None, start, stop if stop < size else None)
+        piece = Piece(path, file.compression, start, stop if stop < size else None)
         yield Part(index, span, stop - start, file.format, (piece,))
 
 
@@ -122,17 +134,26 @@ def _row_group_runs(path: str, column: str) -> Iterator[tuple[int, int, int]]:
     yield start, len(sizes), stored
 
 
-def _cuts(path: Path, kind: str) -> list[int]:
-    """Offsets between documents, about PART_BYTES apart; none in UTF-16, whose newlines are not single bytes."""
+def _cuts(file: SourceFile) -> list[int]:
+    """Offsets on the disk where a document begins, about PART_BYTES of text apart."""
+    if file.compression is None:
+        return _cuts_of_plain(file.path, _BOUNDARIES[file.format])
+    if file.compression == "bzip2" and file.format == "wikipedia" and (index := index_of(file.path)) is not None:
+        return stream_cuts(file.path, index, PART_BYTES // _RATIOS["bzip2"])
+    return []
+
+
+def _cuts_of_plain(path: Path, pattern: re.Pattern[bytes]) -> list[int]:
+    """None in UTF-16, whose newlines are not single bytes."""
     cuts: list[int] = []
     with path.open("rb") as stream:
         if stream.read(2) in UTF16_BOMS:
             return cuts
         size = os.fstat(stream.fileno()).st_size
-        cut = _boundary(stream, _BOUNDARIES[kind], PART_BYTES)
+        cut = _boundary(stream, pattern, PART_BYTES)
         while cut is not None and cut < size:
             cuts.append(cut)
-            cut = _boundary(stream, _BOUNDARIES[kind], cut + PART_BYTES)
+            cut = _boundary(stream, pattern, cut + PART_BYTES)
     return cuts
 
 

@@ -9,11 +9,14 @@ from train_jobs.config.formats import Compression
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or a range of one."""
+    """A file, a range of one, or a file of a dataset."""
 
     path: str
+    """Where it is; for a dataset, its name."""
     compression: Compression | None = None
     start: int = 0
-    """Where it begins: bytes on the disk; for Parquet, row groups."""
+    """Where it begins: bytes on the disk; for Parquet, row groups; for a dataset, which of its files."""
     stop: int | None = None
     """Where it ends, not included. None: where the file does."""
+    commit: str | None = None
+    """For a dataset: what it was at when the work was planned."""

@@ -7,14 +7,16 @@ from contextlib import closing
 from pathlib import Path
 
 from train_jobs.config.text import SourceConfig
+from train_jobs.corpus.sources.dataset import read_dataset
 from train_jobs.corpus.sources.embedded import embedded_documents
 from train_jobs.corpus.sources.jsonl import read_jsonl
 from train_jobs.corpus.sources.parquet import read_parquet
-from train_jobs.corpus.sources.parts import EMBEDDED, Part
+from train_jobs.corpus.sources.parts import DATASET, EMBEDDED, Part
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import Read, ignore
 from train_jobs.corpus.sources.text import read_text
 from train_jobs.corpus.sources.wikiextractor import read_wikiextractor
+from train_jobs.corpus.sources.wikipedia import read_wikipedia
 
 Reader = Callable[[Piece, str, Read], Iterator[str]]
 
@@ -35,10 +37,14 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
             yield from embedded_documents([Path(piece.path)])
             read(Path(piece.path).stat().st_size)
         return
-    column = sources[part.source].column
+    source = sources[part.source]
+    if part.format == DATASET:
+        for piece in part.pieces:
+            yield from read_dataset(source, piece)
+        return
     reader = _READERS[part.format]
     for piece in part.pieces:
-        with closing(reader(piece, column, read)) as documents:
+        with closing(reader(piece, source.column, read)) as documents:
             yield from documents
 
 
@@ -48,6 +54,7 @@ def _without_column(reader: Callable[[Piece, Read], Iterator[str]]) -> Reader:
 
 _READERS: dict[str, Reader] = {
     "text": _without_column(read_text),
+    "wikipedia": _without_column(read_wikipedia),
     "wikiextractor": _without_column(read_wikiextractor),
     "jsonl": read_jsonl,
     "parquet": read_parquet,

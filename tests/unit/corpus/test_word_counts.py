@@ -1,0 +1,78 @@
+"""Counting words, and learning a vocabulary from counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fuzzed_text import fuzzed_strings
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from train_jobs.corpus import vocabulary, word_counts
+from train_jobs.corpus.vocabulary import learn_vocabulary, train_vocabulary
+from train_jobs.corpus.word_counts import WordCounter
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_words_are_those_of_the_tokenizer(lowercase: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_counts, "CHARACTERS_AT_ONCE", 700)
+    documents = list(fuzzed_strings(500, seed=4))
+    counter = WordCounter(lowercase=lowercase)
+    counter.add(iter(documents))
+    normalise, split = BertNormalizer(lowercase=lowercase).normalize_str, BertPreTokenizer().pre_tokenize_str
+    words = Counter(word for document in documents for word, _ in split(normalise(document)))
+    assert counter.counts == {word: count for word, count in words.items() if len(word) <= 100}
+    assert max(map(len, words)) > 100
+
+
+def test_counts_of_parts_add_up() -> None:
+    documents = list(fuzzed_strings(200, seed=5))
+    whole, first, second = (WordCounter(lowercase=True) for _ in range(3))
+    whole.add(documents)
+    first.add(documents[:70])
+    second.add(documents[70:])
+    first.merge(second.counts)
+    assert first.counts == whole.counts
+
+
+def test_the_rarest_words_are_forgotten_when_there_are_too_many() -> None:
+    counter = WordCounter(lowercase=True, most=10)
+    counter.add([" ".join(f"w{number} " * (number + 1) for number in range(10))])
+    assert len(counter.counts) == 10
+    counter.merge({"new": 7, "newer": 3})
+    assert counter.counts == {"w7": 8, "w8": 9, "w9": 10}  # those seen more often than the median, "new" with 7
+
+
+def test_memory_of_words_is_bounded_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_counts, "CHARACTERS_AT_ONCE", 500)
+    counter = WordCounter(lowercase=True, most=200)
+    most = 0
+    for start in range(0, 5000, 100):
+        counter.add([f"common word{number}" for number in range(start, start + 100)])
+        most = max(most, len(counter.counts))
+    assert most <= 300
+    assert counter.counts["common"] == 5000
+
+
+def test_of_many_words_their_shares_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the text gives the same vocabulary, and no longer a text to train on."""
+    counts = {"banana": 40, "bandana": 20, "cabana": 10, "once": 1}
+    small = learn_vocabulary(counts, size=40, lowercase=True)
+    written = []
+    original = vocabulary._written_out
+    monkeypatch.setattr(vocabulary, "MOST_OCCURRENCES", 71)
+    monkeypatch.setattr(
+        vocabulary, "_written_out", lambda counts: (written.append(text) or text for text in original(counts))
+    )
+    large = learn_vocabulary({word: count * 10 for word, count in counts.items()}, size=40, lowercase=True)
+    assert large.get_vocab() == small.get_vocab()
+    assert Counter("".join(written).split()) == counts
+
+
+def test_training_is_learning_from_counts() -> None:
+    documents = list(fuzzed_strings(300, seed=6))
+    counter = WordCounter(lowercase=False)
+    counter.add(documents)
+    learnt = learn_vocabulary(counter.counts, size=400, lowercase=False)
+    assert learnt.get_vocab() == train_vocabulary(documents, size=400, lowercase=False).get_vocab()

@@ -1,0 +1,156 @@
+"""Each fault that a test can order, as the unmodified client meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+from wire_entities import cluster, data, job, prepare
+
+from orchestrator.testing import AzureDouble
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_client_tries_again(azure: AzureDouble, ml: Any, status: int) -> None:
+    azure.fail_next("GET */workspaces/double", status=status, retry_after=0.01, times=2)
+    assert ml.workspaces.get().name == "double"
+    assert [call.status for call in azure.requests("GET */workspaces/double")] == [status, status, 200]
+    assert azure.faults.left == []
+
+
+def test_refused_access_is_told_at_once(azure: AzureDouble, ml: Any) -> None:
+    azure.fail_next("GET */computes", status=403)
+    with pytest.raises(HttpResponseError, match="AuthorizationFailed"):
+        list(ml.compute.list())
+    assert len(azure.requests("GET */computes")) == 1
+
+
+def test_fault_of_the_test_s_own_words(azure: AzureDouble, ml: Any) -> None:
+    azure.fail_next("PUT */computes/*", status=409, code="ClusterNameConflict", message="taken")
+    with pytest.raises(HttpResponseError, match=r"\(ClusterNameConflict\) taken"):
+        ml.compute.begin_create_or_update(cluster()).result()
+    assert list(ml.compute.list()) == []
+
+
+def test_expired_token_is_refused_until_there_is_a_new_one(azure: AzureDouble, client: Any, ml: Any) -> None:
+    assert ml.workspaces.get().name == "double"
+    azure.expire_tokens()
+    with pytest.raises(ClientAuthenticationError, match="InvalidAuthenticationToken"):
+        ml.workspaces.get()
+    assert client(azure).workspaces.get().name == "double"
+
+
+def test_client_asks_for_a_new_token_before_the_old_one_ends(azure: AzureDouble, ml: Any) -> None:
+    azure.login.lifetime = 1
+    for _ in range(3):
+        assert ml.workspaces.get().name == "double"
+    assert len(azure.requests("POST login.*/token")) == 3
+
+
+def test_wrong_secret(azure: AzureDouble, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
+    with pytest.raises(ClientAuthenticationError, match="Invalid client secret"):
+        client(azure).workspaces.get()
+
+
+@pytest.mark.parametrize("when", ["connection", "upload", "reply"])
+def test_upload_that_is_cut_off_is_whole_in_the_end(azure: AzureDouble, when: str) -> None:
+    from azure.storage.blob import BlobServiceClient, LinearRetry
+
+    azure.reset_next("PUT *.blob.*text.txt*", when=when, times=2)
+    content = bytes(range(256)) * 100
+    waits_not = LinearRetry(backoff=0, random_jitter_range=0)  # MLClient's own would wait 15 s
+    url = f"https://{azure.place.blob_host}"
+    with BlobServiceClient(url, azure.storage.key, retry_policy=waits_not, max_single_put_size=10_000) as service:
+        blob = service.get_blob_client("azureml", "folder/text.txt")
+        blob.upload_blob(content, max_concurrency=1)
+        assert blob.download_blob().readall() == content
+    assert [call.status for call in azure.requests("PUT *.blob.*text.txt")][:3] == [None, None, 201]
+
+
+@pytest.mark.slow
+def test_upload_of_an_asset_survives_a_reset(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
+    azure.reset_next("PUT *.blob.*text.txt", when="upload")
+    ml.data.create_or_update(data(tmp_path / "corpus"))
+    assert next(azure.folder().glob("LocalUpload/*/corpus/text.txt")).read_text() == "some text\n"
+
+
+def test_lost_reply_to_a_job_makes_no_second_one(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
+    prepare(ml, tmp_path)
+    azure.reset_next("PUT */jobs/one", when="reply")
+    ml.jobs.create_or_update(job("one", code))  # azure-core repeats a PUT
+    assert [call.status for call in azure.requests("PUT */jobs/one")] == [None, 200]
+    assert [found.name for found in azure.jobs.all()] == ["one"]
+
+
+def test_cluster_that_cannot_be_made(azure: AzureDouble, ml: Any) -> None:
+    azure.fail_compute("gpu", code="ClusterCreationFailed", message="no subnet")
+    with pytest.raises(HttpResponseError, match="no subnet"):
+        ml.compute.begin_create_or_update(cluster()).result()
+    assert ml.compute.get("gpu").provisioning_state == "Failed"
+
+
+def test_quota(azure: AzureDouble, ml: Any) -> None:
+    azure.set_quota("standardNDSH100v5Family", 96)
+    with pytest.raises(HttpResponseError, match=r"vCPU quota of 96 .* needs 192"):
+        ml.compute.begin_create_or_update(cluster()).result()
+    ml.compute.begin_create_or_update(cluster(max_instances=1, min_instances=1)).result()
+    # the client's own Usage.current_value stays None: it keeps the service's spelling
+    (usage,) = [found for found in ml.compute.list_usage() if found.name["value"] == "standardNDSH100v5Family"]
+    assert (usage.currentValue, usage.limit) == (96, 96)
+
+
+def test_size_that_the_region_does_not_have(azure: AzureDouble, ml: Any) -> None:
+    with pytest.raises(HttpResponseError, match="Standard_NC6 is not supported in eastus"):
+        ml.compute.begin_create_or_update(cluster(size="Standard_NC6")).result()
+    assert "Standard_NC4as_T4_v3" in [size.name for size in ml.compute.list_sizes()]
+
+
+SLEEPS: dict[str, Any] = {
+    "command": "sleep 600",
+    "inputs": {},
+    "outputs": {},
+    "instance_count": 1,
+    "distribution": None,
+}
+
+
+def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    running_azure.hold_queue()
+    running_azure.without_capacity("gpu")
+    ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "instance_count": 2}))
+    ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
+    with pytest.raises(TimeoutError, match="one is still Queued"):
+        running_azure.wait("one", ["Running"], seconds=0.5)
+    running_azure.hold_queue(False)
+    with pytest.raises(TimeoutError, match="one is still Queued"):
+        running_azure.wait("one", ["Running"], seconds=0.5)
+    running_azure.without_capacity("gpu", False)
+    assert running_azure.wait("one", ["Running"]) == "Running"
+    if running_azure.job("two").status == "Queued":  # the other has both nodes
+        running_azure.preempt("one")
+    assert running_azure.wait("two") == "Completed"
+
+
+def test_preempted_job_fails_without_a_warning(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "command": "trap 'echo warned' TERM; sleep 600"}))
+    running_azure.wait("one", ["Running"])
+    running_azure.preempt("one")
+    assert running_azure.wait("one") == "Failed"
+    assert running_azure.job("one").error == {
+        "code": "ServiceError",
+        "message": "JobNodePreempted: a compute node of the job was preempted.",
+    }
+    assert running_azure.logs("one") == {"std_log.txt": ""}
+    with pytest.raises(ValueError, match="only a running job"):
+        running_azure.preempt("one")

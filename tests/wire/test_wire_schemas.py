@@ -1,0 +1,160 @@
+"""Bodies are held against Microsoft's schemas strictly; what the package itself gets wrong is allowed by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.testing.schema import mismatches
+from orchestrator.testing.schemas.cut import RESOURCES, cut_version
+
+VERSION = "2025-01-01-preview"
+JOB: dict[str, Any] = {
+    "properties": {
+        "jobType": "Command",
+        "command": "python job.py",
+        "environmentId": "/subscriptions/x",
+        "distribution": {"distributionType": "PyTorch", "processCountPerInstance": 8},
+        "resources": {"instanceCount": 2, "shmSize": "64g"},
+        "limits": {"jobLimitsType": "Command", "timeout": "PT2H"},
+        "inputs": {"data": {"jobInputType": "uri_folder", "uri": "azureml://x", "mode": "ReadOnlyMount"}},
+        "environmentVariables": {"A": "1"},
+    }
+}
+Change = Callable[[dict[str, Any]], object]
+
+
+def test_whole_job_fits() -> None:
+    assert mismatches("jobs", VERSION, JOB) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda job: job.update(nodes=2), "properties.nodes: no such field"),
+        (lambda job: job.update(status="Running"), "properties.status: no such field"),
+        (lambda job: job.pop("command"), "properties.command: is missing"),
+        (lambda job: job.update(command="!"), "properties.command: '!' does not match [a-zA-Z0-9_]"),
+        (lambda job: job.update(command=None), "properties.command: null is no string"),
+        (lambda job: job.update(jobType="Batch"), "properties.jobType: 'Batch' is none of Command, Sweep"),
+        (
+            lambda job: job["resources"].update(instanceCount="2"),
+            'properties.resources.instanceCount: "2" is no integer',
+        ),
+        (
+            lambda job: job["resources"].update(instanceCount=True),
+            "properties.resources.instanceCount: true is no integer",
+        ),
+        (lambda job: job["resources"].update(shmSize="lots"), "properties.resources.shmSize: 'lots' does not match"),
+        (lambda job: job["distribution"].update(nodes=1), "properties.distribution.nodes: no such field"),
+        (
+            lambda job: job["distribution"].update(distributionType="Ray"),
+            "properties.distribution.distributionType: 'Ray'",
+        ),
+        (lambda job: job["inputs"]["data"].pop("uri"), "properties.inputs.data.uri: is missing"),
+        (lambda job: job["inputs"]["data"].update(mode="Mount"), "properties.inputs.data.mode: 'Mount' is none of"),
+        (lambda job: job["environmentVariables"].update(B=2), "properties.environmentVariables.B: 2 is no string"),
+        (
+            lambda job: job["limits"].update(jobLimitsType="Sweep", maxTrials=3),
+            "properties.limits.maxTrials: no such field",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(change: Change, said: str) -> None:
+    body = copy.deepcopy(JOB)
+    change(body["properties"])
+    (problem, *more) = mismatches("jobs", VERSION, body)
+    assert problem.startswith(said)
+    assert more == []
+
+
+def test_every_problem_is_named() -> None:
+    body = {"properties": {**JOB["properties"], "nodes": 1, "gpus": 8}, "name": "x"}
+    assert mismatches("jobs", VERSION, body) == [
+        "properties.nodes: no such field",
+        "properties.gpus: no such field",
+        "name: no such field",
+    ]
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_deviation_is_allowed_at_its_path_only(goal: str) -> None:
+    sweep = {
+        "jobType": "Sweep",
+        "objective": {"goal": goal, "primaryMetric": "loss"},
+        "samplingAlgorithm": {"samplingAlgorithmType": "Random", "rule": "sobol"},
+        "searchSpace": {"lr": ["uniform", [0, 1]]},
+        "trial": {"command": "x", "environmentId": "y"},
+    }
+    assert mismatches("jobs", "2024-01-01-preview", {"properties": sweep}) == []
+    sweep["objective"] = {"goal": goal.upper(), "primaryMetric": goal}
+    assert mismatches("jobs", "2024-01-01-preview", {"properties": sweep}) == [
+        f"properties.objective.goal: '{goal.upper()}' is none of Minimize, Maximize"
+    ]
+
+
+def test_version_without_a_schema_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        mismatches("jobs", "2019-01-01", JOB)
+    with pytest.raises(KeyError):
+        mismatches("schedules", VERSION, JOB)
+
+
+def test_cutting_keeps_what_is_reached_and_nothing_else() -> None:
+    expression = {"$ref": "https://schema.management.azure.com/schemas/common/definitions.json#/definitions/expression"}
+    kind = {"allOf": [{"$ref": "#/definitions/Box"}, {"properties": {"shape": {"const": "Box"}}}]}
+    document = {
+        "resourceDefinitions": {
+            "workspaces_things": {
+                "type": "object",
+                "required": ["name", "type", "apiVersion", "properties"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "type": {"enum": ["x"]},
+                    "apiVersion": {"enum": ["y"]},
+                    "properties": {"description": "long", "oneOf": [{"$ref": "#/definitions/Thing"}, expression]},
+                },
+            }
+        },
+        "definitions": {
+            "Thing": {
+                "allOf": [
+                    {"type": "object", "properties": {"shape": {"type": "string"}}, "required": ["shape"]},
+                    {"oneOf": [kind]},
+                ]
+            },
+            "Box": {"type": "object", "properties": {"sides": {"type": "array", "items": {"type": "integer"}}}},
+            "Other": {"type": "string"},
+        },
+    }
+    assert cut_version(document, ("things",)) == {
+        "resources": {
+            "things": {"type": "object", "fields": {"properties": {"ref": "Thing"}}, "required": ["properties"]}
+        },
+        "definitions": {
+            "Thing": {
+                "type": "object",
+                "fields": {"shape": {"type": "string"}},
+                "required": ["shape"],
+                "discriminator": "shape",
+                "kinds": {"Box": "Box"},
+            },
+            "Box": {
+                "type": "object",
+                "fields": {"sides": {"type": "array", "items": {"type": "integer"}}},
+                "required": [],
+            },
+        },
+    }
+
+
+def test_committed_schemas_are_small_and_have_their_licence() -> None:
+    folder = Path(str(files("orchestrator.testing.schemas")))
+    assert {path.stem for path in folder.glob("*.json")} == set(RESOURCES)
+    assert sum(path.stat().st_size for path in folder.glob("*.json")) < 70_000
+    assert "Permission is hereby granted" in (folder / "LICENSE").read_text()

@@ -1,0 +1,48 @@
+"""MLflow's own client finds a job's run, from inside the job and, by Azure's plugin, from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire_entities import job, prepare
+
+from orchestrator.testing import AzureDouble
+
+REPORTS = """
+import os, time
+from mlflow.tracking import MlflowClient
+from mlflow.entities import Metric, Param
+client = MlflowClient()
+run = os.environ["MLFLOW_RUN_ID"]
+metrics = [Metric("loss", 10.0 / step, int(time.time() * 1000), step) for step in (1, 2, 5)]
+client.log_batch(run, metrics=metrics, params=[Param("lr", "0.1")])
+assert client.get_experiment(os.environ["MLFLOW_EXPERIMENT_ID"]).name == os.environ["MLFLOW_EXPERIMENT_NAME"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # a host that the double refuses
+
+
+def test_job_reports_to_the_run_of_its_name(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    (code / "job.py").write_text(REPORTS)
+    alone = {"inputs": {}, "outputs": {}, "instance_count": 1, "distribution": None}
+    ml.jobs.create_or_update(job("one", code, command="python job.py", **alone))
+    assert running_azure.wait("one") == "Completed", running_azure.logs("one")
+    outside = MlflowClient(tracking_uri=ml.workspaces.get().mlflow_tracking_uri)
+    run = outside.get_run("one")
+    assert (run.info.status, run.data.params, run.data.metrics) == ("FINISHED", {"lr": "0.1"}, {"loss": 2.0})
+    assert [point.step for point in outside.get_metric_history("one", "loss")] == [1, 2, 5]
+    experiment = outside.get_experiment_by_name("bert")
+    found = outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'abc'")
+    assert [run.info.run_id for run in found] == ["one"]
+    assert outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'other'") == []

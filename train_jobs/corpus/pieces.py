@@ -1,0 +1,96 @@
+"""Text cut into the pieces that BERT's tokens depend on one at a time, and each different piece numbered.
+
+Text is cut only where no rule of BERT's normalisation looks across: at white space and around punctuation of ASCII,
+around the common punctuation beyond it, and around Chinese characters. Everything else, control characters and rarer
+white space included, stays inside a piece, which `tokenizers` may then cut further. All is numpy over the bytes of
+UTF-8, and Arrow, which knows equal pieces by their hash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Offsets = npt.NDArray[np.int64]
+Classes = npt.NDArray[np.uint8]
+
+WORD, ALONE, SPACE, TAIL = range(4)  # of a byte: part of a word; starts a piece of its own; white space; rest of one
+_SPACES = b" \t\n\r"
+_ALONE_BEYOND_ASCII = (  # of three bytes in UTF-8, with no decomposition: all that English and Chinese text uses
+    (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
+    (0x2030, 0x205E),  # per mille, primes, angle quotation marks; without the two that are not punctuation
+    (0x3001, 0x3003),  # ideographic comma and full stop
+    (0x3008, 0x3011),  # brackets
+    (0x3400, 0x4DBF),  # Chinese characters
+    (0x4E00, 0x9FFF),
+)
+_NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: mathematics
+_FIRST_LEAD, _LAST_LEAD = 0xE2, 0xE9  # first bytes of these characters
+
+
+def _class_table() -> bytes:
+    table = bytearray(256)
+    for code in range(128):
+        if code in _SPACES:
+            table[code] = SPACE
+        elif chr(code).isprintable() and not chr(code).isalnum():
+            table[code] = ALONE
+    return bytes(table)
+
+
+def folding_table(*, lowercase: bool) -> bytes:
+    """For `bytes.translate`: white space becomes a blank, and A-Z a-z, so that there are fewer different pieces."""
+    table = bytearray(range(256))
+    for code in _SPACES:
+        table[code] = ord(" ")
+    if lowercase:
+        table[ord("A") : ord("Z") + 1] = bytes(range(ord("a"), ord("z") + 1))
+    return bytes(table)
+
+
+def _alone_table() -> npt.NDArray[np.bool_]:
+    table = np.zeros(1 << 16, np.bool_)
+    for first, last in _ALONE_BEYOND_ASCII:
+        table[first : last + 1] = True
+    table[list(_NOT_ALONE)] = False
+    return table
+
+
+_CLASSES = _class_table()
+_ALONE = _alone_table()
+
+
+def is_plain(word: bytes) -> bool:
+    """Whether BERT's normalisation leaves it alone and in one piece: then only the model need be asked."""
+    return word.isalnum() or (len(word) == 1 and _CLASSES[word[0]] == ALONE)
+
+
+def piece_starts(raw: bytes) -> Offsets:
+    """Where pieces start in UTF-8 text: words and signs, each with the white space behind it."""
+    classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)
+    if not raw.isascii():
+        classes = _with_signs_beyond_ascii(classes, np.frombuffer(raw, np.uint8))
+    word = classes == WORD
+    starts = classes == ALONE
+    starts[1:] |= word[1:] & ~word[:-1]
+    starts[0] = True
+    return np.flatnonzero(starts)
+
+
+def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
+    lead = np.flatnonzero((raw >= _FIRST_LEAD) & (raw <= _LAST_LEAD))
+    codes = (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
+    alone = lead[_ALONE[codes]]
+    classes = classes.copy()
+    classes[alone] = ALONE
+    classes[alone + 1] = classes[alone + 2] = TAIL
+    return classes
+
+
+def pieces_at(text: bytes, starts: Offsets) -> pa.LargeBinaryArray:
+    """The pieces that start there; together they are the text."""
+    offsets = np.append(starts, len(text))
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    )

@@ -1,0 +1,217 @@
+"""MediaWiki's markup to plain text: the passages of an article, without lists, tables, headings and references.
+
+That is what BERT was trained on ("we extract only the text passages and ignore lists, tables, and headers"). Templates
+are dropped, not expanded, as wikiextractor does without a table of templates: what they stand for is not in the page.
+Every step is linear in the length of the page, whatever is left open or nested in it. Who changes the text that some
+markup gives raises `sources.EXTRACTOR`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from train_jobs.corpus.sources.wikiextractor import unescaped
+
+
+class Namespaces(NamedTuple):
+    """What the links that show no text begin with, in lower case: `file`, `datei`; `category`, `kategorie`."""
+
+    files: frozenset[str]
+    categories: frozenset[str]
+
+
+ENGLISH = Namespaces(frozenset({"file", "image", "media"}), frozenset({"category"}))  # valid in every language
+
+_DROPPED = (
+    "ref|references|math|chem|ce|score|timeline|gallery|imagemap|syntaxhighlight|source|graph|hiero|table|templatedata"
+    "|templatestyles|mapframe|maplink|inputbox|categorytree|indicator|section"
+)
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_TAG = re.compile(rf"<(/?)({_DROPPED}|nowiki)\b([^<>]*)>", re.IGNORECASE)
+_OTHER_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+_BREAK = re.compile(r"<br\b[^<>]*>|</?(?:p|div|blockquote|poem|center)\b[^<>]*>", re.IGNORECASE)
+_BRACES = re.compile(r"\{{2,}|\}{2,}")
+_TABLE = re.compile(r"^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_VARIANT = re.compile(r"-\{([^{}]*)\}-")
+_BRACKETS = re.compile(r"\[\[|\]\](?:\](?!\]))?")
+_EXTERNAL = re.compile(r"\[(?:(?:https?|ftp|news|irc)://|//|mailto:)[^\s\[\]]*[ \t]*([^\[\]\n]*)\]", re.IGNORECASE)
+_APOSTROPHES = re.compile(r"'{2,}")
+_SWITCH = re.compile(r"__[^\W\d_]{3,}__")
+_FILE_NAME = re.compile(r":.*\.(?:jpe?g|png|svg|gif|tiff?|webp|og[agv]|web[mp]|pdf|djvu|midi?|wav|mp3|flac|stl)$", re.I)
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]{2,12})?|simple")
+_EMPTY_BRACKETS = re.compile(r"\((?:[\s,;:/-]|\bor\b)*\)")
+_OPEN_BRACKET = re.compile(r"\(\s*(?:[,;]\s*)+")
+_BEFORE_POINT = re.compile(r" (?=[,.;](?: |$))")
+_SPACES = re.compile(r" [ \t\u00a0]+|[\t\u00a0]+ *")
+_LITERAL = str.maketrans({sign: f"&#{ord(sign)};" for sign in "[]{}|'<>=*#:;!_-"})
+_NO_PROSE = tuple("*#:;|=")  # how lists, definitions, remains of tables and headings begin
+
+
+def plain_text(markup: str, namespaces: Namespaces = ENGLISH) -> str:
+    """The text of a page, one line a paragraph; empty where there is none.
+
+    Args:
+        markup: wikitext, as a dump has it.
+        namespaces: of the wiki that it is from.
+    """
+    text = _COMMENT.sub("", markup) if "<!--" in markup else markup
+    text = _without(text, _tagged(text))
+    text = _without(text, _templates(text))
+    text = _without(text, _tables(text))
+    if "-{" in text:
+        text = _VARIANT.sub(_variant, text)
+    text = _EXTERNAL.sub(r"\1", text)
+    text = _linked(text, namespaces)
+    text = _APOSTROPHES.sub(_emphasis, text)
+    if "__" in text:
+        text = _SWITCH.sub("", text)
+    if "<" in text:
+        text = _OTHER_TAG.sub("", _BREAK.sub("\n", text))
+    return "\n".join(_paragraphs(text))
+
+
+class _Span(NamedTuple):
+    """Characters to be left out, and what stands there instead."""
+
+    start: int
+    stop: int
+    instead: str = ""
+
+
+def _without(text: str, spans: list[_Span]) -> str:
+    if not spans:
+        return text
+    kept = []
+    at = 0
+    for span in spans:
+        kept += [text[at : span.start], span.instead]
+        at = span.stop
+    kept.append(text[at:])
+    return "".join(kept)
+
+
+def _tagged(text: str) -> list[_Span]:
+    """Tags whose content is no prose, with it; the content of `nowiki` stays, as signs without a meaning."""
+    tags = list(_TAG.finditer(text)) if "<" in text else []
+    last_end = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
+    spans: list[_Span] = []
+    opened: re.Match[str] | None = None
+    for tag in tags:
+        name = tag[2].lower()
+        if opened is not None:
+            if tag[1] and name == opened[2].lower():
+                inside = text[opened.end() : tag.start()]
+                instead = inside.translate(_LITERAL) if name == "nowiki" else ""
+                spans.append(_Span(opened.start(), tag.end(), instead))
+                opened = None
+        elif tag[1] or tag[3].endswith("/") or last_end.get(name, -1) < tag.start():
+            spans.append(_Span(tag.start(), tag.end()))
+        else:
+            opened = tag
+    return spans
+
+
+def _templates(text: str) -> list[_Span]:
+    """`{{...}}` and `{{{...}}}`, the outermost ones; braces without a partner are left alone."""
+    spans: list[_Span] = []
+    opened: list[tuple[int, int]] = []  # where, and how many braces wait for a partner
+    for run in _BRACES.finditer(text):
+        start, stop = run.span()
+        if text[start] == "{":
+            opened.append((start, stop - start))
+            continue
+        if opened and opened[-1][1] == 2 and (stop - start) % 2 and text[start - 1] == "|":
+            start += 1  # `|}}}`: the first is a table's
+        while opened and stop - start >= 2:
+            place, waiting = opened.pop()
+            count = stop - start
+            taken = waiting if waiting == count else min(waiting, count, 3)
+            start += taken
+            if waiting - taken >= 2:
+                opened.append((place, waiting - taken))
+            _enclose(spans, _Span(place + waiting - taken, start))
+    return spans
+
+
+def _tables(text: str) -> list[_Span]:
+    """`{| ... |}`, the outermost ones."""
+    spans: list[_Span] = []
+    opened: list[int] = []
+    for mark in _TABLE.finditer(text) if "{|" in text else ():
+        if mark[0].endswith("{|"):
+            opened.append(mark.start())
+        elif opened:
+            _enclose(spans, _Span(opened.pop(), mark.end()))
+    return spans
+
+
+def _enclose(spans: list[_Span], outer: _Span) -> None:
+    """Adds a span in place of those that are in it."""
+    while spans and spans[-1].start >= outer.start:
+        spans.pop()
+    spans.append(outer)
+
+
+def _variant(match: re.Match[str]) -> str:
+    """`-{zh-hans:A; zh-hant:B}-`: the first of several writings; what only sets a rule shows nothing."""
+    flags, bar, content = match[1].rpartition("|")
+    if bar and set(flags.replace(" ", "")) & set("HT-"):
+        return ""
+    first = content.partition(";")[0]
+    return (first.partition(":")[2] or first).strip()
+
+
+def _linked(text: str, namespaces: Namespaces) -> str:
+    """Every `[[link]]` as what is shown of it."""
+    stack: list[list[str]] = [[]]
+    at = 0
+    for mark in _BRACKETS.finditer(text):
+        stack[-1].append(text[at : mark.start()])
+        at = mark.end()
+        if mark[0] == "[[":
+            stack.append([])
+            continue
+        rest = mark[0][2:]
+        if len(stack) > 1:
+            content = "".join(stack.pop())
+            if rest and content.count("[") > content.count("]"):
+                content, rest = content + rest, ""
+            stack[-1].append(_shown(content, namespaces))
+        stack[-1].append(rest)
+    stack[-1].append(text[at:])
+    return "".join(text for level in stack for text in level)
+
+
+def _shown(content: str, namespaces: Namespaces) -> str:
+    target, bar, label = content.partition("|")
+    if target.startswith(":"):
+        return label if bar else target[1:]
+    prefix, colon, _ = target.partition(":")
+    if colon:
+        space = prefix.strip().lower().replace("_", " ")
+        if space in namespaces.files or space in namespaces.categories or _FILE_NAME.search(target.strip()):
+            return ""
+        if not bar and _LANGUAGE.fullmatch(space):
+            return ""
+    return label if bar and label else target
+
+
+def _emphasis(match: re.Match[str]) -> str:
+    """Two, three and five apostrophes are italics, bold and both; others of a run are apostrophes."""
+    count = len(match[0])
+    return "'" * (count - 5 if count > 5 else count == 4)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        prose = line.strip()
+        if not prose or prose.startswith(_NO_PROSE) or prose.startswith(("{|", "----")):
+            continue
+        prose = unescaped(prose)
+        if "(" in prose:
+            prose = _OPEN_BRACKET.sub("(", _EMPTY_BRACKETS.sub("", prose))
+        prose = _BEFORE_POINT.sub("", _SPACES.sub(" ", prose)).strip()
+        if any(map(str.isalnum, prose)):
+            yield prose

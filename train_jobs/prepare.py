@@ -1,0 +1,180 @@
+"""Prepares text for training: documents, vocabulary, tokens, split; a token store in the end. Reads top to bottom.
+
+    python -m train_jobs.prepare --config uncased --set data.text=[dumps/] --set store=stores/wiki
+    torchrun --nnodes 4 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT \\
+        --nproc-per-node 1 -m train_jobs.prepare --config job.yaml    # on each of 4 nodes, which share the work
+
+--config takes a YAML or JSON file or the name of a shipped recipe: cased, uncased. Each process starts data.workers
+more of its own. The same command again goes on where the last one was, whatever ended that:
+
+    STORE/manifest.json  counts, checksums, sources; written last: a folder without it is no store
+    STORE/parts/         what is done so far; goes when the store is complete, unless keep_steps
+    out/metrics.jsonl    what is reported           out/result.json    final figures
+
+Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 wrong input, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from train_jobs.config import InternalError, PrepareConfig, UserError
+from train_jobs.config.load import PREPARE_PRESETS, build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus.keys import store_key
+from train_jobs.corpus.nodes import Node
+from train_jobs.corpus.prepare import make_store
+from train_jobs.corpus.progress import Progress
+from train_jobs.corpus.store import TokenStore
+from train_jobs.engine import last_words, storage
+from train_jobs.engine.metrics import MetricsLog
+from train_jobs.engine.stacks import stacks_on_request
+from train_jobs.mirror import MirrorThread
+
+PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
+INTERRUPTED = 130
+HASHES = "hashes.json"  # in the folder of token stores: content hashes of files read before
+
+
+class Stopped(BaseException):
+    """SIGTERM came."""
+
+
+def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> TokenStore:
+    """The whole job on this process.
+
+    Args:
+        config: validated configuration.
+        output: folder of the run; the leading node writes figures to it.
+        cache: folder of token stores, for content hashes, and for the store if the configuration names no place.
+        node: who we are among those that share the work.
+
+    Raises:
+        UserError: input or environment that the user can mend.
+    """
+    started = time.monotonic()
+    storage.require_writable(output)
+    found = fingerprint(config.data.text, cache / HASHES)
+    folder = config.store or cache / store_key(config.data, found)
+    metrics = MetricsLog(output / "metrics.jsonl" if node.leads else None)
+    mirror = MirrorThread(output / "metrics.jsonl")
+    metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
+    if node.leads:
+        mirror.start()
+    store: TokenStore | None = None
+    try:
+        progress = Progress(say, metrics.report)
+        store = make_store(
+            config.data,
+            folder,
+            found=found,
+            progress=progress,
+            hashes=cache / HASHES,
+            node=node,
+            keep_steps=config.keep_steps,
+        )
+        if node.leads:
+            figures = result(store, seconds=time.monotonic() - started)
+            metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
+            storage.write_json(output / "result.json", figures)
+            say(f"prepared {folder}")
+    finally:
+        metrics.close()
+        if node.leads:
+            mirror.close(completed=store is not None)
+    return store
+
+
+def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
+    """The final figures."""
+    manifest = store.manifest
+    text_bytes = manifest.data.total_bytes
+    return {
+        "store": str(store.folder),
+        "documents": sum(counts.documents for counts in manifest.splits.values()),
+        "sentences": sum(counts.sentences for counts in manifest.splits.values()),
+        "tokens": sum(counts.tokens for counts in manifest.splits.values()),
+        "dropped": sum(sum(source.dropped.values()) for source in manifest.sources),
+        "bytes": text_bytes,
+        "seconds": round(seconds, 1),
+        "mb_per_second": text_bytes / 1e6 / max(seconds, 1e-3),
+    }
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    print(text, flush=True)
+
+
+def read_config(source: str, sets: list[str]) -> PrepareConfig:
+    """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top.
+
+    Raises:
+        SpecError: every wrong key and value.
+    """
+    named = not Path(source).exists() and source in preset_names(PREPARE_PRESETS)
+    layer = read_preset(source, PREPARE_PRESETS) if named else read_file(Path(source))
+    return build(PrepareConfig, merge([layer, read_assignments(sets, "--set")]))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parses, runs, and turns what went wrong into words and an exit code."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="train_jobs.prepare",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = ", ".join(preset_names(PREPARE_PRESETS))
+    parser.add_argument("--config", required=True, help=f"YAML or JSON file, or one of: {names}")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")
+    parser.add_argument("--cache", type=Path, help="folder of token stores (default: OUTPUT/token-stores)")
+    parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="no effect: for launchers")
+    arguments = parser.parse_args(argv)
+    cache = arguments.cache or arguments.output / "token-stores"
+    node = Node.from_environment(os.environ)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        last_words.forget(arguments.output, node.rank)
+        config = read_config(arguments.config, arguments.sets)
+        with stacks_on_request(arguments.output, node.rank):
+            prepare(config, output=arguments.output, cache=cache, node=node)
+    except (Stopped, KeyboardInterrupt) as ending:
+        how, code = ("SIGTERM", PREEMPTED) if isinstance(ending, Stopped) else ("Ctrl-C", INTERRUPTED)
+        say(f"stopped by {how}; what is done is kept, the same command goes on from there")
+        return code
+    except UserError as problem:
+        return fail(problem, arguments.output, node.rank)
+    except Exception as problem:  # the boundary: ours keeps its trace, a full disk has none to tell
+        found = storage.explain(problem, arguments.output, "the run's output")
+        if found is None:
+            traceback.print_exc()
+        found = found or InternalError(f"{type(problem).__name__}: {problem}")
+        return fail(found, arguments.output, node.rank)
+    return 0
+
+
+def fail(problem: UserError, output: Path, rank: int) -> int:
+    """Prints the error, and leaves it in the output folder for whoever watches the job."""
+    print(problem, file=sys.stderr, flush=True)
+    last_words.leave(problem, output, rank)
+    return problem.exit_code
+
+
+def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and a second would break off the cleaning up
+    raise Stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main())
