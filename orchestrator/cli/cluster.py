@@ -5,63 +5,73 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.wire import Wire
 
+IDLE_SECONDS = 1800
 NAMES = ("subscription_id", "resource_group", "workspace")
 
 
 def add_verbs(verbs: Any) -> None:
-    """Adds the verb and what it does to the parser."""
+    """Adds the verb to the parser."""
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import HelpFormatter, add_output, positive
+    from orchestrator.cli.arguments import add_output, add_verb, positive
 
-    cluster = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "cluster",
-        help="machines of Azure ML",
-        description="Make, change and look at clusters of Azure ML. A cluster without running jobs has no machines and"
-        " costs nothing, unless --min-nodes says otherwise.",
-        epilog="example:\n  orchestrator cluster create --name gpu --sku Standard_NC4as_T4_v3 --max-nodes 2",
-        formatter_class=HelpFormatter,
+        run_cluster,
+        summary="machines of Azure ML",
+        description="Make, change and look at clusters of Azure ML. create makes a cluster, changes it, or leaves it"
+        " alone if it is as asked, and says which. A cluster on which nothing runs has no machines and costs nothing,"
+        " unless --min-nodes says otherwise.",
+        example="cluster create --name gpu --sku Standard_NC4as_T4_v3",
     )
-    actions = cluster.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-
-    def add(name: str, run: Any, summary: str, *, named: bool = True) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-        parser.set_defaults(run=run)
-        if named:
-            parser.add_argument("--name", required=True, metavar="NAME", help="its name")
-        parser.add_argument("--subscription", dest="subscription_id", metavar="ID", help="Azure subscription")
-        parser.add_argument("--resource-group", metavar="NAME", help="resource group of the workspace")
-        parser.add_argument("--workspace", metavar="NAME", help="workspace (default: variables, then config.json)")
-        add_output(parser)
-        return parser
-
-    create = add("create", run_create, "make a cluster, change one to fit, or leave it alone: it says which")
-    sku = create.add_argument("--sku", required=True, metavar="SIZE", help="machine size, see: orchestrator skus")
+    parser.add_argument("action", choices=list(ACTIONS), metavar="ACTION", help=", ".join(ACTIONS))
+    parser.add_argument("--name", metavar="NAME", help="which cluster; not for list")
+    sku = parser.add_argument("--sku", metavar="SIZE", help="machine size, see: orchestrator skus (create)")
     completers.attach(sku, completers.sizes)
-    create.add_argument("--tier", choices=["dedicated", "low-priority"], default="dedicated", help="default: dedicated")
-    add("list", run_list, "list clusters, with what they cost while idle", named=False)
-    add("show", run_show, "show a cluster")
-    scale = add("scale", run_scale, "change how many machines a cluster has")
-    for parser in (create, scale):
-        unset = parser is scale
-        parser.add_argument("--min-nodes", type=_count, default=None if unset else 0, metavar="N", help="machines kept")
-        parser.add_argument(
-            "--max-nodes", type=positive, default=None if unset else 1, metavar="N", help="machines at most"
+    parser.add_argument("--tier", choices=["dedicated", "low-priority"], help="default: dedicated (create)")
+    parser.add_argument("--min-nodes", type=_count, metavar="N", help="machines that are kept (create: 0; scale)")
+    parser.add_argument("--max-nodes", type=positive, metavar="N", help="machines at most (create: 1; scale)")
+    parser.add_argument(
+        "--idle-seconds", type=_idle, metavar="S", help="how long an idle machine is kept (create: 1800; scale)"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask (create, scale, delete)")
+    parser.add_argument("--subscription", dest="subscription_id", metavar="ID", help="Azure subscription")
+    parser.add_argument("--resource-group", metavar="NAME", help="resource group of the workspace")
+    parser.add_argument("--workspace", metavar="NAME", help="workspace (default: variables, then config.json)")
+    add_output(parser)
+
+
+def run_cluster(arguments: argparse.Namespace) -> int:
+    """One of the actions.
+
+    Raises:
+        UsageError: a flag is missing, or has no meaning for this action.
+    """
+    from orchestrator.errors import UsageError
+
+    run, takes, needs = ACTIONS[arguments.action]
+    flags = ("name", "sku", "tier", "min_nodes", "max_nodes", "idle_seconds")
+    given = {flag for flag in flags if getattr(arguments, flag) is not None}
+    if wrong := sorted(given - set(takes)):
+        raise UsageError(
+            f"cluster {arguments.action} does not take {', '.join(map(_flag, wrong))}",
+            fix="orchestrator cluster --help",
         )
-        parser.add_argument(
-            "--idle-seconds",
-            type=_idle,
-            default=None if unset else 1800,
-            metavar="S",
-            help="how long an idle machine is kept",
+    if missing := [flag for flag in needs if flag not in given]:
+        raise UsageError(
+            f"cluster {arguments.action} needs {', '.join(map(_flag, missing))}", fix="orchestrator cluster --help"
         )
-    delete = add("delete", run_delete, "delete a cluster with its machines; jobs on it end")
-    for parser in (create, scale, delete):
-        parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    return run(arguments)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _count(text: str) -> int:
@@ -110,10 +120,10 @@ def run_create(arguments: argparse.Namespace) -> int:
     check_name(arguments.name)
     body = compute_body(
         size=arguments.sku,
-        tier=arguments.tier,
-        min_nodes=arguments.min_nodes,
-        max_nodes=_most(arguments.min_nodes, arguments.max_nodes),
-        idle_seconds=arguments.idle_seconds,
+        tier=arguments.tier or "dedicated",
+        min_nodes=arguments.min_nodes or 0,
+        max_nodes=_most(arguments.min_nodes or 0, arguments.max_nodes),
+        idle_seconds=arguments.idle_seconds or IDLE_SECONDS,
     )
     _confirmed(arguments, f"create or change cluster {arguments.name} to {shape_text(body)}")
     return _provision(_wire(arguments), arguments, body)
@@ -226,9 +236,19 @@ def _rows(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [cluster_row(body, price) for body in bodies]
 
 
-def _most(least: int, most: int) -> int:
+def _most(least: int, most: int | None) -> int:
     from orchestrator.errors import UsageError
 
-    if most < least:
+    if most is not None and most < least:
         raise UsageError(f"--max-nodes {most} is less than --min-nodes {least}", fix=f"--max-nodes {least}")
-    return most
+    return most or max(least, 1)
+
+
+SCALE = ("min_nodes", "max_nodes", "idle_seconds")
+ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], tuple[str, ...], tuple[str, ...]]] = {
+    "create": (run_create, ("name", "sku", "tier", *SCALE), ("name", "sku")),
+    "list": (run_list, (), ()),
+    "show": (run_show, ("name",), ("name",)),
+    "scale": (run_scale, ("name", *SCALE), ("name",)),
+    "delete": (run_delete, ("name",), ("name",)),
+}  # what runs, the flags that it takes, those that it needs

@@ -41,6 +41,9 @@ WELL = {
     "cost": [("cost", "done"), ("cost", "--all")],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
+    "cluster": [],  # of Azure: tests/wire/test_azure_clusters.py
+    "skus": [("skus",), ("skus", "--gpus", "H100:8")],
+    "supervise": [("supervise", "done")],
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -62,6 +65,9 @@ BADLY = {
     "cost": [("cost",), ("cost", "broken")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "cluster": [("cluster", "list"), ("cluster", "create", "--name", "gpu"), ("cluster", "list", "--name", "gpu")],
+    "skus": [("skus", "--gpus", "B100")],
+    "supervise": [("supervise", "missing")],
 }
 
 
