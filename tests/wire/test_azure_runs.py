@@ -296,3 +296,39 @@ def test_no_secret_is_kept_or_said(
     said: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
     assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, said()])]
     assert not [text for text in texts if re.search(r"sig=(?!REDACTED)\w{8}", text)]
+
+
+def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
+    azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.azml import read_job_file
+    from orchestrator.backends.azure.backend import AzureBackend
+    from orchestrator.backends.azure.request import compute_body
+
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("print()\n")
+    job = {
+        "command": "python train.py",
+        "code": "src",
+        "environment": {"image": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"},
+        "compute": "azureml:gpu",
+    }
+    (tmp_path / "job.yml").write_text(json.dumps(job))
+    backend = AzureBackend(tmp_path / "home")
+    file = read_job_file(tmp_path / "job.yml")
+    with pytest.raises(NotFoundError, match="no cluster gpu"):
+        backend.schedule_file(file)
+    body = compute_body(size=SIZE, tier="dedicated", min_nodes=0, max_nodes=1, idle_seconds=60)
+    backend.wire({}).put_compute("gpu", {"location": "eastus", **body})
+    handle = backend.schedule_file(read_job_file(tmp_path / "job.yml"))
+    run = orchestrator.attach(str(handle))
+    azure.move(run.name, "Running")
+    log_file = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{run.name}/user_logs/std_log.txt"
+    log_file.parent.mkdir(parents=True)
+    log_file.write_text("hello\n")
+    assert [line.text for line in run.logs()] == ["hello"]
+    azure.move(run.name, "Completed")
+    assert run.wait().state == RunState.COMPLETED
+    with pytest.raises(ConflictError, match="exists"):
+        backend.schedule_file(read_job_file(tmp_path / "job.yml"))
+    assert azure.violations == []

@@ -23,6 +23,7 @@ from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.azml import JobFile
     from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
     from orchestrator.specs import ResolvedCompute
@@ -70,6 +71,22 @@ class AzureBackend(Backend):
         request.notify.check(os.environ)
         send(self._wire(request.workspace), request, plan, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
+
+    def schedule_file(self, file: JobFile) -> Handle:
+        """Submits a job file of `az ml`; the run is followed like any other, its outputs lie where the file says.
+
+        Raises:
+            ConflictError: the name is taken.
+            UserError: Azure refused.
+        """
+        from orchestrator.backends.azure.schedule import send_file
+
+        workspace = self._workspace({}).require()
+        folder = RecordFolder(self._runs / file.name)
+        if (folder.path / "request.json").is_file():
+            raise ConflictError(f"run {file.name} exists", fix=f"orchestrator status {file.name}")
+        send_file(self._wire(workspace), workspace, file, folder)
+        return Handle(self.name, file.name, workspace.workspace)
 
     def describe(self, name: str) -> RunStatus:
         """How a run stands."""

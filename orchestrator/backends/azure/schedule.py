@@ -15,7 +15,7 @@ from orchestrator.backends.azure.clusters import provision
 from orchestrator.backends.azure.notes import remember_asset
 from orchestrator.backends.azure.problems import passing, retry_after
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.request import Asset, AzureRequest, Body
+from orchestrator.backends.azure.request import Asset, AzureRequest, Body, Cluster
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.upload import asset_files, job_documents, vocabulary
 from orchestrator.backends.azure.wire import Store, Wire
@@ -24,6 +24,8 @@ from orchestrator.runs import RunState
 from orchestrator.summary import bytes_text
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.azml import JobFile
+    from orchestrator.backends.azure.workspace import Workspace
     from orchestrator.plan import Plan
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
@@ -67,6 +69,53 @@ def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, ho
     first = AzureAttempt(job=request.name, intended=time.time())
     folder.fill(documents, Record(created=time.time(), attempts=(first,)))
     submit(wire, request, folder, number=1)
+
+
+def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFolder) -> None:
+    """Submits a job file. It goes through the SDK's own operation, so what it names is uploaded by the SDK.
+
+    Raises:
+        ConflictError: the workspace has a job of that name already.
+        UserError: Azure refused, or has no such cluster.
+    """
+    wire.location()
+    if wire.job(file.name) is not None:
+        raise ConflictError(
+            f"the workspace has a job {file.name} already", fix="another name: in the file, or leave it out"
+        )
+    cluster = str(file.document["compute"]).removeprefix("azureml:")
+    if "/" not in cluster:
+        provision(wire, Cluster(name=cluster))
+    request = AzureRequest(
+        name=file.name,
+        workspace=workspace,
+        cluster=Cluster(name=cluster),
+        assets=(),
+        datastore="workspaceblobstore",
+        job={},
+        nodes=file.nodes,
+        processes_per_node=file.processes,
+        max_restarts=0,
+    )
+    plan = {
+        "run_hash": file.digest,
+        "world_size": file.nodes * file.processes,
+        "job": {"train": {"steps": None}},
+        "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
+        "changes": {},
+        "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
+        "file": str(file.path.absolute()),
+    }
+    first = AzureAttempt(job=file.name, intended=time.time())
+    documents = {"plan.json": json.dumps(plan, indent=1), "request.json": request.model_dump_json(indent=1)}
+    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
+    try:
+        wire.put_job_file(file.job)
+    except UserError:
+        if wire.job(file.name) is None:
+            shutil.rmtree(folder.path)
+            raise
+    folder.write(folder.read().with_last(confirmed=True))
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:

@@ -162,6 +162,10 @@ class Wire:
 
         self._call(f"job {name}", put)
 
+    def put_job_file(self, job: Any) -> None:
+        """Submits a job of a file by the SDK's own operation, which uploads what it names."""
+        self._call(f"job {job.name}", lambda ml: ml.jobs.create_or_update(job))
+
     def cancel_job(self, name: str) -> None:
         """Asks a job to end."""
         self._call(f"job {name}", lambda ml: ml.jobs.begin_cancel(name))
@@ -245,10 +249,9 @@ class Wire:
 
 def _client(workspace: Workspace) -> Any:
     """MLClient, which says nothing on its own: stdout and stderr are ours."""
-    for name in ("azure", "msal"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     from azure.ai.ml import MLClient
 
+    quiet()
     return MLClient(
         SignIn(os.environ),
         workspace.subscription_id,
@@ -258,6 +261,12 @@ def _client(workspace: Workspace) -> Any:
         show_progress=False,
         polling_interval=POLLING_SECONDS,
     )
+
+
+def quiet() -> None:
+    """Silences Azure's SDK, of which every class that it calls experimental says so. Call it once that is loaded."""
+    for name in ("azure", "azure.ai.ml", "azure.ai.ml._utils._experimental", "msal"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _versions(ml: Any, kind: str) -> Any:
