@@ -137,8 +137,11 @@ class Run:
         return status
 
     def _tended(self, max_restarts: int | None) -> RunStatus:
-        self._backend.tend(self.name, max_restarts)
-        return self.status()
+        """How it stands, unless it has ended and was started again."""
+        while True:
+            status = self.status()
+            if not (status.state.terminal and self._backend.tend(self.name, max_restarts)):
+                return status
 
     def raise_for_status(self) -> RunStatus:
         """The status of a completed run.

@@ -260,16 +260,20 @@ class Backend(Protocol):
         """
         ...
 
-    def tend(self, name: str, max_restarts: int | None = None) -> None:
-        """Does what keeps a run going whose backend has nobody who watches it: whoever follows a run calls this.
+    def tend(self, name: str, max_restarts: int | None = None) -> bool:
+        """Starts a run again that has ended and may, where its backend has nobody who does so: whoever follows it asks.
 
         Args:
             name: the run's name.
             max_restarts: how often it may be started again; None: as it was submitted.
 
+        Returns:
+            Whether it was started.
+
         Raises:
             NotFoundError: there is no such run.
         """
+        return False
 
     def leftovers(self) -> list[Path]:
         """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""

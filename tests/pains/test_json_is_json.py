@@ -46,6 +46,9 @@ WELL = {
     "skus": [("skus",)],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
+    "cluster": [],  # of Azure: tests/wire/test_azure_clusters.py
+    "skus": [("skus",), ("skus", "--gpus", "H100:8")],
+    "supervise": [("supervise", "done")],
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -71,6 +74,9 @@ BADLY = {
     "skus": [("skus", "T4")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "cluster": [("cluster", "list"), ("cluster", "create", "--name", "gpu"), ("cluster", "list", "--name", "gpu")],
+    "skus": [("skus", "--gpus", "B100")],
+    "supervise": [("supervise", "missing")],
 }
 
 

@@ -23,6 +23,7 @@ from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.azml import JobFile
     from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
     from orchestrator.specs import ResolvedCompute
@@ -71,6 +72,22 @@ class AzureBackend(Backend):
         send(self._wire(request.workspace), request, plan, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
+    def schedule_file(self, file: JobFile) -> Handle:
+        """Submits a job file of `az ml`; the run is followed like any other, its outputs lie where the file says.
+
+        Raises:
+            ConflictError: the name is taken.
+            UserError: Azure refused.
+        """
+        from orchestrator.backends.azure.schedule import send_file
+
+        workspace = self._workspace({}).require()
+        folder = RecordFolder(self._runs / file.name)
+        if (folder.path / "request.json").is_file():
+            raise ConflictError(f"run {file.name} exists", fix=f"orchestrator status {file.name}")
+        send_file(self._wire(workspace), workspace, file, folder)
+        return Handle(self.name, file.name, workspace.workspace)
+
     def describe(self, name: str) -> RunStatus:
         """How a run stands."""
         return self._look(name).status()
@@ -100,8 +117,7 @@ class AzureBackend(Backend):
         wire = self._wire_of(folder)
 
         def ended() -> bool:
-            self.tend(folder.name)
-            return folder.read().last.ended is not None
+            return not self.tend(folder.name) and folder.read().last.ended is not None
 
         return follow(
             lambda: [attempt.job for attempt in folder.read().attempts if attempt.confirmed],
@@ -195,18 +211,21 @@ class AzureBackend(Backend):
         self._submit_again(folder)
         return self.handle(folder.name)
 
-    def tend(self, name: str, max_restarts: int | None = None) -> None:
+    def tend(self, name: str, max_restarts: int | None = None) -> bool:
         """Submits another attempt of a run that was preempted or failed, as often as its request allows."""
         folder = self._existing(name)
         record = Look(self._wire_of(folder), folder).refresh()
         last = record.last
-        again = last.ended is not None and not record.cancelled and states.worth_another(last.state, last.exit_code)
+        if last.ended is None or not last.confirmed or record.cancelled:
+            return False
         allowed = folder.document("request.json")["max_restarts"] if max_restarts is None else max_restarts
-        if again and last.confirmed and len(record.attempts) <= allowed:
-            from orchestrator.backends.azure.schedule import say
+        if not states.worth_another(last.state, last.exit_code) or len(record.attempts) > allowed:
+            return False
+        from orchestrator.backends.azure.schedule import say
 
-            say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
-            self._submit_again(folder)
+        say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
+        self._submit_again(folder)
+        return True
 
     def folder(self, name: str) -> Path | None:
         """None: a run on Azure has no folder here."""
@@ -293,6 +312,12 @@ class AzureBackend(Backend):
         place, _, short = name.rpartition("/")
         folder = RecordFolder(self._runs / short)
         if (folder.path / "request.json").is_file():
+            known = self._wire_of(folder).workspace.workspace
+            if place not in {"", known}:
+                raise ConflictError(
+                    f"the run {short} on record here is of workspace {known}, not of {place}",
+                    fix=f"orchestrator attach azure://{known}/{short}",
+                )
             return folder
         if not place:
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")

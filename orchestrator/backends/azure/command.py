@@ -74,6 +74,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         "OMP_NUM_THREADS": str(compute.threads_per_process),
         "LOCAL_WORLD_SIZE": str(compute.processes_per_node),  # Azure's launcher sets the other four, and not this one
         "TOKENIZERS_PARALLELISM": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
         **(_network(size, compute.nodes) if compute.device == "gpu" else {}),
         **plan.spec.environment.variables,
     }

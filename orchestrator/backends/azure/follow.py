@@ -165,13 +165,15 @@ def follow(
     """
     search = LineSearch(query.grep) if query.grep else None
     known: dict[str, JobLogs] = {}
+    read: set[str] = set()  # jobs that have ended, to their ends
 
-    def round_of(final: bool) -> Iterator[LogBlock]:
+    def round_of(over: bool) -> Iterator[LogBlock]:
         jobs = list(attempts())
-        for job in jobs:
-            if job not in known or job == jobs[-1]:
-                reader = known.setdefault(job, logs(job))
-                yield from reader.new(choose, launcher=query.launcher, final=final or job != jobs[-1])
+        for job in [job for job in jobs if job not in read]:
+            final = over or job != jobs[-1]
+            yield from known.setdefault(job, logs(job)).new(choose, launcher=query.launcher, final=final)
+            if final:
+                read.add(job)
 
     first = True
     while True:

@@ -256,7 +256,7 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
             "run": _output(spec.azure.datastore, places.outputs_folder(run)),
             "stores": _output(spec.azure.datastore, places.TOKEN_STORES),
         },
-        "tags": job_tags(plan, run),
+        "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
     if spec.azure.timeout_hours is not None:
@@ -302,12 +302,13 @@ def _shared_memory(plan: Plan) -> str:
     return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
 
 
-def job_tags(plan: Plan, run: str) -> dict[str, str]:
+def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
     """What finds a run again, tells its attempts apart and says what it is of; the user's own tags below."""
     commit = plan.snapshot.git.label if plan.snapshot.git else None
     return {
         **plan.spec.tags,
         "orchestrator.run": run,
+        "orchestrator.handle": f"azure://{workspace.workspace}/{run}",
         "orchestrator.attempt": "1",
         "orchestrator.run_hash": plan.run_hash,
         "orchestrator.recipe": plan.spec.recipe,

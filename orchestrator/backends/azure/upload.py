@@ -66,10 +66,9 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
     data = plan.job.data.model_copy(update={"text": [], "vocabulary": None})
     config = plan.job.model_copy(update={"data": data, "init_from": None, "phase_from": None})
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
-    handle = f"azure://{request.workspace.workspace}/{request.name}"
     return {
         CONFIG: config.model_dump_json(indent=1),
-        TAGS: json.dumps({**tags, "orchestrator.handle": handle}),
+        TAGS: json.dumps(tags),
         "plan.json": json.dumps(plan.as_dict(), indent=1),
         "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
         "request.json": request.model_dump_json(indent=1),
