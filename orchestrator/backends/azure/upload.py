@@ -11,10 +11,10 @@ from orchestrator.backends.azure.command import CONFIG, TAGS, text_root
 from orchestrator.backends.azure.request import AzureRequest
 from orchestrator.backends.azure.storage import Content
 from orchestrator.images import train_image
+from train_jobs.config.formats import source_files
 from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import MODEL, find_checkpoint
-from train_jobs.config.sources import text_files
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
@@ -38,7 +38,8 @@ def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Co
         return {file.path: scratch / file.path for file in plan.snapshot.files}
     if name == places.TEXT:
         root = text_root(plan.job.data.text)
-        return {path.relative_to(root).as_posix(): path for path in text_files(plan.job.data.text)}
+        paths = [file.path for source in plan.job.data.text for file in source_files(source)]
+        return {path.relative_to(root).as_posix(): path for path in paths}
     return _start_files(plan)
 
 
