@@ -209,6 +209,7 @@ def test_half_a_store_and_what_dead_builders_left_are_replaced(
     store = prepare(corpus_file(), tmp_path / "stores" / "one")
     (store.folder / "manifest.json").unlink()
     write(store.folder / "shard-00007-train.arrow", "half")
+    write(store.folder / ".manifest.json.7.tmp", "half")
     (store.folder / "parts").mkdir()
     write(store.folder / "parts" / "documents-00007.json", "half")
     prepare(corpus_file(), store.folder)
