@@ -15,7 +15,6 @@ from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.duplicates import dropped_of
 from train_jobs.corpus.extraction import Advance, Documents, read_back
-from train_jobs.corpus.interim import WordPieceTokenizer
 from train_jobs.corpus.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -27,6 +26,7 @@ from train_jobs.corpus.records import (
 from train_jobs.corpus.sentences import split_sentences
 from train_jobs.corpus.store import BLOCK_TOKENS, Encoded, StoreWriter
 from train_jobs.corpus.vocabulary import UNK, VOCABULARY_FILE, load_vocabulary, save_vocabulary, train_vocabulary
+from train_jobs.corpus.words import WordPieceTokenizer
 
 VOCABULARY = "vocabulary"
 SAMPLE_BYTES = 256_000_000  # of text that a vocabulary is trained on; of more, a part chosen by hash
