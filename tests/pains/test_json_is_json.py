@@ -42,13 +42,10 @@ WELL = {
     "diff": [("diff", "done", "failed"), ("diff", "done", "failed", "--code")],
     "cost": [("cost", "done"), ("cost", "--all")],
     **{f"cluster {action}": [] for action in CLUSTER},  # of a workspace of Azure ML
-    "supervise": [],  # likewise
-    "skus": [("skus",)],
+    "supervise": [("supervise", "done")],
+    "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
-    "cluster": [],  # of Azure: tests/wire/test_azure_clusters.py
-    "skus": [("skus",), ("skus", "--gpus", "H100:8")],
-    "supervise": [("supervise", "done")],
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -71,12 +68,9 @@ BADLY = {
     "cost": [("cost",), ("cost", "broken")],
     **{f"cluster {action}": [("cluster", action, "--min-nodes", "-1")] for action in CLUSTER},
     "supervise": [("supervise", "missing")],
-    "skus": [("skus", "T4")],
+    "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
-    "cluster": [("cluster", "list"), ("cluster", "create", "--name", "gpu"), ("cluster", "list", "--name", "gpu")],
-    "skus": [("skus", "--gpus", "B100")],
-    "supervise": [("supervise", "missing")],
 }
 
 

@@ -117,9 +117,9 @@ def test_delete(cluster: Cluster, azure: AzureDouble) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("create", "--name", "gpu"), "needs --sku"),
-        (("list", "--name", "gpu"), "does not take --name"),
-        (("scale", "--name", "gpu", "--sku", T4), "does not take --sku"),
+        (("create", "--name", "gpu"), "required: --sku"),
+        (("list", "--name", "gpu"), "does not know: --name gpu"),
+        (("scale", "--name", "gpu", "--sku", T4), "does not know: --sku"),
         ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "is less than --min-nodes 3"),
         (("create", "--name", "1gpu", "--sku", T4, "-y"), "no cluster can be called '1gpu'"),
         (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "was retired"),
