@@ -4,40 +4,46 @@
     python -m benchmarks.prepare_peers datasets TEXT VOCABULARY PROCESSES
     python -m benchmarks.prepare_peers tokenizers TEXT VOCABULARY
     python -m benchmarks.prepare_peers ours TEXT VOCABULARY
+    python -m benchmarks.prepare_peers stages TEXT VOCABULARY
+    python -m benchmarks.prepare_peers reading STORE SECONDS
 
 `plain` is what the original recipes do, in Python and one thread, from its published description: clean up, lower case,
 accents off, split at white space and punctuation, longest match first; then sentence pairs and masks, each instance
 made once. Its text has a sentence a line and blank lines between documents. `datasets` is the run_mlm recipe of
 transformers: `map` with a fast tokenizer over lines, then `map` that groups tokens into sequences. `tokenizers` is
-`encode_batch_fast`, `ours` the token step alone: lines in, ids out.
+`encode_batch_fast`, `ours` the token step alone: lines in, ids out. `stages` is what our pipeline does to text, one
+thing at a time; `reading` what training does before it masks.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 LENGTH, PREDICTIONS, SHORT, MASKED = 128, 20, 0.1, 0.15
-LINES_AT_ONCE = 20_000
+BYTES_AT_ONCE = 2_000_000  # of lines, for `encode` and its like
+EXAMPLES = 256  # of a batch
 
 
 def main() -> None:
     """One peer."""
-    name, text, vocabulary, *options = sys.argv[1:]
-    found = PEERS[name](Path(text), Path(vocabulary), *map(int, options))
-    print(json.dumps(found))
+    name, path, *options = sys.argv[1:]
+    print(json.dumps(PEERS[name](Path(path), *options)))
 
 
-def plain(text: Path, vocabulary: Path) -> dict[str, float]:
+def plain(text: Path, vocabulary: str) -> dict[str, float]:
     """Sentences in; ids of tokens, then instances of ids, out."""
-    ids = {piece: number for number, piece in enumerate(vocabulary.read_text(encoding="utf-8").splitlines())}
+    ids = {piece: number for number, piece in enumerate(Path(vocabulary).read_text("utf-8").splitlines())}
     started = time.perf_counter()
     documents: list[list[list[str]]] = [[]]
     count = 0
@@ -170,7 +176,7 @@ def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], 
     return [ids[piece] for piece in pieces] + [0] * (LENGTH - len(pieces))
 
 
-def run_mlm(text: Path, vocabulary: Path, processes: int) -> dict[str, float]:
+def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
     """As the recipe does, which splits no sentences."""
     import datasets
     from transformers import BertTokenizerFast
@@ -178,7 +184,7 @@ def run_mlm(text: Path, vocabulary: Path, processes: int) -> dict[str, float]:
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder:
         datasets.config.HF_DATASETS_CACHE = folder
-        tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+        tokenizer = BertTokenizerFast(vocab=vocabulary, do_lower_case=True)
         started = time.perf_counter()
         raw = datasets.load_dataset("text", data_files=str(text), split="train", cache_dir=folder)
         loaded = time.perf_counter()
@@ -194,7 +200,7 @@ def run_mlm(text: Path, vocabulary: Path, processes: int) -> dict[str, float]:
                 for name, values in joined.items()
             }
 
-        options = {"batched": True, "num_proc": processes if processes > 1 else None}
+        options = {"batched": True, "num_proc": int(processes) if int(processes) > 1 else None}
         tokens = raw.map(tokenise, remove_columns=["text"], **options)
         tokenised = time.perf_counter()
         tokens.map(group, **options)
@@ -202,11 +208,11 @@ def run_mlm(text: Path, vocabulary: Path, processes: int) -> dict[str, float]:
     return {"load": loaded - started, "tokenise": tokenised - loaded, "group": ended - tokenised}
 
 
-def tokenizers(text: Path, vocabulary: Path) -> dict[str, float]:
+def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
     """`encode_batch_fast`, and the ids of each line."""
     from train_jobs.corpus.vocabulary import load_vocabulary
 
-    tokenizer = load_vocabulary(vocabulary, lowercase=True)
+    tokenizer = load_vocabulary(Path(vocabulary), lowercase=True)
     count = 0
     started = time.perf_counter()
     for lines in batches(text):
@@ -214,12 +220,12 @@ def tokenizers(text: Path, vocabulary: Path) -> dict[str, float]:
     return {"tokenise": time.perf_counter() - started, "tokens": count}
 
 
-def ours(text: Path, vocabulary: Path) -> dict[str, float]:
+def ours(text: Path, vocabulary: str) -> dict[str, float]:
     """The token step alone."""
     from train_jobs.corpus.vocabulary import load_vocabulary
     from train_jobs.corpus.words import WordPieceTokenizer
 
-    tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary, lowercase=True))
+    tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
     count = 0
     started = time.perf_counter()
     for lines in batches(text):
@@ -227,14 +233,88 @@ def ours(text: Path, vocabulary: Path) -> dict[str, float]:
     return {"tokenise": time.perf_counter() - started, "tokens": count}
 
 
+def stages(text: Path, vocabulary: str) -> dict[str, float]:
+    """Seconds of each thing that is done to the text of a source, and its megabytes."""
+    from train_jobs.config.text import CleanConfig, SourceConfig
+    from train_jobs.corpus.clean import clean
+    from train_jobs.corpus.sentences import split_sentences
+    from train_jobs.corpus.sources import plan_parts, read_part
+    from train_jobs.corpus.splits import document_digest
+    from train_jobs.corpus.vocabulary import load_vocabulary
+    from train_jobs.corpus.words import WordPieceTokenizer
+
+    rules, sources, seconds = CleanConfig(), [SourceConfig(path=[str(text)])], Counter[str]()
+    tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        found = work()
+        seconds[name] += time.perf_counter() - started
+        return found
+
+    size = 0
+    for part in plan_parts(sources):
+        size += part.size
+        read = timed("read", lambda part=part: list(read_part(sources, part)))
+        cleaned = timed("clean", lambda read=read: [fit for document in read for fit in clean(document, rules)])
+        timed("hash", lambda cleaned=cleaned: [document_digest(document) for document in cleaned])
+        sentences = timed("sentences", lambda cleaned=cleaned: [split_sentences(document) for document in cleaned])
+        timed("tokens", lambda found=sentences: tokenizer.encode([one for document in found for one in document]))
+    return {"mb": size / 1e6, **seconds}
+
+
+def reading(store: Path, seconds: str) -> dict[str, float]:
+    """How soon examples come, from a disk that nothing was read from lately, and how many a second."""
+    from train_jobs.config.pretrain import DataConfig
+    from train_jobs.corpus.batches import assemble
+    from train_jobs.corpus.examples import Cursor, ExampleStream
+    from train_jobs.corpus.pairs import plan_block
+    from train_jobs.corpus.store import TokenStore
+
+    size = 0
+    for path in store.iterdir():
+        if path.is_file():
+            size += path.stat().st_size
+            with path.open("rb") as stream:
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    started = time.perf_counter()
+    opened = TokenStore.open(store)
+    plan = partial(plan_block, next_sentence=True)
+    stream = ExampleStream(opened, "train", data=DataConfig(sequence_length=LENGTH), plan=plan, seed=0)
+
+    def batch(cursor: Cursor) -> Cursor:
+        spans, cursor = stream.take(cursor, EXAMPLES)
+        for span in spans:
+            assemble(stream.block(span.block), span.rows, sequence_length=LENGTH, special=opened.manifest.special_ids)
+        return cursor
+
+    cursor = batch(Cursor())
+    first = time.perf_counter() - started
+    rates = {}
+    for name, step in (("slices", lambda cursor: stream.take(cursor, EXAMPLES)[1]), ("sequences", batch)):
+        count, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < float(seconds):
+            cursor = step(cursor)
+            count += EXAMPLES
+        rates[name] = count / (time.perf_counter() - begun)
+    return {"bytes": size, "first": first, **rates}
+
+
 def batches(text: Path) -> Iterator[list[str]]:
     """Lines of a file, some at a time."""
     with text.open(encoding="utf-8", newline="\n") as stream:
-        while lines := stream.readlines(LINES_AT_ONCE * 100):
+        while lines := stream.readlines(BYTES_AT_ONCE):
             yield lines
 
 
-PEERS = {"plain": plain, "datasets": run_mlm, "tokenizers": tokenizers, "ours": ours}
+PEERS: dict[str, Callable[..., dict[str, float]]] = {
+    "plain": plain,
+    "datasets": run_mlm,
+    "tokenizers": tokenizers,
+    "ours": ours,
+    "stages": stages,
+    "reading": reading,
+}
 
 if __name__ == "__main__":
     main()

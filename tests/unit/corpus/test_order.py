@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -73,6 +74,13 @@ def test_sources_are_mixed_and_each_keeps_its_share() -> None:
         assert {block % 2 for block in blocks[:6]} == {0, 1}
 
 
+def test_sources_and_passes_have_orders_of_their_own() -> None:
+    halves = visits([SourceBlocks(range(50), 0.5), SourceBlocks(range(50, 100), 0.5)], seed=0, epoch=0).blocks
+    first, second = ({block % 50 for block in halves.tolist() if block // 50 == source} for source in (0, 1))
+    assert len(first) == len(second) == 25
+    assert first != second
+
+
 def weighted(store: TokenStore) -> ExampleStream:
     count = store.blocks("train")
     assert count >= 6
@@ -125,6 +133,12 @@ def test_weights_decide_how_often_a_text_is_seen(store: TokenStore) -> None:
     once = {block: len(stream._plan(0, block)) for block in range(6)}
     for block, times in {0: 8, 1: 8, 2: 10, 3: 10, 4: 2, 5: 4}.items():
         assert seen[block] == pytest.approx(times * once[block], rel=0.1, abs=50)
+
+
+def test_each_pass_over_a_block_has_pairs_of_its_own(store: TokenStore) -> None:
+    stream = weighted(store)
+    plans = [stream._plan(number, 0).rows.tolist() for number in (0, 1, 2)]
+    assert all(len({tuple(row) for row in a} & {tuple(row) for row in b}) < 0.5 * len(a) for a, b in pairwise(plans))
 
 
 def test_epochs_without_a_block_are_passed_over(store: TokenStore) -> None:
