@@ -57,11 +57,11 @@ def _remote(wiki: str, end: str, sums: dict[str, str], listing: str) -> Remote:
 def _named(wiki: str, end: str, sums: dict[str, str], listing: str) -> str:
     """A file's name, which has the date of the dump in it, whatever the list was asked for by."""
     pattern = re.compile(rf"{re.escape(wiki)}-20\d{{6}}-{re.escape(end)}")
-    names = [name for name in sums if pattern.fullmatch(name)]
-    if not names:
+    name = next(filter(pattern.fullmatch, sums), None)
+    if name is None:
         raise DataError(
             f"{listing} does not list {wiki}-DATE-{end}",
             facts={"lists": f"{len(sums)} files"},
             fix="the dump may not be finished yet: --date YYYYMMDD of an earlier one",
         )
-    return max(names)
+    return name

@@ -17,12 +17,35 @@ import pytest
 from orchestrator.errors import ConflictError, NotFoundError, ServiceError, StorageError, UserError
 from orchestrator.fetch.files import Checksum, Remote
 from orchestrator.fetch.http import Client
-from tests.unit.fetch.conftest import QUICK, Handler, Script, Site, cut, proper, sends, stall, status, without_ranges
+from tests.unit.fetch.conftest import (
+    QUICK,
+    Handler,
+    Script,
+    Site,
+    cut,
+    named,
+    proper,
+    sends,
+    stall,
+    status,
+    without_ranges,
+)
 
 CONTENT = random.Random(0).randbytes(700_001)
 SHA256 = Checksum("sha256", hashlib.sha256(CONTENT).hexdigest())
 OTHER = random.Random(1).randbytes(700_001)
 PAGE = b"<!DOCTYPE html><html>Please log in</html>"
+
+
+def piece(start: int, size: int) -> Script:
+    """A range of its own choice."""
+
+    def run(handler: Handler, content: bytes) -> None:
+        span = f"bytes {start}-{start + size - 1}/{len(content)}"
+        handler.begin(206, size, Content_Range=span, **named(handler, content))
+        handler.wfile.write(content[start : start + size])
+
+    return run
 
 
 def left(folder: Path) -> list[str]:
@@ -71,6 +94,8 @@ def test_what_is_there_is_checked_and_not_fetched_again(client: Client, site: Si
         ([cut(300_000), without_ranges], [None, "bytes=300000-"]),
         ([cut(300_000), cut(350_000, ranges=False)], [None, "bytes=300000-", "bytes=350000-"]),
         ([cut(300_000), status(416)], [None, "bytes=300000-", None]),
+        ([cut(300_000), piece(300_000, 100)], [None, "bytes=300000-", "bytes=300100-"]),
+        ([cut(300_000), piece(200_000, 500_001)], [None, "bytes=300000-", None]),
     ],
 )
 def test_interrupted_it_goes_on_from_where_it_stopped(
@@ -122,7 +147,8 @@ def test_nor_where_the_server_does_not_look_at_if_range(client: Client, site: Si
 
 def test_without_anything_that_names_the_content_it_begins_anew(client: Client, site: Site, tmp_path: Path) -> None:
     (tmp_path / ".b.bin.part").write_bytes(OTHER[:1000])
-    (tmp_path / ".b.bin.part.json").write_text('{"url": "x", "etag": "W/\\"weak\\"", "modified": ""}')
+    weak = {"url": f"{site.url}/b.bin", "etag": 'W/"weak"', "modified": ""}
+    (tmp_path / ".b.bin.part.json").write_text(json.dumps(weak))
     site.publish("b.bin", CONTENT)
     assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == CONTENT
     assert site.ranges() == [None]
