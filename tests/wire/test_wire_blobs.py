@@ -13,6 +13,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -172,6 +173,21 @@ def test_sas_of_the_service_opens_one_blob_for_as_long_as_it_says(azure: AzureDo
         "none": 401,
         "out of the container": 400,
     }
+
+
+def test_half_an_upload_is_none(azure: AzureDouble) -> None:
+    container = azure.storage.datastores["workspaceblobstore"]
+    sas = azure.storage.sign(container, permissions="racw", seconds=60)
+    request = (
+        f"PUT http://{azure.place.blob_host}/{container}/half?{sas} HTTP/1.1\r\nx-ms-blob-type: BlockBlob\r\n"
+        "Content-Length: 100\r\n\r\nhalf"
+    )
+    address = urlsplit(azure.environment()["HTTPS_PROXY"])
+    with socket.create_connection((str(address.hostname), address.port or 0)) as connection:
+        connection.sendall(request.encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+    assert list(azure.folder().iterdir()) == []
 
 
 @pytest.mark.slow
