@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -188,6 +189,24 @@ def test_half_an_upload_is_none(azure: AzureDouble) -> None:
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(100) == b""
     assert list(azure.folder().iterdir()) == []
+
+
+def test_many_at_once(azure: AzureDouble) -> None:
+    from azure.storage.blob import ContainerClient
+
+    url = f"https://{azure.place.blob_host}"
+    with ContainerClient(url, "azureml", azure.storage.key, max_single_put_size=1000, max_block_size=1000) as box:
+
+        def store(number: int) -> bool:
+            content = bytes([number]) * 5000
+            box.upload_blob(f"many/{number}", content, metadata={"number": str(number)})
+            return box.download_blob(f"many/{number}").readall() == content
+
+        with ThreadPoolExecutor(8) as workers:
+            assert all(workers.map(store, range(24)))
+        listed = {found.name: found.metadata["number"] for found in box.list_blobs("many/", include=["metadata"])}
+    assert listed == {f"many/{number}": str(number) for number in range(24)}
+    assert len(azure.requests("PUT *.blob.*/many/*")) == 24 * 6
 
 
 @pytest.mark.slow
