@@ -29,6 +29,7 @@ from orchestrator.testing.state import Document, Place, State
 from orchestrator.testing.tls import server_context
 from orchestrator.testing.tracking import Tracking
 
+LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 
@@ -284,7 +285,7 @@ class AzureDouble:
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
-            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com"),
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=LONGEST_JOB),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,
