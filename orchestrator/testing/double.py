@@ -87,7 +87,7 @@ class AzureDouble:
         """Kills the jobs, ends every connection and thread, puts the environment back; once is enough.
 
         Raises:
-            RuntimeError: the double itself made a mistake in an answer.
+            RuntimeError: the double itself made a mistake in an answer, or in running a job.
         """
         if self._closed:
             return
@@ -102,8 +102,8 @@ class AzureDouble:
         self._proxy.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-        if self._proxy.crashes:
-            raise RuntimeError("the double crashed in an answer") from self._proxy.crashes[0]
+        if crashes := [*self._proxy.crashes, *self.jobs.crashes]:
+            raise RuntimeError("the double itself crashed") from crashes[0]
 
     def environment(self) -> dict[str, str]:
         """Variables that lead Azure's clients in a process here: proxy, authority, one application's credential,
