@@ -29,6 +29,7 @@ from orchestrator.testing.state import Document, Place, State
 from orchestrator.testing.tls import server_context
 from orchestrator.testing.tracking import Tracking
 
+LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 
@@ -86,7 +87,7 @@ class AzureDouble:
         """Kills the jobs, ends every connection and thread, puts the environment back; once is enough.
 
         Raises:
-            RuntimeError: the double itself made a mistake in an answer.
+            RuntimeError: the double itself made a mistake in an answer, or in running a job.
         """
         if self._closed:
             return
@@ -101,8 +102,8 @@ class AzureDouble:
         self._proxy.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-        if self._proxy.crashes:
-            raise RuntimeError("the double crashed in an answer") from self._proxy.crashes[0]
+        if crashes := [*self._proxy.crashes, *self.jobs.crashes]:
+            raise RuntimeError("the double itself crashed") from crashes[0]
 
     def environment(self) -> dict[str, str]:
         """Variables that lead Azure's clients in a process here: proxy, authority, one application's credential,
@@ -284,7 +285,7 @@ class AzureDouble:
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
-            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com"),
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=LONGEST_JOB),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,

@@ -159,7 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(length // 2 if fault.moment is Moment.UPLOAD else 0)
             self._reset(call)
             return
-        self._serve(Call.of(self.command, host, path, named, self.rfile.read(length)), fault)
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client went away: half a body is none
+            self.close_connection = True
+            return
+        self._serve(Call.of(self.command, host, path, named, body), fault)
 
     do_DELETE = do_HEAD = do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815
 

@@ -9,10 +9,12 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -172,6 +174,39 @@ def test_sas_of_the_service_opens_one_blob_for_as_long_as_it_says(azure: AzureDo
         "none": 401,
         "out of the container": 400,
     }
+
+
+def test_half_an_upload_is_none(azure: AzureDouble) -> None:
+    container = azure.storage.datastores["workspaceblobstore"]
+    sas = azure.storage.sign(container, permissions="racw", seconds=60)
+    request = (
+        f"PUT http://{azure.place.blob_host}/{container}/half?{sas} HTTP/1.1\r\nx-ms-blob-type: BlockBlob\r\n"
+        "Content-Length: 100\r\n\r\nhalf"
+    )
+    address = urlsplit(azure.environment()["HTTPS_PROXY"])
+    with socket.create_connection((str(address.hostname), address.port or 0)) as connection:
+        connection.sendall(request.encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+    assert list(azure.folder().iterdir()) == []
+
+
+def test_many_at_once(azure: AzureDouble) -> None:
+    from azure.storage.blob import ContainerClient
+
+    url = f"https://{azure.place.blob_host}"
+    with ContainerClient(url, "azureml", azure.storage.key, max_single_put_size=1000, max_block_size=1000) as box:
+
+        def store(number: int) -> bool:
+            content = bytes([number]) * 5000
+            box.upload_blob(f"many/{number}", content, metadata={"number": str(number)})
+            return box.download_blob(f"many/{number}").readall() == content
+
+        with ThreadPoolExecutor(8) as workers:
+            assert all(workers.map(store, range(24)))
+        listed = {found.name: found.metadata["number"] for found in box.list_blobs("many/", include=["metadata"])}
+    assert listed == {f"many/{number}": str(number) for number in range(24)}
+    assert len(azure.requests("PUT *.blob.*/many/*")) == 24 * 6
 
 
 @pytest.mark.slow

@@ -125,17 +125,29 @@ def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     running_azure.hold_queue()
     running_azure.without_capacity("gpu")
     ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "instance_count": 2}))
-    ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
     with pytest.raises(TimeoutError, match="one is still Queued"):
-        running_azure.wait("one", ["Running"], seconds=0.5)
+        running_azure.wait("one", ["Running"], seconds=0.3)
     running_azure.hold_queue(False)
     with pytest.raises(TimeoutError, match="one is still Queued"):
-        running_azure.wait("one", ["Running"], seconds=0.5)
+        running_azure.wait("one", ["Running"], seconds=0.3)
+    assert ml.compute.get("gpu").provisioning_state == "Succeeded"
     running_azure.without_capacity("gpu", False)
     assert running_azure.wait("one", ["Running"]) == "Running"
-    if running_azure.job("two").status == "Queued":  # the other has both nodes
-        running_azure.preempt("one")
+    ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
+    with pytest.raises(TimeoutError, match="two is still Queued"):  # the other has both nodes
+        running_azure.wait("two", ["Running"], seconds=0.3)
+    running_azure.preempt("one")
     assert running_azure.wait("two") == "Completed"
+
+
+def test_cancelled_in_the_queue(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    running_azure.hold_queue()
+    ml.jobs.create_or_update(job("one", code, **SLEEPS))
+    ml.jobs.begin_cancel("one").result()
+    assert running_azure.wait("one") == "Canceled"
+    assert "Running" not in running_azure.job("one").history
 
 
 def test_preempted_job_fails_without_a_warning(

@@ -150,8 +150,12 @@ def test_a_mistake_of_the_double_is_not_swallowed(tmp_path: Path) -> None:
     url = f"https://management.azure.com{azure.place.workspace_path}?api-version=x"
     with requests.get(url, proxies=proxies, verify=azure.environment()["REQUESTS_CA_BUNDLE"]) as reply:
         assert reply.json()["error"]["code"] == "DoubleCrashed"
+    azure.jobs.submit("one", {"jobType": "Command"})  # the client can't send that: it has no command
+    assert azure.wait("one") == "Failed"
+    assert azure.job("one").error == {"code": "DoubleCrashed", "message": "KeyError('command')"}
     with pytest.raises(RuntimeError, match="crashed"):
         azure.close()
+    azure.close()
 
 
 def test_process_that_forgets_to_close_ends_and_leaves_nothing(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Jobs:
         self._changed = threading.Condition()
         self._held = False
         self._closing = False
+        self.crashes: list[Exception] = []
 
     def submit(self, name: str, properties: Document) -> Job:
         """A new job; it is on its way when this returns."""
@@ -200,6 +201,9 @@ class Jobs:
         timer.start()
         try:
             error = self._execute(job)
+        except Exception as problem:  # a mistake of the double's: the job ends, and who closes the double is told
+            self.crashes.append(problem)
+            error = {"code": "DoubleCrashed", "message": repr(problem)}
         finally:
             timer.cancel()
             timer.join()
