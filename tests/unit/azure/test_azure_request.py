@@ -227,3 +227,51 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert named["request"]["workspace"]["workspace"] == "place"
     file = console(*words, "-o", "yaml")
     assert yaml.safe_load(file.out)["type"] == "command"
+
+
+def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
+    quiet = make_plan()
+    assert quiet.warnings == ()
+    changes = {
+        "tracking.uri": "sqlite:///x.db",
+        "compute.master_port": 6000,
+        "environment.variables": {"HF_TOKEN": "x"},
+    }
+    loud = "\n".join(make_plan(changes).warnings)
+    assert "tracking.uri has no effect" in loud
+    assert "compute.master_port has no effect" in loud
+    assert "HF_TOKEN: variables of a job can be read" in loud
+    embedded = make_plan({"data.text": []})
+    assert "embedded text" in "\n".join(embedded.warnings)
+    bare = {"compute.sku": None, "compute.processes_per_node": 1, "compute.max_nodes": 4}
+    assert "compute.max_nodes has no effect: the cluster is left as it is" in make_plan(bare).warnings
+    local = "\n".join(make_plan({"backend": "local", "azure.shm_size": "2g"}).warnings)
+    assert "azure.shm_size has no effect" in local
+    assert "compute.sku has no effect" in local
+
+
+def test_the_plan_says_what_an_eviction_costs_and_whether_the_environment_is_there(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    from orchestrator.backends.azure.notes import remember_asset, request_notes
+
+    plan = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "compute.price_per_hour": 6.0})
+    request = request_of(plan)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert "4 steps or 10 minutes, whichever is sooner, up to $1.00" in notes["eviction"]
+    assert notes["eviction"].endswith("up to 3 times")
+    assert "will build" in notes["image"]
+    assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, low-priority")
+    image = request.asset("environments")
+    assert image is not None
+    remember_asset(tmp_path, request.workspace, image.name, image.version)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert "cached (seen " in notes["image"]
+    assert "eviction" not in dict(note.split(": ", 1) for note in request_notes(request, make_plan(), tmp_path))
+
+
+def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
+    plan = make_plan()
+    assert plan.compute.price_per_hour == 0.526
+    assert "list price of 2025-01 in eastus" in plan.summary()
+    assert make_plan({"compute.price_per_hour": 3.0}).run_hash == plan.run_hash
