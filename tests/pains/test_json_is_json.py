@@ -44,6 +44,7 @@ WELL = {
     "cluster": [],  # of Azure: tests/wire/test_azure_clusters.py
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "supervise": [("supervise", "done")],
+    "model": [],  # tests/contract, tests/wire/test_azure_runs.py
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -68,6 +69,7 @@ BADLY = {
     "cluster": [("cluster", "list"), ("cluster", "create", "--name", "gpu"), ("cluster", "list", "--name", "gpu")],
     "skus": [("skus", "--gpus", "B100")],
     "supervise": [("supervise", "missing")],
+    "model": [("model", "register", "failed"), ("model", "delete", "missing", "-y"), ("model", "deploy", "done")],
 }
 
 

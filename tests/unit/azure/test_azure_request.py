@@ -275,3 +275,34 @@ def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
     assert plan.compute.price_per_hour == 0.526
     assert "list price of 2025-01 in eastus" in plan.summary()
     assert make_plan({"compute.price_per_hour": 3.0}).run_hash == plan.run_hash
+
+
+def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> None:
+    from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
+
+    from orchestrator.backends.azure.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
+    from orchestrator.backends.azure.request import asset_id
+    from tests.unit.azure.conftest import WORKSPACE
+
+    ours = model_body("workspaceblobstore", "run-1", {"a": "b"})
+    place = "azureml://datastores/workspaceblobstore/paths/orchestrator/runs/run-1/outputs/model/"
+    theirs = Model(
+        name="m", version="1", path=place, type="custom_model", tags={"a": "b"}, description="BERT of run run-1"
+    )
+    assert ours == theirs._to_rest_object().as_dict()
+    for traffic in ({}, {DEPLOYMENT: 100}):
+        endpoint = ManagedOnlineEndpoint(name="words", auth_mode="key", traffic=traffic)
+        assert endpoint_body("eastus", traffic=bool(traffic)) == endpoint._to_rest_online_endpoint("eastus").as_dict()
+    deployment = ManagedOnlineDeployment(
+        name=DEPLOYMENT,
+        endpoint_name="words",
+        model=asset_id(WORKSPACE, "models", "m", "1"),
+        environment=asset_id(WORKSPACE, "environments", "serve-cpu", "2"),
+        code_configuration=CodeConfiguration(
+            code=asset_id(WORKSPACE, "codes", "orchestrator-serve", "3"), scoring_script=SCRIPT
+        ),
+        instance_type="Standard_DS3_v2",
+        instance_count=1,
+    )
+    body = deployment_body("eastus", WORKSPACE, {"name": "m", "version": "1"}, "3", "2", "Standard_DS3_v2")
+    assert body == deployment._to_rest_object("eastus").as_dict()
