@@ -275,6 +275,39 @@ class Backend(Protocol):
         """
         return False
 
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """Puts the model of a completed run into the registry: {name, version, uri, tags}. Once more changes nothing.
+
+        Args:
+            name: the run's name.
+            model: the model's name; None: the first part of the run's.
+
+        Raises:
+            ConflictError: the run has no model.
+        """
+        ...
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """Answers requests with the model of a completed run: {endpoint, uri}.
+
+        Args:
+            name: the run's name.
+            endpoint: what the endpoint is called.
+            sku: size of its machine, where it has one of its own.
+
+        Raises:
+            ConflictError: the run has no model, or there is such an endpoint.
+        """
+        ...
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Ends an endpoint.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        ...
+
     def leftovers(self) -> list[Path]:
         """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""
         ...

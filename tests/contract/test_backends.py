@@ -13,13 +13,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend, LogQuery
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState, RunStatus
 from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_spec
 
@@ -212,6 +214,43 @@ def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path
     with pytest.raises(NotFoundError):
         backend.download(completed.name, ("modle",), tmp_path / "there")
     assert not (tmp_path / "there").exists()
+
+
+def test_a_model_is_registered_once_with_where_it_comes_from(backend: Backend, completed: RunStatus) -> None:
+    found = backend.register_model(completed.name, "words")
+    assert found["name"] == "words"
+    assert found["tags"]["orchestrator.run"] == completed.name
+    assert found["tags"]["orchestrator.lineage"] == backend.lineage(completed.name).lineage.head.hash
+    assert backend.register_model(completed.name, "words") == found
+    assert backend.register_model(completed.name)["name"] == "micro"
+
+
+def test_a_model_answers_requests_until_its_endpoint_is_deleted(
+    backend: Backend, completed: RunStatus, name: str
+) -> None:
+    if name in {"debug", "polite"}:
+        pytest.skip("the same as on local")
+    found = backend.deploy_model(completed.name, "masked-words")
+    with pytest.raises(ConflictError):
+        backend.deploy_model(completed.name, "masked-words")
+    if name == "local":
+        data = json.dumps({"inputs": ["[MASK] ba [MASK]"], "top": 3}).encode()
+        with urlopen(found["uri"], data=data, timeout=60) as reply:
+            (masks,) = json.load(reply)["outputs"]
+        assert [len(mask) for mask in masks] == [3, 3]
+        assert 1 > masks[0][0]["probability"] >= masks[0][1]["probability"] > 0
+        with pytest.raises(HTTPError) as failure:
+            urlopen(found["uri"], data=b"{}", timeout=60)
+        with failure.value as refused:
+            assert (refused.code, "inputs" in json.load(refused)["error"]) == (400, True)
+    else:
+        assert found["uri"].endswith("/score")
+    backend.delete_endpoint("masked-words")
+    with pytest.raises(NotFoundError):
+        backend.delete_endpoint("masked-words")
+    for wrong in ("UPPER", "x"):
+        with pytest.raises((UsageError, NotFoundError)):
+            backend.deploy_model(completed.name, wrong)
 
 
 def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStatus) -> None:

@@ -46,6 +46,7 @@ WELL = {
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
+    "model": [],  # tests/contract, tests/wire/test_azure_runs.py
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -71,6 +72,7 @@ BADLY = {
     "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "model": [("model", "register", "failed"), ("model", "delete", "missing", "-y"), ("model", "deploy", "done")],
 }
 
 

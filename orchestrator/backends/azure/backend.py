@@ -114,6 +114,10 @@ class AzureBackend(Backend):
         request = folder.document("request.json")
         layout = Layout(request["nodes"], request["processes_per_node"])
         sources = choose_sources(folder.name, layout, query)
+        if query.since is not None:
+            from orchestrator.backends.azure.schedule import say
+
+            say("warning: --since has no effect: logs on Azure have no times")
         wire = self._wire_of(folder)
 
         def ended() -> bool:
@@ -262,6 +266,27 @@ class AzureBackend(Backend):
         import shutil
 
         shutil.rmtree(folder.path)
+
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """A model asset that points at the run's outputs, with its lineage in tags."""
+        from orchestrator.backends.azure.models import register
+
+        folder = self._existing(name)
+        return register(self._wire_of(folder), folder, self.describe(folder.name), model)
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """A managed online endpoint with one deployment that gets all traffic."""
+        from orchestrator.backends.azure.models import deploy
+
+        folder = self._existing(name)
+        return deploy(self._wire_of(folder), folder, self.register_model(folder.name), endpoint, sku)
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Deletes an endpoint with all behind it."""
+        wire = self.wire({})
+        if wire.endpoint(endpoint) is None:
+            raise NotFoundError(f"there is no endpoint {endpoint}", fix="az ml online-endpoint list")
+        wire.delete_endpoint(endpoint)
 
     def notes(self, request: AzureRequest, plan: Plan) -> list[str]:
         """The cluster, whether the environment will be built, what an eviction costs."""

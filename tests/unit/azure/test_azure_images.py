@@ -82,3 +82,10 @@ def test_pinned_versions_are_those_of_the_constraints() -> None:
         "torch": PINS["torch"],
         "nothing-of-that-name": "absent",
     }
+
+
+def test_the_endpoint_has_the_versions_that_the_model_was_made_with() -> None:
+    conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
+    found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if "==" in line)
+    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in found}
+    assert {"torch", "transformers", "tokenizers", "safetensors", "numpy"} == found.keys()
