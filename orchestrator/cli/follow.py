@@ -86,7 +86,9 @@ class Heartbeat:
         if now < self._due:
             return
         status = self._run.status()
-        step = f" at step {status.step} of {status.steps}" if status.step is not None else ""
+        step = (
+            f" at step {status.step} of {status.steps}" if status.steps is not None and status.step is not None else ""
+        )
         text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
         self._shown = self._live  # before it is: Ctrl-C may come in between, and what stands there is to go
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from orchestrator import __version__
-from orchestrator.cli import cluster, compare, files, inspect, lifecycle, logs, looking, setup, skus, submit
+from orchestrator.cli import cluster, compare, data, files, inspect, lifecycle, logs, looking, setup, skus, submit
 
 EPILOG = """\
 RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
@@ -53,7 +53,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, logs, lifecycle, looking, files, compare, cluster, skus, setup):
+    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, cluster, skus, setup):
         module.add_verbs(verbs)
     return parser
 

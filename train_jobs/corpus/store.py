@@ -284,7 +284,7 @@ class TokenStore:
         shard, position = self._places[split][index]
         if shard.file not in self._readers:
             self._readers[shard.file] = self._map(shard)
-        return _as_block(self._readers[shard.file].get_batch(position))
+        return as_block(self._readers[shard.file].get_batch(position))
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
@@ -293,7 +293,8 @@ class TokenStore:
         return pa.ipc.open_file(pa.memory_map(str(path)))
 
 
-def _as_block(batch: pa.RecordBatch) -> Block:
+def as_block(batch: pa.RecordBatch) -> Block:
+    """A record batch of a shard, without copying."""
     documents = batch.column(0)
     sentences = documents.values
     return Block(

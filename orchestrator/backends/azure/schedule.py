@@ -21,7 +21,7 @@ from orchestrator.errors import ConflictError, NotFoundError, ServiceError, User
 from orchestrator.summary import bytes_text
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
 
 SETTLE_SECONDS = 5.0  # what Azure gets to show a job that it has accepted
 SETTLE_TRIES = 3
