@@ -177,11 +177,17 @@ class Run:
         Raises:
             StorageError: it cannot be written there.
         """
+        from orchestrator.errors import UsageError
         from orchestrator.reports.profile import read_profile
         from orchestrator.reports.run import render
 
         path = to or (self.folder or Path.cwd()) / "report.html"
         status = self.status()
+        if status.steps is None:
+            raise UsageError(
+                f"run {self.name} trains nothing: there are no curves to report",
+                fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {self.name}",
+            )
         page = render(
             status,
             self.metrics(),

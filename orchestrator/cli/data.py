@@ -15,17 +15,19 @@ WORTH_SHOWING = 2.0  # seconds that a file may take without a word
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
+    from orchestrator.cli import stores
     from orchestrator.cli.arguments import HelpFormatter
 
     data = verbs.add_parser(
         "data",
-        help="fetch data",
-        description="Get hold of data that runs are fed with.",
+        help="fetch data, look at prepared text",
+        description="Get hold of data that runs are fed with, and look at it.",
         epilog="example:\n  orchestrator data fetch glue:MRPC",
         formatter_class=HelpFormatter,
     )
     actions = data.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, help="what to do")
     _add_fetch(actions)
+    stores.add_actions(actions)
 
 
 def _add_fetch(actions: Any) -> None:

@@ -87,7 +87,9 @@ class Heartbeat:
         if now < self._due:
             return
         status = self._run.status()
-        step = f" at step {status.step} of {status.steps}" if status.step is not None else ""
+        step = (
+            f" at step {status.step} of {status.steps}" if status.steps is not None and status.step is not None else ""
+        )
         text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
         if status.state == RunState.QUEUED and status.warning:
             text += f" ({status.warning})"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.client import Run
     from orchestrator.plan import Plan
 
-KINDS = ("pretrain",)
+KINDS = ("pretrain", "prepare")  # those of orchestrator.specs, which --help has no time to load
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
@@ -84,6 +84,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="text file or folder; may be repeated. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
     )
+    parser.add_argument(
+        "--store", type=Path, metavar="FOLDER", help="token store: where prepare puts it, what pretrain is trained on"
+    )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
         "--from",
@@ -133,7 +136,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
         **_data(arguments.data or []),
-        "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
+        "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
+        "code.folder": (_path(arguments.code), "--code"),
         "init_from": (arguments.initial, "--from"),
         "phase_from": (arguments.phase, "--phase-from"),
         "compute.nodes": (arguments.nodes, "--nodes"),
@@ -150,6 +154,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     for warning in plan.warnings:
         hint(f"warning: {warning}")
     return plan
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
@@ -256,7 +264,7 @@ def _unheeded(run: Run, plan: Plan) -> list[str]:
     there, found = run.plan()["job"], []
     for path, change in plan.changes.items():
         section, _, key = path.partition(".")
-        if section in OBSERVERS and there[section][key] != change.value:
+        if section in OBSERVERS and section in there and there[section][key] != change.value:
             found.append(f"{path}={json.dumps(change.value)}")
     return found
 

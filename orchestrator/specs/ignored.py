@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from orchestrator.specs.azure import AZURE, AzureSpec
-from orchestrator.specs.job import PretrainSpec
+from orchestrator.specs.job import JobSpec, PrepareSpec, PretrainSpec
 from orchestrator.specs.secrets import SECRET
 from train_jobs.config.own import is_own, own_names
 
@@ -28,17 +28,34 @@ OF_AZURE = (
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
-def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: int) -> list[str]:
+OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
+Rule = tuple[str, bool, str]
+
+
+def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
-    code = job.code
-    rules = (
+    code, rules = job.code, list[Rule]()
+    own: dict[str, str] = {}
+    if isinstance(job, PretrainSpec):
+        rules, own = _training(job, world_size), own_names(job)
+    if isinstance(job, PrepareSpec | PretrainSpec):
+        rules.append(("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"))
+    rules += [
         (
             "code.folder",
-            code.entry.startswith("train_jobs.") and not own_names(job),
+            code.entry.startswith("train_jobs.") and not own,
             f"{code.entry} runs, and no section names a class of it",
         ),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
-        ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
+    ]
+    ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
+    return [*ignored, *([*_capped_predictions(job, changed), *_on_azure(job)] if isinstance(job, PretrainSpec) else [])]
+
+
+def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
+    """Keys of training."""
+    return [
+        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
         (
             "train.loss_normalization",
             job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
@@ -79,9 +96,7 @@ def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: 
         ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
-    )
-    ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
-    return [*ignored, *_capped_predictions(job, changed), *_on_azure(job)]
+    ]
 
 
 def _on_azure(job: PretrainSpec) -> list[str]:

@@ -131,7 +131,7 @@ def make_store(
             data, found, folder, key, workers, progress, node=node, hashes=hashes, block_tokens=BLOCK_TOKENS
         )
         manifest = making.make()
-        if node.leads:
+        if manifest is not None:
             _sweep(folder, manifest)
             write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
             if not keep_steps:

@@ -15,7 +15,7 @@ from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.phase import KEY as PHASE_FROM
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
     from train_jobs.config.text import SourceConfig
 
 TAGS = "tags.json"

@@ -19,7 +19,7 @@ from orchestrator.specs.notify import NotifySpec
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
 
 Body = dict[str, Any]
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}

@@ -17,7 +17,7 @@ from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import MODEL, find_checkpoint
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
 
 
 def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Content]:

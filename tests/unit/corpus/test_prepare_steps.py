@@ -14,7 +14,7 @@ import pytest
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.config import ConflictError, DataError, TextConfig
 from train_jobs.corpus import workers
-from train_jobs.corpus.duplicates import dropped_of, find_duplicates
+from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
 from train_jobs.corpus.extraction import HASHES, hashes_file
 from train_jobs.corpus.progress import Progress
 
@@ -71,7 +71,7 @@ def test_of_equal_documents_the_first_is_kept_in_any_number_of_ranges(tmp_path: 
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
         expected.append([place for place, value in enumerate(values) if value in seen or seen.add(value)])
     record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=at_once)
-    assert [dropped_of(tmp_path, record, part).tolist() for part in range(3)] == expected
+    assert [dropped_of(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
     assert record.dropped == [len(places) for places in expected]
 
 
