@@ -35,6 +35,7 @@ PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
         ("pearson", [1, 2, 3], [1, 2, 4], 3 / math.sqrt(28 / 3)),
         ("pearson", [1, 2, 3], [0.1, 0.1, 0.1], 0.0),
         ("pearson", [2, 2], [1, 5], 0.0),
+        ("pearson", [0.1, 0.1, 0.1], [0.7, 0.7, 0.7], 0.0),  # whose means are not quite 0.1 and 0.7
         ("spearman", [1, 2, 3], [1, 100, 1000], 1.0),
         ("spearman", [1, 2, 3, 4], [1, 2, 2, 3], 4.5 / math.sqrt(22.5)),  # a tie shares its rank
         ("spearman", [1, 1, 2], [3, 3, 1], -1.0),

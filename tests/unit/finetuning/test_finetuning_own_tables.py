@@ -107,6 +107,15 @@ def test_a_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
     assert problem.endswith('(did you mean "neg"?)')
 
 
+def test_rows_after_one_without_a_label_keep_their_lines(tmp_path: Path) -> None:
+    train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
+    dev = put(tmp_path / "dev.tsv", "text\tlabel\na\t\nb\tother\n")
+    first, second = problems(TEXT, train=train, dev=dev)
+    assert (first, second[: len(f"{dev}:3: label 'other'")]) == (
+        *(f"{dev}:2: column 'label': there is no label", f"{dev}:3: label 'other'"),
+    )
+
+
 def test_empty_texts_and_labels_are_named_together(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tpair\tlabel\na\tx\tpos\n \ty\tneg\nc\t\t\n")
     assert problems(ColumnsConfig(pair="pair"), train=train) == [f"{train}:4: column 'label': there is no label"]

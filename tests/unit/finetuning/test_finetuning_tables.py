@@ -146,12 +146,12 @@ def test_a_text_of_a_million_characters_is_read_whole_and_told(tmp_path: Path, n
     text = "ab " * 333_333 + "c"
     content = {"t.jsonl": json.dumps({"a": text, "b": 1}) + "\n", "t.csv": f'a,b\n"{text}",1\n'}
     path = put(tmp_path / name, content.get(name, f"a\tb\n{text}\t1\n"))
-    limit = csv.field_size_limit()
+    csv.field_size_limit(131_072)
     table = read_table(path, ["a", "b"])
     assert table.columns["a"] == [text]
     line = 1 if name == "t.jsonl" else 2
     assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, cut to the longest sequence"]
-    assert csv.field_size_limit() == limit
+    assert csv.field_size_limit() == 131_072
 
 
 def test_json_lines(tmp_path: Path) -> None:

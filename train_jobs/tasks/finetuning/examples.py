@@ -76,10 +76,9 @@ def _labels(task: SequenceTask, table: Table, problems: Problems, origin: Path |
         return numbers(table, task.label, problems)
     ids = {name: number for number, name in enumerate(task.labels)}
     found = classes(table, task.label, problems)
-    if len(found) == len(table):  # else rows and labels are out of step, and there are problems enough
-        for row, name in enumerate(found):
-            if name not in ids:
-                problems.add(table.where(row), _unknown(name, task.labels, origin))
+    for row, name in enumerate(found):
+        if name is not None and name not in ids:
+            problems.add(table.where(row), _unknown(name, task.labels, origin))
     return [ids.get(name, -1) for name in found]
 
 

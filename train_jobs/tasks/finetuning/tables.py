@@ -111,7 +111,7 @@ def read_table(
     if kind == "parquet":
         table = _read_parquet(path, columns)
     else:
-        text, notes = _read_text(path)
+        text, notes = read_text(path)
         if kind == "jsonl":
             table = _read_jsonl(path, text, columns)
         else:
@@ -126,7 +126,7 @@ def read_table(
     return table
 
 
-def _read_text(path: Path) -> tuple[str, list[str]]:
+def read_text(path: Path) -> tuple[str, list[str]]:
     """A file's text without its byte-order mark, and notes on that and on CRLF."""
     raw = _bytes(path)
     if raw.startswith(_UTF16):
@@ -330,6 +330,7 @@ def _converted(table: Table, column: str, problems: Problems, convert: Callable[
         try:
             found.append(convert(value))
         except ValueError as problem:
+            found.append(None)
             problems.add(table.where(row), f"column {column!r}: {problem}")
     return found
 
