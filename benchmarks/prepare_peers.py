@@ -69,35 +69,71 @@ def plain(text: Path, vocabulary: str) -> dict[str, float]:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Words and signs of a line, lower-cased, without accents."""
-    cleaned = []
+    """Words and signs of a line, lower-cased, without accents: one pass after the other, as it was published."""
+    for word in apart(cleaned(text)).split():
+        yield from " ".join(at_punctuation(without_accents(word.lower()))).split()
+
+
+def cleaned(text: str) -> str:
+    """Without controls, white space as blanks."""
+    kept = []
     for character in text:
-        if character in " \t\n\r" or unicodedata.category(character) == "Zs":
-            cleaned.append(" ")
-        elif is_chinese(ord(character)):
-            cleaned.append(f" {character} ")
-        elif ord(character) not in {0, 0xFFFD} and unicodedata.category(character) not in {"Cc", "Cf"}:
-            cleaned.append(character)
-    for word in "".join(cleaned).split():
-        current: list[str] = []
-        for character in unicodedata.normalize("NFD", word.lower()):
-            if unicodedata.category(character) == "Mn":
-                continue
-            if is_punctuation(character):
-                if current:
-                    yield "".join(current)
-                yield character
-                current = []
-            else:
-                current.append(character)
-        if current:
-            yield "".join(current)
+        if ord(character) in {0, 0xFFFD} or is_control(character):
+            continue
+        kept.append(" " if is_space(character) else character)
+    return "".join(kept)
+
+
+def apart(text: str) -> str:
+    """Blanks around Chinese characters."""
+    found = []
+    for character in text:
+        found += [" ", character, " "] if is_chinese(ord(character)) else [character]
+    return "".join(found)
+
+
+def without_accents(word: str) -> str:
+    """Of decomposed characters, those that are no marks."""
+    return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
+
+
+def at_punctuation(word: str) -> list[str]:
+    """Signs as words of their own."""
+    found: list[list[str]] = []
+    fresh = True
+    for character in word:
+        if is_punctuation(character):
+            found.append([character])
+            fresh = True
+            continue
+        if fresh:
+            found.append([])
+        fresh = False
+        found[-1].append(character)
+    return ["".join(characters) for characters in found]
+
+
+def is_space(character: str) -> bool:
+    """Line ends and tabs count."""
+    return character in {" ", "\t", "\n", "\r"} or unicodedata.category(character) == "Zs"
+
+
+def is_control(character: str) -> bool:
+    """Line ends and tabs do not count."""
+    return character not in {"\t", "\n", "\r"} and unicodedata.category(character).startswith("C")
 
 
 def is_chinese(code: int) -> bool:
     """In one of the blocks whose characters are words."""
     return (
-        0x4E00 <= code <= 0x9FFF or 0x3400 <= code <= 0x4DBF or 0xF900 <= code <= 0xFAFF or 0x20000 <= code <= 0x2CEAF
+        0x4E00 <= code <= 0x9FFF
+        or 0x3400 <= code <= 0x4DBF
+        or 0x20000 <= code <= 0x2A6DF
+        or 0x2A700 <= code <= 0x2B73F
+        or 0x2B740 <= code <= 0x2B81F
+        or 0x2B820 <= code <= 0x2CEAF
+        or 0xF900 <= code <= 0xFAFF
+        or 0x2F800 <= code <= 0x2FA1F
     )
 
 
