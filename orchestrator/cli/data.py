@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+PUBLISHED = ("glue", "squad", "wikipedia")
 SECONDS_BETWEEN = 0.2  # progress on a terminal, in place
 SECONDS_BETWEEN_LINES = 30.0  # elsewhere, a line each
 WORTH_SHOWING = 2.0  # seconds that a file may take without a word
@@ -31,6 +32,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_fetch(actions: Any) -> None:
+    from orchestrator.cli import completers
     from orchestrator.cli.arguments import add_output, add_verb
 
     fetch = add_verb(
@@ -43,11 +45,12 @@ def _add_fetch(actions: Any) -> None:
         " Proxies are taken from HTTPS_PROXY; where to look, from mirrors.yaml in the orchestrator's folder.",
         example="data fetch wikipedia:de --to dumps/",
     )
-    fetch.add_argument(
+    what = fetch.add_argument(
         "what",
         metavar="NAME",
         help="wikipedia[:LANGUAGE], glue[:TASK], squad[:VERSION], or a model on the Hugging Face Hub",
     )
+    completers.attach(what, lambda **_: list(PUBLISHED))
     fetch.add_argument("--to", type=Path, metavar="DIR", help="where to (default: data/NAME; a model: the Hub's cache)")
     fetch.add_argument(
         "--mirror",

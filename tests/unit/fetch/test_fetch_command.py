@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import data
 from orchestrator.cli.main import main
-from tests.unit.fetch.conftest import Site
+from tests.conftest import Console, wait_for
+from tests.unit.fetch.conftest import Site, stall
 from tests.unit.fetch.test_fetch_data import publish_dump
 
 
@@ -33,6 +37,30 @@ def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pyt
     assert json.loads(out)["name"] == "wikipedia:de"
     assert files[1] == {"path": f"data/wikipedia/{dump}", "bytes": 80_000, "new": False, "checked": "sha1"}
     assert err == ""
+
+
+def test_ctrl_c_keeps_what_has_come_and_the_same_command_goes_on(site: Site, console: Console) -> None:
+    dump, index, _ = publish_dump(site)
+    site.scripts[f"dewiki/20260101/{dump}"] = [stall(50_000)]
+    words = ("data", "fetch", "wikipedia:de", "--mirror", site.url)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=console.cwd,
+        env=console.environ(),
+    )
+    folder = console.cwd / "data" / "wikipedia"
+    partial = folder / f".{dump}.part"
+    wait_for(lambda: partial.exists() and partial.stat().st_size == 50_000)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, out) == (130, "")
+    assert "the same command goes on from there" in err
+    assert console(*words).out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
+    assert site.ranges()[-1] == "bytes=50000-"
+    assert sorted(path.name for path in folder.iterdir()) == [index, dump]
 
 
 def test_an_error_is_one_document_too(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
