@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from wire_entities import cluster, data, environment, job, prepare
 
@@ -118,6 +119,10 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
 
     prepare(ml, tmp_path)
     ml.environments.create_or_update(Environment(name="train", image="mcr.microsoft.com/azureml/base:2"))
+    ml.environments.archive("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "1"
+    ml.environments.restore("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "2"
     ml.environments.archive("train", version="1")
     ml.jobs.create_or_update(job("one", code))
     ml.jobs.create_or_update(job("two", code))
@@ -131,6 +136,11 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
     assert listed("ActiveOnly") == (["2"], ["two"])
     assert listed("ArchivedOnly") == (["1"], ["one"])
     assert listed("All") == (["2", "1"], ["two", "one"])
+    url = f"https://management.azure.com{azure.place.workspace_path}/environments/train/versions"
+    query = {"api-version": "2023-04-01-preview", "listViewType": "All", "$top": "1"}
+    bearer = {"Authorization": f"Bearer {azure.login.issue('https://management.azure.com')}"}
+    with requests.get(url, params=query, headers=bearer) as reply:
+        assert [found["name"] for found in reply.json()["value"]] == ["2"]
 
 
 def test_another_workspace_is_missing(azure: AzureDouble, client: Any) -> None:
