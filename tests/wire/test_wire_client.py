@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
-from wire_entities import cluster, data, environment, job, prepare
+from wire_entities import asked, cluster, data, environment, job, prepare
 
 from orchestrator.testing import AzureDouble
 
@@ -136,11 +135,8 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
     assert listed("ActiveOnly") == (["2"], ["two"])
     assert listed("ArchivedOnly") == (["1"], ["one"])
     assert listed("All") == (["2", "1"], ["two", "one"])
-    url = f"https://management.azure.com{azure.place.workspace_path}/environments/train/versions"
-    query = {"api-version": "2023-04-01-preview", "listViewType": "All", "$top": "1"}
-    bearer = {"Authorization": f"Bearer {azure.login.issue('https://management.azure.com')}"}
-    with requests.get(url, params=query, headers=bearer) as reply:
-        assert [found["name"] for found in reply.json()["value"]] == ["2"]
+    one = asked(azure, "environments/train/versions", "2023-04-01-preview", **{"listViewType": "All", "$top": "1"})
+    assert [found["name"] for found in one["value"]] == ["2"]
 
 
 def test_another_workspace_is_missing(azure: AzureDouble, client: Any) -> None:
