@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
-from wire_entities import cluster, data, environment, job, prepare
+from wire_entities import asked, cluster, data, environment, job, prepare
 
 from orchestrator.testing import AzureDouble
 
@@ -118,6 +118,10 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
 
     prepare(ml, tmp_path)
     ml.environments.create_or_update(Environment(name="train", image="mcr.microsoft.com/azureml/base:2"))
+    ml.environments.archive("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "1"
+    ml.environments.restore("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "2"
     ml.environments.archive("train", version="1")
     ml.jobs.create_or_update(job("one", code))
     ml.jobs.create_or_update(job("two", code))
@@ -131,6 +135,8 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
     assert listed("ActiveOnly") == (["2"], ["two"])
     assert listed("ArchivedOnly") == (["1"], ["one"])
     assert listed("All") == (["2", "1"], ["two", "one"])
+    one = asked(azure, "environments/train/versions", "2023-04-01-preview", **{"listViewType": "All", "$top": "1"})
+    assert [found["name"] for found in one["value"]] == ["2"]
 
 
 def test_another_workspace_is_missing(azure: AzureDouble, client: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from wire_entities import cluster, data, job, prepare
+from wire_entities import asked, cluster, data, job, prepare
 
 from orchestrator.testing import AzureDouble
 
@@ -117,6 +117,13 @@ SLEEPS: dict[str, Any] = {
 }
 
 
+def nodes(azure: AzureDouble) -> tuple[int, int, list[str]]:
+    """Nodes that the cluster has, those of them that work, and what is wrong."""
+    cluster = asked(azure, "computes/gpu", "2023-08-01-preview")["properties"]["properties"]
+    codes = [found["error"]["code"] for found in cluster.get("errors", [])]
+    return cluster["currentNodeCount"], cluster["nodeStateCounts"]["runningNodeCount"], codes
+
+
 def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
@@ -130,14 +137,17 @@ def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     running_azure.hold_queue(False)
     with pytest.raises(TimeoutError, match="one is still Queued"):
         running_azure.wait("one", ["Running"], seconds=0.3)
-    assert ml.compute.get("gpu").provisioning_state == "Succeeded"
+    assert nodes(running_azure) == (0, 0, ["AllocationFailed"])
     running_azure.without_capacity("gpu", False)
     assert running_azure.wait("one", ["Running"]) == "Running"
+    assert nodes(running_azure) == (2, 2, [])
     ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
     with pytest.raises(TimeoutError, match="two is still Queued"):  # the other has both nodes
         running_azure.wait("two", ["Running"], seconds=0.3)
     running_azure.preempt("one")
     assert running_azure.wait("two") == "Completed"
+    ml.compute.begin_create_or_update(cluster(min_instances=1)).result()
+    assert nodes(running_azure) == (1, 0, [])
 
 
 def test_cancelled_in_the_queue(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
