@@ -102,7 +102,7 @@ def test_a_plan_says_what_it_takes(folder: Path) -> None:
     assert (estimates.text_bytes, estimates.parts, estimates.workers) == (size, 1, 1)
     assert estimates.disk_bytes == estimates.store_bytes + estimates.steps_bytes
     text = found.summary()
-    assert f"store {folder}/made vocabulary trained here" in " ".join(text.split())
+    assert f"store{folder}/madevocabularytrainedhere" in "".join(text.split())  # a long path goes over lines
     assert "of text in 1 part by 1 worker:" in text
     assert max(map(len, text.splitlines())) <= 80
     assert found.name == f"prepare-uncased-{found.run_hash}"
