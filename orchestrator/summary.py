@@ -130,7 +130,8 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
     yield "vocabulary", f"{vocabulary}, {'lower case' if job.data.lowercase else 'cased'}"
     yield (
         "work",
-        f"{bytes_text(estimates.text_bytes)} of text in {estimates.parts:,} parts by {estimates.workers} workers:"
+        f"{bytes_text(estimates.text_bytes)} of text in {_counted(estimates.parts, 'part')} by"
+        f" {_counted(estimates.workers, 'worker')}:"
         f" {duration_text(estimates.seconds)} (estimate)",
     )
     yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
@@ -139,6 +140,10 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
         f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
         f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def duration_text(seconds: float) -> str:
