@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,12 @@ def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> 
     )
     body = deployment_body("eastus", WORKSPACE, {"name": "m", "version": "1"}, "3", "2", "Standard_DS3_v2")
     assert body == deployment._to_rest_object("eastus").as_dict()
+
+
+def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(make_plan: MakePlan) -> None:
+    lines = {"path": "corpus/notes.txt", "weight": 2.0}
+    command = request_of(make_plan({"data.text": [lines]})).job["properties"]["command"]
+    (word,) = [word for word in shlex.split(command.replace("&&", "")) if word.startswith("data.text=")]
+    (source,) = yaml.safe_load(word.removeprefix("data.text="))
+    assert source["path"] == ["${{inputs.text}}/notes.txt"]
+    assert source["weight"] == 2.0
