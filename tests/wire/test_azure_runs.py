@@ -242,6 +242,7 @@ def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: Azur
     azure.move(f"{run.name}-a2", "Running")
     elsewhere = Orchestrator(home=tmp_path / "another", environ={})
     assert elsewhere.runs() == []
+    assert [status.name for status in Orchestrator("azure", home=tmp_path / "a-third", environ={}).runs()] == [run.name]
     found = elsewhere.attach(f"azure://double/{run.name}")
     ours, theirs = run.status(), found.status()
     assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
