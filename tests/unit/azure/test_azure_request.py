@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
+from orchestrator.client import Orchestrator
 from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan
@@ -228,6 +229,17 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert named["request"]["workspace"]["workspace"] == "place"
     file = console(*words, "-o", "yaml")
     assert yaml.safe_load(file.out)["type"] == "command"
+
+
+def test_keys_of_the_azure_section_have_variables_and_the_workspace_keeps_its_own(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan()
+    environ = {"ORCHESTRATOR_AZURE__SHM_SIZE": "2g", "ORCHESTRATOR_AZURE_WORKSPACE": "place"}
+    overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
+    plan = Orchestrator(home=tmp_path / "home", environ=environ).plan(file=tmp_path / "job.yaml", overrides=overrides)
+    assert plan.spec.azure.shm_size == "2g"
+    assert plan.warnings == ()
 
 
 def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
