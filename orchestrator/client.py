@@ -404,6 +404,8 @@ class Orchestrator:
             states: only those in one of these states; empty: in any.
             limit: at most so many.
         """
+        if self._backend is not None:  # only who asks for this one by name waits for an answer from elsewhere
+            self._backends()[0].discover()
         found = merge(*(backend.runs() for backend in self._backends()), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
 

@@ -149,6 +149,9 @@ class Backend(Protocol):
         """Names of all runs, the newest first, without looking into them."""
         ...
 
+    def discover(self) -> None:
+        """Takes note of runs that were submitted from other machines, where there can be such."""
+
     def handle(self, name: str) -> Handle:
         """The handle of one of them."""
         return Handle(self.name, name)

@@ -111,7 +111,9 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(problem)
+        from orchestrator.backends.azure.redact import redact  # what Azure's SDK raises has addresses with signatures
+
+        print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
         print(f"error[bug]: {type(problem).__name__}: {problem}", file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)

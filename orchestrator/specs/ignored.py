@@ -88,6 +88,7 @@ def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
             for section, key in OF_AZURE
         ),
         ("compute.master_port", job.backend == AZURE, "Azure chooses the port"),
+        ("notify.on", job.backend == AZURE, "a job on Azure does not know the webhook"),
         ("tracking.uri", job.backend == AZURE, "the workspace keeps the MLflow runs"),
         ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
         *(

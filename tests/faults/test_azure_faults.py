@@ -39,6 +39,18 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDoub
         assert not [secret for secret in double.secrets if secret in text]
 
 
+@pytest.fixture(autouse=True)
+def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files instead of all of train_jobs: nothing here runs them."""
+    from orchestrator.snapshot import take_snapshot
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "pretrain.py"):
+        (package / name).write_text(f"# {name}\n")
+    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
+
+
 @pytest.fixture
 def orchestrator(tmp_path: Path, cloud: AzureDouble) -> Orchestrator:
     return Orchestrator("azure", home=tmp_path / "home", environ={})

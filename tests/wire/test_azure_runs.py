@@ -24,6 +24,18 @@ PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute nod
 SIZE = "Standard_NC48ads_A100_v4"  # two GPUs
 
 
+@pytest.fixture(autouse=True)
+def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files instead of all of train_jobs: nothing here runs them."""
+    from orchestrator.snapshot import take_snapshot
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "pretrain.py"):
+        (package / name).write_text(f"# {name}\n")
+    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
+
+
 @pytest.fixture
 def orchestrator(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Orchestrator:
     monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
@@ -230,6 +242,7 @@ def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: Azur
     azure.move(f"{run.name}-a2", "Running")
     elsewhere = Orchestrator(home=tmp_path / "another", environ={})
     assert elsewhere.runs() == []
+    assert [status.name for status in Orchestrator("azure", home=tmp_path / "a-third", environ={}).runs()] == [run.name]
     found = elsewhere.attach(f"azure://double/{run.name}")
     ours, theirs = run.status(), found.status()
     assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
@@ -332,3 +345,34 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     with pytest.raises(ConflictError, match="exists"):
         backend.schedule_file(read_job_file(tmp_path / "job.yml"))
     assert azure.violations == []
+
+
+def test_a_prepared_store_is_uploaded_and_trained_from(
+    azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    from train_jobs.config import PretrainConfig
+    from train_jobs.config.load import build, merge, read_file
+    from train_jobs.corpus.prepare import prepare_store
+
+    write_corpus(tmp_path / "corpus.txt")
+    write_spec(tmp_path / "plain.yaml")
+    data = read_file(tmp_path / "plain.yaml").tree["data"]
+    (tmp_path / "data.yaml").write_text(json.dumps({"data": {**data, "text": [str(tmp_path / "corpus.txt")]}}))
+    config = build(PretrainConfig, merge([read_file(tmp_path / "data.yaml")]))
+    prepare_store(config.data, tmp_path / "store", progress=lambda text: None)
+    compute = {"cluster": "gpu", "sku": SIZE}
+    sections = {"data": {"store": str(tmp_path / "store")}, "compute": compute, "train": {"global_batch_size": 8}}
+    write_spec(tmp_path / "job.yaml", **sections)
+    run = orchestrator.submit(orchestrator.plan(file=tmp_path / "job.yaml"))
+    body = azure.job(run.name).properties
+    assert "--set 'data.store=${{inputs.text}}'" in body["command"]
+    uri = azure.state.resources[body["inputs"]["text"]["uri"].partition("/workspaces/double/")[2]]["properties"][
+        "dataUri"
+    ]
+    uploaded = azure.folder() / uri.partition("/paths/")[2]
+    files = sorted(path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert [(uploaded / name).read_bytes() == (tmp_path / "store" / name).read_bytes() for name in files] == [
+        True
+    ] * len(files)
+    config_sent = json.loads((azure.folder() / "orchestrator" / "runs" / run.name / "job" / "config.json").read_text())
+    assert (config_sent["data"]["store"], config_sent["data"]["text"]) == (None, [])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places, states
+from orchestrator.backends.azure.adopt import adopt
 from orchestrator.backends.azure.looks import Look
-from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.record import RecordFolder
 from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PLACE = "azure"  # folder below the home folder
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
-DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")
+MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
 class AzureBackend(Backend):
@@ -101,6 +101,16 @@ class AzureBackend(Backend):
     def names(self) -> list[str]:
         """Names of all runs of this machine's record, the newest submission first."""
         return run_names(self._runs)
+
+    def discover(self) -> None:
+        """Puts the newest runs of the workspace on record here, whoever submitted them."""
+        workspace = self._workspace({}).require()
+        wire, known = self._wire(workspace), set(self.names())
+        for job in wire.jobs(MOST_DISCOVERED):
+            run = job["tags"].get("orchestrator.run")
+            if run == job["name"] and run not in known:
+                with suppress(NotFoundError):  # its files were deleted
+                    adopt(wire, RecordFolder(self._runs / run))
 
     def handle(self, name: str) -> Handle:
         """The handle of a run of this machine's record: it names the workspace."""
@@ -346,31 +356,8 @@ class AzureBackend(Backend):
             return folder
         if not place:
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
-        self._adopt(place, folder)
+        adopt(self._wire(self._workspace({}, place).require()), folder)
         return folder
-
-    def _adopt(self, place: str, folder: RecordFolder) -> None:
-        """Makes the record of a run that was submitted from another machine: its jobs and its files tell all of it."""
-        wire = self._wire(self._workspace({}, place).require())
-        wire.location()
-        attempts: list[AzureAttempt] = []
-        datastore = None
-        while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
-            tags = job["properties"].get("tags") or {}
-            datastore = tags.get("orchestrator.datastore")
-            created = states.seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
-            attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
-        if datastore is None:
-            raise NotFoundError(f"no run {folder.name} in workspace {place}", fix="orchestrator list")
-        from orchestrator.backends.azure.storage import Files
-
-        files = Files(wire.store(datastore))
-        documents = {name: files.read(places.job_folder(folder.name) + name).decode() for name in DOCUMENTS}
-        record = Record(created=attempts[0].intended, attempts=tuple(attempts))
-        for index in range(len(attempts)):  # how the earlier ones ended, as whoever followed them saw it
-            folder.fill(documents, _up_to(record, index))
-            record = _with(record, index, Look(wire, folder).refresh().last)
-        folder.write(record)
 
     def _workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
         return find_workspace(given, self._environ, Path.cwd(), name=name)
@@ -380,15 +367,6 @@ class AzureBackend(Backend):
 
     def _wire(self, workspace: Workspace) -> Wire:
         return self._wires.setdefault(workspace, Wire(workspace))
-
-
-def _up_to(record: Record, index: int) -> Record:
-    return record.model_copy(update={"attempts": record.attempts[: index + 1]})
-
-
-def _with(record: Record, index: int, attempt: AzureAttempt) -> Record:
-    attempts = (*record.attempts[:index], attempt, *record.attempts[index + 1 :])
-    return record.model_copy(update={"attempts": attempts})
 
 
 def _training(plan: Plan) -> PretrainPlan:

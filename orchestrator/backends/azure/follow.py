@@ -126,8 +126,6 @@ def _read(address: str, start: int) -> bytes:
 
 def _clean(data: bytes) -> bytes:
     """Without the secrets that a job may print: its platform puts signatures into the addresses that it is given."""
-    if b"sig=" not in data and b"eyJ" not in data and b"ey" not in data.lower() and b"earer" not in data:
-        return data
     return redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 

@@ -136,6 +136,7 @@ class Look:
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
+            page=f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
             handle=f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
             state=state,
             exit_code=last.exit_code,

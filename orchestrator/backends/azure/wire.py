@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.problems import explained
@@ -170,13 +171,14 @@ class Wire:
         """Asks a job to end."""
         self._call(f"job {name}", lambda ml: ml.jobs.begin_cancel(name))
 
-    def jobs(self) -> Iterator[Body]:
-        """Jobs of the workspace that are not archived, the newest first: {name, status, tags}."""
+    def jobs(self, limit: int) -> list[Body]:
+        """So many jobs of the workspace that are not archived, the newest first: {name, tags}."""
 
         def ask(ml: Any) -> list[Body]:
-            return [{"name": job.name, "status": job.status, "tags": dict(job.tags or {})} for job in ml.jobs.list()]
+            found = islice((job for job in ml.jobs.list() if job is not None), limit)
+            return [{"name": job.name, "tags": dict(job.tags or {})} for job in found]
 
-        yield from self._call("jobs", ask)
+        return self._call("jobs", ask)
 
     def details(self, name: str) -> Body:
         """What the run history knows of a job: status, times, error, and the addresses of its logs."""

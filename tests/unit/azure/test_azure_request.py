@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
+from orchestrator.client import Orchestrator
 from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan
@@ -229,6 +231,17 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert yaml.safe_load(file.out)["type"] == "command"
 
 
+def test_keys_of_the_azure_section_have_variables_and_the_workspace_keeps_its_own(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan()
+    environ = {"ORCHESTRATOR_AZURE__SHM_SIZE": "2g", "ORCHESTRATOR_AZURE_WORKSPACE": "place"}
+    overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
+    plan = Orchestrator(home=tmp_path / "home", environ=environ).plan(file=tmp_path / "job.yaml", overrides=overrides)
+    assert plan.spec.azure.shm_size == "2g"
+    assert plan.warnings == ()
+
+
 def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
     quiet = make_plan()
     assert quiet.warnings == ()
@@ -306,3 +319,12 @@ def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> 
     )
     body = deployment_body("eastus", WORKSPACE, {"name": "m", "version": "1"}, "3", "2", "Standard_DS3_v2")
     assert body == deployment._to_rest_object("eastus").as_dict()
+
+
+def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(make_plan: MakePlan) -> None:
+    lines = {"path": "corpus/notes.txt", "weight": 2.0}
+    command = request_of(make_plan({"data.text": [lines]})).job["properties"]["command"]
+    (word,) = [word for word in shlex.split(command.replace("&&", "")) if word.startswith("data.text=")]
+    (source,) = yaml.safe_load(word.removeprefix("data.text="))
+    assert source["path"] == ["${{inputs.text}}/notes.txt"]
+    assert source["weight"] == 2.0

@@ -149,3 +149,17 @@ def test_what_may_pass_and_when() -> None:
     assert [passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [True, True, True, False, False]
     assert retry_after(RefusedError(429)) == 7.0
     assert retry_after(ValueError()) is None
+
+
+def test_a_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from orchestrator.cli import skus
+    from orchestrator.cli.main import main
+
+    def fail(arguments: object) -> int:
+        raise RuntimeError(f"Max retries exceeded with url: /c/b?sv=1&sig={SECRET}")
+
+    monkeypatch.setattr(skus, "run_skus", fail)
+    assert main(["--debug", "skus"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert SECRET not in said.partition("error[bug]")[0]
