@@ -171,8 +171,8 @@ def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
 
 
 def test_windows_overlap_and_the_answer_is_where_it_is_whole(tokenizer: Tokenizer) -> None:
-    text = "normandy , a region"
-    asked = Question("q", "Who?", CONTEXT, (Answer("Normandy, a region", CONTEXT.index("Normandy")),))
+    text = "normandy , a"
+    asked = Question("q", "Who?", CONTEXT, (Answer("Normandy, a", CONTEXT.index("Normandy")),))
     windows = make_windows([asked, asked], tokenizer, max_length=12, stride=3, max_query_length=1)
     assert [window.question for window in windows] == [0] * 3 + [1] * 3
     found = [[tokenizer.id_to_token(number) for number in window.input_ids] for window in windows[:3]]
@@ -203,6 +203,11 @@ def test_spans_cover_all(tokens: int, room: int, stride: int, expected: list[tup
 def test_a_token_belongs_to_the_window_with_the_most_context() -> None:
     spans = [(0, 8), (4, 12), (8, 14)]
     assert best_window(14, spans).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_of_two_windows_with_as_much_context_the_longer_has_a_token_then_the_first() -> None:
+    assert best_window(9, [(0, 5), (2, 9)])[3] == 1
+    assert best_window(7, [(0, 5), (2, 7)])[3] == 0
 
 
 def test_what_has_more_context_is_as_the_paper_of_bert_has_it() -> None:

@@ -92,6 +92,7 @@ def test_version_2_has_questions_without_an_answer() -> None:
 
 def test_an_answer_that_is_articles_alone_counts_as_none_in_version_2() -> None:
     assert score_v2([question("q", "the")], {"q": ""})["exact"] == 100.0
+    assert score_v2([question("q", "the", "Paris")], {"q": ""})["exact"] == 0.0
 
 
 def test_a_threshold_takes_answers_back() -> None:
