@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.errors import AuthError, ConflictError, NotFoundError
 from orchestrator.runs import RunState
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for, write_corpus, write_spec
@@ -250,6 +250,10 @@ def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: Azur
     assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
     with pytest.raises(NotFoundError, match="no run missing"):
         elsewhere.attach("azure://double/missing")
+    azure.fail_next("GET *runs/*/details", status=403)
+    with pytest.raises(AuthError):
+        Orchestrator(home=tmp_path / "fourth", environ={}).attach(f"azure://double/{run.name}")
+    assert not list((tmp_path / "fourth" / "azure").glob("*"))
     with pytest.raises(ConflictError, match="is of workspace double, not of elsewhere"):
         elsewhere.attach(f"azure://elsewhere/{run.name}")
     with pytest.raises(NotFoundError, match="no workspace elsewhere"):
