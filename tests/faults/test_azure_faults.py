@@ -346,3 +346,11 @@ def test_what_is_sent_is_what_a_dry_run_shows(
     assert len(cloud.requests("PUT *computes/gpu")) == 1  # nothing about it is to be changed
     assert len(cloud.requests("PUT *versions*")) == len(request["assets"])  # nor about what is there already
     assert Handle.parse(str(again.handle)).place == "double"
+
+
+@pytest.mark.parametrize(("identity", "sent"), [("user", "UserIdentity"), ("managed", "Managed")])
+def test_a_job_may_run_as_its_user_or_as_the_cluster(
+    identity: str, sent: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(azure__identity=identity))
+    assert cloud.job(run.name).properties["identity"] == {"identityType": sent}
