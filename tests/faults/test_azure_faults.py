@@ -116,11 +116,14 @@ def test_an_upload_that_is_reset_goes_on_and_loses_nothing(
 
 
 def test_a_lost_reply_is_settled_by_asking(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     cloud.reset_next(JOB, when="reply")
     run = orchestrator.submit(plan())
     assert (jobs(cloud), puts(cloud)) == ([run.name], 1)
+    (record,) = records(orchestrator, tmp_path)
+    (attempt,) = json.loads((record / "record.json").read_text())["attempts"]
+    assert (attempt["job"], attempt["confirmed"]) == (run.name, True)
     assert run.status().state == RunState.STARTING
 
 
@@ -296,6 +299,21 @@ def test_wrong_input_a_cancel_and_success_are_not_tried_again(
         assert (run.status().state, run.status().exit_code, run.status().attempt) == (state, code, 1)
 
 
+def test_a_cancel_that_meets_a_preemption_is_a_cancel(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.wire import Wire
+
+    run = orchestrator.submit(plan(max_restarts=3))
+    cloud.move(run.name, "Running")
+    monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # it is on its way
+    run.cancel()
+    cloud.move(run.name, "Failed", PREEMPTED)
+    assert not run._backend.tend(run.name)
+    assert jobs(cloud) == [run.name]
+    assert run.status().state == RunState.CANCELLED
+
+
 def test_a_bare_cluster_that_is_not_there(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
@@ -328,3 +346,11 @@ def test_what_is_sent_is_what_a_dry_run_shows(
     assert len(cloud.requests("PUT *computes/gpu")) == 1  # nothing about it is to be changed
     assert len(cloud.requests("PUT *versions*")) == len(request["assets"])  # nor about what is there already
     assert Handle.parse(str(again.handle)).place == "double"
+
+
+@pytest.mark.parametrize(("identity", "sent"), [("user", "UserIdentity"), ("managed", "Managed")])
+def test_a_job_may_run_as_its_user_or_as_the_cluster(
+    identity: str, sent: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(azure__identity=identity))
+    assert cloud.job(run.name).properties["identity"] == {"identityType": sent}

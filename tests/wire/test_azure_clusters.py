@@ -57,6 +57,11 @@ def test_what_else_a_cluster_has_stays_as_it_is(cluster: Cluster, azure: AzureDo
     assert sent["properties"]["properties"]["subnet"] == subnet
     assert sent["tags"] == {"team": "nlp"}
     assert "provisioningState" not in sent["properties"]
+    cluster(*CREATE, "--max-nodes", "4", "-y")
+    again = azure.requests(PUT)[-1].body
+    assert again["properties"]["properties"]["subnet"] == subnet
+    assert again["properties"]["properties"]["scaleSettings"]["maxNodeCount"] == 4
+    assert again["tags"] == {"team": "nlp"}
     assert azure.violations == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.errors import AuthError, ConflictError, NotFoundError
 from orchestrator.runs import RunState
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for, write_corpus, write_spec
@@ -228,8 +228,22 @@ def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeyp
     monkeypatch.setattr(storage, "BLOCK", 1000)
     content = bytes(range(256)) * 20
     files = storage.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
+    sent, lost = [], storage._patiently
+
+    def dies_at_the_fourth(ask: Callable[[], Any]) -> Any:
+        sent.append(ask)
+        if len(sent) == 5:  # the first lists the folder
+            raise KeyboardInterrupt
+        return lost(ask)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_patiently", dies_at_the_fourth)
+        with pytest.raises(KeyboardInterrupt):
+            files.upload("some/folder/", {"one.bin": content})
+    assert len(azure.requests("PUT *one.bin")) == 3
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == len(content) + 1
     assert (azure.folder() / "some" / "folder" / "one.bin").read_bytes() == content
+    assert len(azure.requests("PUT *one.bin")) == 3 + 3 + 1  # the blocks that were missing, and their list
     before = len(azure.requests("PUT *"))
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == 0
     assert len(azure.requests("PUT *")) == before  # what is there is not sent again
@@ -250,6 +264,10 @@ def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: Azur
     assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
     with pytest.raises(NotFoundError, match="no run missing"):
         elsewhere.attach("azure://double/missing")
+    azure.fail_next("GET *runs/*/details", status=403)
+    with pytest.raises(AuthError):
+        Orchestrator(home=tmp_path / "fourth", environ={}).attach(f"azure://double/{run.name}")
+    assert not list((tmp_path / "fourth" / "azure").glob("*"))
     with pytest.raises(ConflictError, match="is of workspace double, not of elsewhere"):
         elsewhere.attach(f"azure://elsewhere/{run.name}")
     with pytest.raises(NotFoundError, match="no workspace elsewhere"):

@@ -42,12 +42,12 @@ class Look:
         record = self._folder.read()
         if record.last.ended is not None:
             return record
-        refreshed = record.with_last(**self._changes(record.last))
+        refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
         if refreshed != record:
             self._folder.write(refreshed)
         return refreshed
 
-    def _changes(self, attempt: AzureAttempt) -> dict[str, Any]:
+    def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._wire.job(attempt.job)
         if job is None:
             if attempt.confirmed:
@@ -61,7 +61,10 @@ class Look:
         found["started"] = states.seconds(details.get("startTimeUtc")) or attempt.started
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
-        return {**found, **self._ending(attempt, state, details)}
+        ending = self._ending(attempt, state, details)
+        if cancelled and ending["state"] == RunState.PREEMPTED:  # the machine was quicker: it is ended as was asked
+            ending["state"] = RunState.CANCELLED
+        return {**found, **ending}
 
     def _ending(self, attempt: AzureAttempt, state: RunState, details: dict[str, Any]) -> dict[str, Any]:
         """How it ended: by the words that a rank left, else by Azure's."""

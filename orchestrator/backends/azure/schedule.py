@@ -103,6 +103,7 @@ def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFol
         "job": {"train": {"steps": None}},
         "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
         "changes": {},
+        "data": {"sha256": ""},
         "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
         "file": str(file.path.absolute()),
     }

@@ -113,12 +113,24 @@ class BlobService:
         part = call.query.get("comp")
         if call.method in ("GET", "HEAD") and part in (None, "metadata"):
             return _read(call, self.storage.find(container, name))
+        if call.method == "GET" and part == "blocklist":
+            return self._waiting(call, container, name)
         if call.method == "DELETE" and part is None:
             self.storage.delete(container, name)
             return Reply(202)
         if call.method == "PUT" and part in (None, "block", "blocklist", "metadata"):
             return self._write(call, container, name, part)
         raise _unknown(call)
+
+    def _waiting(self, call: Call, container: str, name: str) -> Reply:
+        """The blocks of a blob that was not finished."""
+        if call.query.get("blocklisttype") != "uncommitted":
+            raise _unknown(call)
+        blocks = self.storage.staged(container, name)
+        if not blocks:
+            raise Refusal(404, "BlobNotFound", "The specified blob does not exist.")
+        shown = "".join(f"<Block><Name>{escape(block)}</Name><Size>{size}</Size></Block>" for block, size in blocks)
+        return Reply.xml(f"<BlockList><UncommittedBlocks>{shown}</UncommittedBlocks></BlockList>")
 
     def _write(self, call: Call, container: str, name: str, part: str | None) -> Reply:
         self._check_md5(call)

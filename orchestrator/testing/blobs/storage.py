@@ -146,7 +146,14 @@ class Storage:
         """Keeps one block of a blob until the list of its blocks comes."""
         folder = self._blocks(container, name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / hashlib.sha256(block.encode()).hexdigest()).write_bytes(data)
+        path = folder / hashlib.sha256(block.encode()).hexdigest()
+        path.write_bytes(data)
+        path.with_suffix(".name").write_text(block)
+
+    def staged(self, container: str, name: str) -> list[tuple[str, int]]:
+        """Blocks that wait for their list: (id, bytes)."""
+        names = sorted(self._blocks(container, name).glob("*.name"))
+        return [(path.read_text(), path.with_suffix("").stat().st_size) for path in names]
 
     def commit(self, container: str, name: str, blocks: list[str], *, kind: str, metadata: dict[str, str]) -> Blob:
         """Puts a blob together out of its blocks.
