@@ -146,12 +146,6 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> Pre
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
     remote = spec.azure.data if spec.backend == AZURE else None
-    if store is not None and spec.backend == AZURE:
-        raise SpecError(
-            "a token store of this machine cannot be trained on in Azure",
-            facts={"where": named},
-            fix="--data with the text itself, or --backend local",
-        )
     if store is not None:
         job, data = on_store(job, store), store.data
     elif remote is not None:
@@ -191,10 +185,10 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> Pre
 
 
 def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path) -> PreparePlan:
-    job, compute = spec.job_config(), resolved.compute
-    if spec.backend == AZURE:
-        raise SpecError("the azure backend trains; text is prepared here", fix="--backend local")
-    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    job = spec.job_config()
+    compute = _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
+    remote = spec.azure.data if spec.backend == AZURE else None
+    data = _remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     snapshot = _snapshot(resolved, home, store=job.store)
     environment = _environment(spec)
     store = str(job.store) if job.store else None

@@ -204,6 +204,8 @@ def _results(status: RunStatus) -> dict[str, str]:
         return {"report": f"orchestrator report {status.name}"}
     if status.store is None:
         return {}
+    if status.store.startswith("azureml://"):
+        return {"train": f"orchestrator submit pretrain -b azure --data {status.store}"}
     return {
         "show": f"orchestrator data show {status.store}",
         "train": f"orchestrator submit pretrain --data {status.store}",

@@ -25,7 +25,7 @@ from train_jobs.config.names import did_you_mean
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan, PretrainPlan
+    from orchestrator.plan import Plan
     from orchestrator.specs import ResolvedCompute
 
 PLACE = "azure"  # folder below the home folder
@@ -53,7 +53,7 @@ class AzureBackend(Backend):
 
     def request(self, plan: Plan, run_name: str) -> AzureRequest:
         """Every body that is sent, as one object: pure."""
-        return build_request(_training(plan), run_name, self._workspace(plan.spec.azure.model_dump()))
+        return build_request(plan, run_name, self._workspace(plan.spec.azure.model_dump()))
 
     def schedule(self, request: AzureRequest, plan: Plan) -> Handle:
         """Makes or changes the cluster, uploads what is not there yet, submits the job.
@@ -69,7 +69,7 @@ class AzureBackend(Backend):
         if (folder.path / "request.json").is_file():
             raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}")
         request.notify.check(os.environ)
-        send(self._wire(request.workspace), request, _training(plan), folder, self._home)
+        send(self._wire(request.workspace), request, plan, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
     def schedule_file(self, file: JobFile) -> Handle:
@@ -302,7 +302,7 @@ class AzureBackend(Backend):
         """The cluster, whether the environment will be built, what an eviction costs."""
         from orchestrator.backends.azure.notes import request_notes
 
-        return request_notes(request, _training(plan), self._home)
+        return request_notes(request, plan, self._home)
 
     def leftovers(self) -> list[Path]:
         """Nothing: an interrupted submission leaves no folder here."""
@@ -367,11 +367,3 @@ class AzureBackend(Backend):
 
     def _wire(self, workspace: Workspace) -> Wire:
         return self._wires.setdefault(workspace, Wire(workspace))
-
-
-def _training(plan: Plan) -> PretrainPlan:
-    """The plan, which is of no other kind: only these are planned for Azure."""
-    from orchestrator.plan import PretrainPlan
-
-    assert isinstance(plan, PretrainPlan)
-    return plan

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.estimates.sizes import Size, find_size
+from orchestrator.specs.job import KINDS
+from train_jobs.config import PrepareConfig
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.store import store_folder
 
 if TYPE_CHECKING:
-    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
+    from typing_extensions import TypeIs
+
+    from orchestrator.plan import Plan, PretrainPlan
     from train_jobs.config.text import SourceConfig
 
 TAGS = "tags.json"
@@ -30,15 +34,17 @@ def job_command(plan: Plan) -> str:
     sets = []
     if plan.spec.azure.data is not None:
         sets.append('data.text=["${{inputs.text}}"]')
-    elif store_folder(job.data, job.data.store) is not None:
+    elif trained_on(plan) is not None:
         sets.append("data.store=${{inputs.text}}")
     elif job.data.text:
         sets.append("data.text=[{}]".format(", ".join(_sources(job.data.text))))
     if job.data.vocabulary is not None:
         sets.append(f"data.vocabulary=${{{{inputs.job}}}}/{VOCABULARY}")
-    if job.init_from is not None:
+    if isinstance(job, PrepareConfig) and job.store is not None:
+        sets.append(f"store=${{{{outputs.stores}}}}/{job.store.name}")
+    if trains(plan) and plan.job.init_from is not None:
         sets.append(f"{INIT_FROM}=${{{{inputs.start}}}}")
-    if job.phase_from is not None and plan.phase is not None:
+    if trains(plan) and plan.phase is not None:
         sets.append(f"{PHASE_FROM}=${{{{inputs.start}}}}/checkpoints/step-{plan.phase.step:08d}")
     words = [
         *("python", "-m", plan.spec.code.entry, "--config", f"${{{{inputs.job}}}}/{CONFIG}"),
@@ -47,6 +53,16 @@ def job_command(plan: Plan) -> str:
     ]
     check = f"python -m train_jobs.preflight --device {plan.compute.device} && " if plan.spec.azure.preflight else ""
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.job}}}}/{TAGS}; {check}exec {' '.join(words)}"
+
+
+def trains(plan: Plan) -> TypeIs[PretrainPlan]:
+    """Whether the job is one that trains, and no preparation of text."""
+    return KINDS[plan.spec.kind].trains
+
+
+def trained_on(plan: Plan) -> Path | None:
+    """The token store of this machine that is trained on; None: text is given."""
+    return store_folder(plan.job.data, plan.job.data.store) if trains(plan) else None
 
 
 def text_root(text: Sequence[SourceConfig]) -> Path | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.backends.azure import places, states
@@ -116,6 +118,12 @@ class Look:
         finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return {"step": reports[-1]["step"], "time": reports[-1]["time"], "metrics": finite}
 
+    def _store(self) -> str | None:
+        """The token store that the run prepared, as `--data` takes it."""
+        said = self.files().read(f"{places.outputs_folder(self._folder.name)}result.json")
+        name = PurePosixPath(json.loads(said)["store"]).name
+        return places.datastore_uri(self._request["datastore"], f"{places.TOKEN_STORES}{name}")
+
     def _queue_trouble(self) -> str | None:
         """Why the cluster has no machine for a queued job, where it says so."""
         name = self._request["cluster"]["name"]
@@ -136,11 +144,13 @@ class Look:
         attempts = [_attempt(one) for one in record.attempts if one.started is not None]
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
+        train = self._plan["job"].get("train")
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
             page=f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
             handle=f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
+            kind=self._plan["spec"]["kind"],
             state=state,
             exit_code=last.exit_code,
             reason=last.reason,
@@ -152,9 +162,10 @@ class Look:
             nodes=self._request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, self._plan["compute"].get("price_per_hour")),
-            eta=eta(self._plan["job"]["train"], report) if state == RunState.RUNNING else None,
+            eta=eta(train, report) if train and state == RunState.RUNNING else None,
             step=report.get("step"),
-            steps=self._plan["job"]["train"]["steps"],
+            steps=train["steps"] if train else None,
+            store=self._store() if train is None and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
             mlflow_run_id=last.job if last.started is not None else None,

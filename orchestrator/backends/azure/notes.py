@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.clusters import shape_text
+from orchestrator.backends.azure.command import trains
 from orchestrator.backends.azure.request import Asset, AzureRequest, Cluster
 from orchestrator.backends.azure.workspace import Workspace
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
+    from orchestrator.plan import Plan
 
 SEEN = Path("cache", "azure-assets.json")  # below the home folder: which assets a workspace was seen to have
 BUILD_MINUTES = 10  # of an environment, roughly
@@ -44,6 +45,10 @@ def _cluster(cluster: Cluster, plan: Plan) -> str:
 
 def _eviction(plan: Plan) -> str:
     """The most work that one eviction loses: Azure promises no warning before it."""
+    times = f"up to {plan.spec.max_restarts} times" if plan.spec.max_restarts else "not at all (--max-restarts 0)"
+    again = f"and Azure promises no warning; whoever follows the run submits it again {times}"
+    if not trains(plan):
+        return f"each loses the parts that are being made, {again}"
     checkpoint = plan.job.checkpoint
     parts = []
     if checkpoint.every:
@@ -54,10 +59,9 @@ def _eviction(plan: Plan) -> str:
     money = ""
     if price is not None and checkpoint.every_minutes:
         money = f", up to ${price * plan.compute.nodes * checkpoint.every_minutes / 60:,.2f}"
-    times = f"up to {plan.spec.max_restarts} times" if plan.spec.max_restarts else "not at all (--max-restarts 0)"
     return (
         f"each loses the work since the last checkpoint ({' or '.join(parts) or 'none is saved'}, whichever is"
-        f" sooner{money}), and Azure promises no warning; whoever follows the run submits it again {times}"
+        f" sooner{money}), {again}"
     )
 
 

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import job_command, job_variables, text_root
+from orchestrator.backends.azure.command import job_command, job_variables, text_root, trained_on, trains
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.backends.base import Request
 from orchestrator.errors import SpecError
@@ -18,10 +18,10 @@ from orchestrator.specs.azure import MOST_HOURS
 from orchestrator.specs.notify import NotifySpec
 from train_jobs.config.base import Config
 from train_jobs.config.files import file_sha256
-from train_jobs.config.store import MANIFEST_FILE, store_folder
+from train_jobs.config.store import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
+    from orchestrator.plan import Plan
 
 Body = dict[str, Any]
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
@@ -213,7 +213,7 @@ def _data(plan: Plan) -> list[Asset]:
     job, datastore = plan.job, plan.spec.azure.datastore
     if plan.spec.azure.data is not None:
         pass
-    elif (store := store_folder(job.data, job.data.store)) is not None:
+    elif (store := trained_on(plan)) is not None:
         digest = file_sha256(store / MANIFEST_FILE)  # which has the hash of every file of the store
         version, folder = digest[: places.DIGITS], places.data_folder(digest)
         found.append(_data_asset(places.STORE, version, datastore, folder))
@@ -239,7 +239,7 @@ def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
 
 def start_digest(plan: Plan) -> str | None:
     """Hash of what training starts from, with the steps of an earlier phase; None: weights are drawn."""
-    if plan.phase is not None:
+    if trains(plan) and plan.phase is not None:
         facts = f"{plan.phase.step}\0{plan.phase.weights}\0{plan.phase.moments}"
         return hashlib.sha256(facts.encode()).hexdigest()
     return plan.parent.weights if plan.parent is not None and plan.parent.weights else None

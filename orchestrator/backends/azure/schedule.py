@@ -26,7 +26,7 @@ from orchestrator.summary import bytes_text
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.backends.azure.workspace import Workspace
-    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
+    from orchestrator.plan import Plan
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
 SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import CONFIG, TAGS, text_root
+from orchestrator.backends.azure.command import CONFIG, TAGS, text_root, trained_on, trains
 from orchestrator.backends.azure.request import AzureRequest
 from orchestrator.backends.azure.storage import Content
 from orchestrator.images import train_image
@@ -15,10 +15,10 @@ from train_jobs.config.formats import source_files
 from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import MODEL, find_checkpoint
-from train_jobs.config.store import store_folder
 
 if TYPE_CHECKING:
-    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
+    from orchestrator.plan import Plan, PretrainPlan
+    from train_jobs.config.prepare import TextConfig
 
 
 def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Content]:
@@ -42,13 +42,14 @@ def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Co
         paths = [file.path for source in plan.job.data.text for file in source_files(source)]
         return {path.relative_to(root).as_posix(): path for path in paths}
     if name == places.STORE:
-        folder = store_folder(plan.job.data, plan.job.data.store)
+        folder = trained_on(plan)
         assert folder is not None, "the asset is of a store"
         return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    assert trains(plan), "nothing else starts from a model"
     return _start_files(plan)
 
 
-def _start_files(plan: Plan) -> dict[str, Content]:
+def _start_files(plan: PretrainPlan) -> dict[str, Content]:
     """An initial model as it lies in its folder; of an earlier phase the checkpoint, its vocabulary and its lineage."""
     job = plan.job
     if job.init_from is not None:
@@ -68,8 +69,7 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
     """What the job of a run and whoever attaches to it reads: name -> text."""
     import yaml
 
-    data = plan.job.data.model_copy(update={"text": [], "vocabulary": None, "store": None})
-    config = plan.job.model_copy(update={"data": data, "init_from": None, "phase_from": None})
+    config = plan.job.model_copy(update={"data": _without_paths(plan.job.data), **_without_places(plan)})
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
     return {
         CONFIG: config.model_dump_json(indent=1),
@@ -78,6 +78,16 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
         "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
         "request.json": request.model_dump_json(indent=1),
     }
+
+
+def _without_paths(data: TextConfig) -> TextConfig:
+    """What is on the machine under another path, and is said by the command."""
+    gone: dict[str, Any] = {"text": [], "vocabulary": None, "store": None}
+    return data.model_copy(update={key: value for key, value in gone.items() if key in type(data).model_fields})
+
+
+def _without_places(plan: Plan) -> dict[str, None]:
+    return {"init_from": None, "phase_from": None} if trains(plan) else {"store": None}
 
 
 def vocabulary(plan: Plan) -> dict[str, Content]:

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.backends.azure.notes import request_notes
 from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
+from orchestrator.backends.azure.upload import job_documents
 from orchestrator.client import Orchestrator
 from orchestrator.errors import SpecError
 from orchestrator.images import train_image
@@ -328,3 +330,28 @@ def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(m
     (source,) = yaml.safe_load(word.removeprefix("data.text="))
     assert source["path"] == ["${{inputs.text}}/notes.txt"]
     assert source["weight"] == 2.0
+
+
+@pytest.mark.parametrize(("store", "said"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
+def test_a_preparation_is_a_job_that_leaves_its_store_where_training_looks(
+    store: str | None, said: str, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan()  # writes the text
+    where = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "compute.nodes": 2}
+    text = {"data.text": ["corpus/notes.txt"], "azure.preflight": False, "compute.tier": "low-priority"}
+    orchestrator = Orchestrator(home=tmp_path / "home", environ={})
+    plan = orchestrator.plan("prepare", overrides={**where, **text, **({"store": store} if store else {})})
+    request = request_of(plan)
+    body = request.job["properties"]
+    assert body["command"].endswith(
+        "exec python -m train_jobs.prepare --config ${{inputs.job}}/config.json "
+        f"--set 'data.text=[\"${{{{inputs.text}}}}/notes.txt\"]' {said}"
+        "--output ${{outputs.run}} --cache ${{outputs.stores}} --device cpu"
+    )
+    assert body["outputs"]["stores"]["uri"].endswith("/paths/orchestrator/token-stores/")
+    assert (body["resources"]["instanceCount"], body["distribution"]["processCountPerInstance"]) == (2, 1)
+    (note,) = [note for note in request_notes(request, plan, tmp_path / "home") if note.startswith("eviction")]
+    assert "each loses the parts that are being made" in note
+    sent = json.loads(job_documents(request, plan)["config.json"])
+    assert (sent["store"], sent["data"]["text"]) == (None, [])
+    assert plan.compute.price_per_hour is not None
