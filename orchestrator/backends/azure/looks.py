@@ -144,13 +144,13 @@ class Look:
         attempts = [_attempt(one) for one in record.attempts if one.started is not None]
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
-        train = self._plan["job"].get("train")
+        train, kind = self._plan["job"].get("train"), self._plan["spec"].get("kind", "pretrain")
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
             page=f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
             handle=f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
-            kind=self._plan["spec"]["kind"],
+            kind=kind,
             state=state,
             exit_code=last.exit_code,
             reason=last.reason,
@@ -165,7 +165,7 @@ class Look:
             eta=eta(train, report) if train and state == RunState.RUNNING else None,
             step=report.get("step"),
             steps=train["steps"] if train else None,
-            store=self._store() if train is None and state == RunState.COMPLETED else None,
+            store=self._store() if kind == "prepare" and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
             mlflow_run_id=last.job if last.started is not None else None,
