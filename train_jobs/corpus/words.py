@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.pretokens import Offsets, folding_table, is_plain, pretoken_starts, pretokens_at
+from train_jobs.corpus.pretokens import Offsets, folding_table, pretoken_starts, pretokens_at
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
@@ -79,16 +79,17 @@ class WordPieceTokenizer:
         cache = self._cache
         unknown = [one for one in pretokens if one not in cache]
         bare = [one.rstrip(b" ") for one in unknown]
-        new = {word for word in bare if word not in cache}
-        rest = [word for word in new if not is_plain(word)]
-        for word in new.difference(rest):
+        new = set(bare).difference(cache)
+        plain = [word for word in new if word.isalnum()]  # of ASCII: nothing is done to it before the model is asked
+        for word in plain:
             cache[word] = self._packed([token.id for token in self._model.tokenize(word.decode())])
+        rest = list(new.difference(plain))
         encodings = self._tokenizer.encode_batch_fast([word.decode() for word in rest], add_special_tokens=False)
         for word, encoding in zip(rest, encodings, strict=True):
             cache[word] = self._packed(encoding.ids)
-        for one, word in zip(unknown, bare, strict=True):
-            cache[one] = cache[word]
-        self._size += sum(ENTRY_BYTES + len(one) + len(cache[one]) for one in new.union(unknown))
+        cache.update(zip(unknown, [cache[word] for word in bare], strict=True))
+        fresh = new.union(unknown)
+        self._size += ENTRY_BYTES * len(fresh) + sum(map(len, fresh)) + sum(len(cache[one]) for one in fresh)
         return [cache[one] for one in pretokens]
 
     def _packed(self, ids: list[int]) -> bytes:
