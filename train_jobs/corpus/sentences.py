@@ -8,6 +8,7 @@ from functools import lru_cache
 
 SPLITTER = "rules 2"  # name and version: raise it when anything is cut elsewhere
 MAX_WORDS = 256  # text without full stops is cut here; one endless sentence would make one training example
+SURELY_BOUNDED = 2 * MAX_WORDS  # characters: fewer hold no more words than that
 
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-*+\u2022]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
 _WIDE = "\u3002\uff01\uff1f"
@@ -59,52 +60,54 @@ def _add(text: str, sentences: list[str]) -> None:
         if first > "\x7f" and not (first.isupper() or first.isdigit() or first in _OPENERS):
             continue
         blank = text.rfind(" ", 0, stop)
-        kind = _kind(text[blank + 1 : stop].rstrip(_STOPS))
-        if kind is not None:
-            alone = text[stop] == "." and text[stop - 1] not in _STOPS
-            if kind is _Kind.DIGITS:
-                if blank < start:  # `1. First item`
-                    continue
-            elif alone and (
-                kind is _Kind.ABBREVIATION
-                or (kind is _Kind.NUMBER and first.isdigit())
-                or (kind is _Kind.PRONOUN and blank < 1)
-            ):
-                continue
-        _add_bounded(text[start:end], sentences)
+        kind = _kind(text[blank + 1 : stop + 1])
+        if kind is not None and (
+            kind is _Kind.ABBREVIATION
+            or (kind is _Kind.NUMBER and first.isdigit())
+            or (kind is _Kind.PRONOUN and blank < 1)
+            or (kind is _Kind.DIGITS and blank < start)
+        ):
+            continue
+        sentence = text[start:end]
+        if len(sentence) < SURELY_BOUNDED:
+            sentences.append(sentence)
+        else:
+            sentences += _bounded(sentence)
         start = after
-    _add_bounded(text[start:], sentences)
+    sentences += _bounded(text[start:])
 
 
 class _Kind(Enum):
-    """What the word before a stop says about it."""
+    """What a word with a stop at its end says about it."""
 
     ABBREVIATION = auto()
-    """Its full stop ends no sentence."""
+    """It ends no sentence."""
     NUMBER = auto()
-    """So it is if a number follows: `No. 5`, but `No. They`."""
+    """Nor if a number follows: `No. 5`, but `No. They`."""
     PRONOUN = auto()
-    """So it is where text begins: `I. Newton`, but `It was I. Nobody else`."""
+    """Nor where text begins: `I. Newton`, but `It was I. Nobody else`."""
     DIGITS = auto()
-    """So it is where a sentence begins: `1. First item`."""
+    """Nor where a sentence begins: `1. First item`."""
 
 
 @lru_cache(maxsize=1 << 16)
 def _kind(word: str) -> _Kind | None:
-    """None: nothing."""
-    if word.isdigit():
+    """None: it ends one."""
+    bare = word.rstrip(_STOPS)
+    if bare.isdigit():
         return _Kind.DIGITS
-    word = word.lstrip(_BEFORE_WORD)
-    if word == "I":
+    if word != f"{bare}.":
+        return None
+    bare = bare.lstrip(_BEFORE_WORD)
+    if bare == "I":
         return _Kind.PRONOUN
-    if word.lower() == _NUMBER:
+    if bare.lower() == _NUMBER:
         return _Kind.NUMBER
-    return _Kind.ABBREVIATION if word.lower() in _ABBREVIATIONS or _INITIALS.fullmatch(word) else None
+    return _Kind.ABBREVIATION if bare.lower() in _ABBREVIATIONS or _INITIALS.fullmatch(bare) else None
 
 
-def _add_bounded(sentence: str, sentences: list[str]) -> None:
-    if len(sentence) < 2 * MAX_WORDS:  # so fewer words
-        sentences.append(sentence)
-        return
+def _bounded(sentence: str) -> list[str]:
+    if len(sentence) < SURELY_BOUNDED:
+        return [sentence]
     words = sentence.split()
-    sentences += [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]
+    return [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]

@@ -21,6 +21,7 @@ Tokens = npt.NDArray[np.unsignedinteger]
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 20 bytes each
 CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
 ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
+BYTES_OF_CHARACTER = 4  # of what they hold: the word, once more with a blank, and an id at most
 
 
 class WordPieceTokenizer:
@@ -77,8 +78,9 @@ class WordPieceTokenizer:
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        unknown = [one for one in pretokens if one not in cache]
-        bare = [one.rstrip(b" ") for one in unknown]
+        values = list(map(cache.get, pretokens))
+        unknown = [place for place, value in enumerate(values) if value is None]
+        bare = [pretokens[place].rstrip(b" ") for place in unknown]
         new = set(bare).difference(cache)
         plain = [word for word in new if word.isalnum()]  # of ASCII: nothing is done to it before the model is asked
         for word in plain:
@@ -87,10 +89,10 @@ class WordPieceTokenizer:
         encodings = self._tokenizer.encode_batch_fast([word.decode() for word in rest], add_special_tokens=False)
         for word, encoding in zip(rest, encodings, strict=True):
             cache[word] = self._packed(encoding.ids)
-        cache.update(zip(unknown, [cache[word] for word in bare], strict=True))
-        fresh = new.union(unknown)
-        self._size += ENTRY_BYTES * len(fresh) + sum(map(len, fresh)) + sum(len(cache[one]) for one in fresh)
-        return [cache[one] for one in pretokens]
+        for place, word in zip(unknown, bare, strict=True):
+            values[place] = cache[pretokens[place]] = cache[word]
+        self._size += ENTRY_BYTES * (len(unknown) + len(new)) + BYTES_OF_CHARACTER * sum(map(len, bare))
+        return values
 
     def _packed(self, ids: list[int]) -> bytes:
         return array(self._type.char, ids).tobytes()  # several times faster than numpy for a few numbers
