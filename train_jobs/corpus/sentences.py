@@ -38,7 +38,7 @@ def split_sentences(document: str) -> list[str]:
     """
     sentences: list[str] = []
     for paragraph in _PARAGRAPH.split(document):
-        text = paragraph.replace("\n", " ").strip()
+        text = paragraph.replace("\n", " ")
         if "  " in text or "\t" in text:
             text = " ".join(text.split())
         for part in [text] if text.isascii() else _at_wide_stops(text):
