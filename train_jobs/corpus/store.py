@@ -291,7 +291,7 @@ class TokenStore:
         shard, position = self._places[split][index]
         if shard.file not in self._readers:
             self._readers[shard.file] = self._map(shard)
-        return _as_block(self._readers[shard.file].get_batch(position))
+        return as_block(self._readers[shard.file].get_batch(position))
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
@@ -300,8 +300,11 @@ class TokenStore:
         return pa.ipc.open_file(pa.memory_map(str(path)))
 
 
-def _as_block(batch: pa.RecordBatch) -> Block:
-    """By DLPack: Arrow's own `to_numpy` loads pandas, if there is one, which takes as long as all else."""
+def as_block(batch: pa.RecordBatch) -> Block:
+    """A record batch of a shard, without copying.
+
+    By DLPack: Arrow's own `to_numpy` loads pandas, if there is one, which takes as long as all else.
+    """
     documents = batch.column(0)
     sentences = documents.values
     return Block(
