@@ -61,11 +61,6 @@ _CLASSES = _class_table()
 _ALONE = _alone_table()
 
 
-def is_plain(word: bytes) -> bool:
-    """Whether BERT's normalisation leaves it alone and whole: then only the model need be asked."""
-    return word.isalnum() or (len(word) == 1 and _CLASSES[word[0]] == ALONE)
-
-
 def pretoken_starts(raw: bytes) -> Offsets:
     """Where pre-tokens start in UTF-8 text: words and signs, each with the white space behind it."""
     classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from enum import Enum, auto
+from functools import lru_cache
 
 SPLITTER = "rules 2"  # name and version: raise it when anything is cut elsewhere
 MAX_WORDS = 256  # text without full stops is cut here; one endless sentence would make one training example
+SURELY_BOUNDED = 2 * MAX_WORDS  # characters: fewer hold no more words than that
 
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-*+\u2022]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
 _WIDE = "\u3002\uff01\uff1f"
 _CLOSERS = "\u300d\u300f\u201d\u2019\"')"
 _WIDE_STOP = re.compile(f"(?<=[{_WIDE}])(?![{_WIDE}{_CLOSERS}])|(?<=[{_WIDE}][{_CLOSERS}])")
-_STOP = re.compile("([.!?\u2026]+)[\"'\u2019\u201d)\\]]*\\s+(?=[^a-z])")  # whether a capital follows is asked then
+_STOPS = ".!?\u2026"
 _OPENERS = "\"'\u2018\u201c([\u00a1\u00bf"
+# A single sign first: that is what `re` looks for fast. Beyond ASCII, whether a capital follows is asked then.
+_STOP = re.compile(f"[{_STOPS}][\"'\u2019\u201d)\\]]*(\\s+)(?=[A-Z0-9\"'(\\[]|[^\x00-\x7f])")
 _BEFORE_WORD = "(['\"\u2018\u201c"
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # an initial; e.g, i.e, U.S, a.m
 _ABBREVIATED = (
@@ -22,7 +26,7 @@ _ABBREVIATED = (
     " jan feb mar apr jun jul aug sep sept oct nov dec"
 )
 _ABBREVIATIONS = frozenset(_ABBREVIATED.split())
-_NUMBER = "no"  # `No. 5`, but `No. They`
+_NUMBER = "no"
 
 
 def split_sentences(document: str) -> list[str]:
@@ -34,50 +38,76 @@ def split_sentences(document: str) -> list[str]:
     """
     sentences: list[str] = []
     for paragraph in _PARAGRAPH.split(document):
-        text = paragraph.replace("\n", " ").strip()
+        text = paragraph.replace("\n", " ")
         if "  " in text or "\t" in text:
             text = " ".join(text.split())
-        for part in _at_wide_stops(text):
-            for sentence in _at_stops(part):
-                if len(sentence) < 2 * MAX_WORDS:  # so fewer words
-                    sentences.append(sentence)
-                else:
-                    sentences += _bounded(sentence)
-    return [sentence for sentence in sentences if sentence]
+        for part in [text] if text.isascii() else _at_wide_stops(text):
+            if part := part.strip():
+                _add(part, sentences)
+    return sentences
 
 
 def _at_wide_stops(text: str) -> list[str]:
-    return [text] if text.isascii() or not any(stop in text for stop in _WIDE) else _WIDE_STOP.split(text)
+    return _WIDE_STOP.split(text) if any(stop in text for stop in _WIDE) else [text]
 
 
-def _at_stops(text: str) -> Iterator[str]:
+def _add(text: str, sentences: list[str]) -> None:
+    """Cuts text without white space at its ends at its stops. One long function: calls would cost half of the time."""
     start = 0
     for match in _STOP.finditer(text):
-        stop, end = match.start(), match.end()
-        numbered = text[start:stop].isdigit()  # `1. First item`
-        if not numbered and _opens_sentence(text[end]) and not (match[1] == "." and _is_abbreviation(text, stop, end)):
-            yield text[start:end].rstrip()
-            start = end
-    yield text[start:].strip()
+        stop, (end, after) = match.start(), match.span(1)
+        first = text[after]
+        if first > "\x7f" and not (first.isupper() or first.isdigit() or first in _OPENERS):
+            continue
+        blank = text.rfind(" ", 0, stop)
+        kind = _kind(text[blank + 1 : stop + 1])
+        if kind is not None and (
+            kind is _Kind.ABBREVIATION
+            or (kind is _Kind.NUMBER and first.isdigit())
+            or (kind is _Kind.PRONOUN and blank < 1)
+            or (kind is _Kind.DIGITS and blank < start)
+        ):
+            continue
+        sentence = text[start:end]
+        if len(sentence) < SURELY_BOUNDED:
+            sentences.append(sentence)
+        else:
+            sentences += _bounded(sentence)
+        start = after
+    sentences += _bounded(text[start:])
 
 
-def _opens_sentence(first: str) -> bool:
-    return first.isupper() or first.isdigit() or first in _OPENERS
+class _Kind(Enum):
+    """What a word with a stop at its end says about it."""
+
+    ABBREVIATION = auto()
+    """It ends no sentence."""
+    NUMBER = auto()
+    """Nor if a number follows: `No. 5`, but `No. They`."""
+    PRONOUN = auto()
+    """Nor where text begins: `I. Newton`, but `It was I. Nobody else`."""
+    DIGITS = auto()
+    """Nor where a sentence begins: `1. First item`."""
 
 
-def _is_abbreviation(text: str, stop: int, end: int) -> bool:
-    """Whether the full stop at `stop`, behind which text goes on at `end`, belongs to the word before it."""
-    blank = text.rfind(" ", 0, stop)
-    word = text[blank + 1 : stop].lstrip(_BEFORE_WORD)
-    lower = word.lower()
-    if lower == _NUMBER:
-        return text[end].isdigit()
-    if lower in _ABBREVIATIONS:
-        return True
-    return _INITIALS.fullmatch(word) is not None and not (word == "I" and blank > 0)  # `It was I.` ends
+@lru_cache(maxsize=1 << 16)
+def _kind(word: str) -> _Kind | None:
+    """None: it ends one."""
+    bare = word.rstrip(_STOPS)
+    if bare.isdigit():
+        return _Kind.DIGITS
+    if word != f"{bare}.":
+        return None
+    bare = bare.lstrip(_BEFORE_WORD)
+    if bare == "I":
+        return _Kind.PRONOUN
+    if bare.lower() == _NUMBER:
+        return _Kind.NUMBER
+    return _Kind.ABBREVIATION if bare.lower() in _ABBREVIATIONS or _INITIALS.fullmatch(bare) else None
 
 
-def _bounded(sentence: str) -> Iterator[str]:
+def _bounded(sentence: str) -> list[str]:
+    if len(sentence) < SURELY_BOUNDED:
+        return [sentence]
     words = sentence.split()
-    for start in range(0, len(words), MAX_WORDS):
-        yield " ".join(words[start : start + MAX_WORDS])
+    return [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]

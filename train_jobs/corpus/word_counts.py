@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tokenizers import normalizers, pre_tokenizers
 
 from train_jobs.config.words import LONGEST_WORD
-from train_jobs.corpus.pretokens import folding_table, is_plain, pretoken_starts, pretokens_at
+from train_jobs.corpus.pretokens import folding_table, pretoken_starts, pretokens_at
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
 MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten
@@ -51,7 +51,7 @@ class WordCounter:
         self._forget_rarest()
 
     def _count(self, pretoken: bytes, count: int) -> None:
-        if is_plain(pretoken):
+        if pretoken.isalnum():  # of ASCII: normalisation leaves it as it is
             words = [pretoken.decode()]
         else:
             normal = self._normalizer.normalize_str(pretoken.decode())

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.pretokens import Offsets, folding_table, is_plain, pretoken_starts, pretokens_at
+from train_jobs.corpus.pretokens import Offsets, folding_table, pretoken_starts, pretokens_at
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 20 bytes each
 CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
 ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
+BYTES_OF_CHARACTER = 4  # of what they hold: the word, once more with a blank, and an id at most
 
 
 class WordPieceTokenizer:
@@ -77,19 +78,21 @@ class WordPieceTokenizer:
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        unknown = [one for one in pretokens if one not in cache]
-        bare = [one.rstrip(b" ") for one in unknown]
-        new = {word for word in bare if word not in cache}
-        rest = [word for word in new if not is_plain(word)]
-        for word in new.difference(rest):
+        values = list(map(cache.get, pretokens))
+        unknown = [place for place, value in enumerate(values) if value is None]
+        bare = [pretokens[place].rstrip(b" ") for place in unknown]
+        new = set(bare).difference(cache)
+        plain = [word for word in new if word.isalnum()]  # of ASCII: nothing is done to it before the model is asked
+        for word in plain:
             cache[word] = self._packed([token.id for token in self._model.tokenize(word.decode())])
+        rest = list(new.difference(plain))
         encodings = self._tokenizer.encode_batch_fast([word.decode() for word in rest], add_special_tokens=False)
         for word, encoding in zip(rest, encodings, strict=True):
             cache[word] = self._packed(encoding.ids)
-        for one, word in zip(unknown, bare, strict=True):
-            cache[one] = cache[word]
-        self._size += sum(ENTRY_BYTES + len(one) + len(cache[one]) for one in new.union(unknown))
-        return [cache[one] for one in pretokens]
+        for place, word in zip(unknown, bare, strict=True):
+            values[place] = cache[pretokens[place]] = cache[word]
+        self._size += ENTRY_BYTES * (len(unknown) + len(new)) + BYTES_OF_CHARACTER * sum(map(len, bare))
+        return values
 
     def _packed(self, ids: list[int]) -> bytes:
         return array(self._type.char, ids).tobytes()  # several times faster than numpy for a few numbers

@@ -48,3 +48,9 @@ def test_text_without_full_stops_is_cut_and_no_word_is_lost() -> None:
     sentences = split_sentences(" ".join(words))
     assert [len(sentence.split()) for sentence in sentences] == [MAX_WORDS, MAX_WORDS, 7]
     assert " ".join(sentences).split() == words
+
+
+def test_a_long_sentence_is_cut_wherever_it_stands() -> None:
+    words = [f"w{n}" for n in range(MAX_WORDS + 7)]
+    sentences = split_sentences(f"First. X{' '.join(words)}. Last one.")
+    assert [len(sentence.split()) for sentence in sentences] == [1, MAX_WORDS, 7, 2]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -118,3 +120,15 @@ def test_a_flipped_bit_is_noticed_before_it_is_trained_on(tmp_path: Path) -> Non
     shard.write_bytes(content)
     with pytest.raises(DataError, match=r"damaged: .*shard-00000-train\.arrow"):
         TokenStore.open(folder).block("train", 0)
+
+
+def test_reading_loads_no_pandas(tmp_path: Path) -> None:
+    """Which takes as long as all else, and pyarrow loads it where it is installed and arrays are asked for."""
+    write_store(tmp_path / "store")
+    code = (
+        "import sys; from pathlib import Path; from train_jobs.corpus.store import TokenStore;"
+        f"block = TokenStore.open(Path({str(tmp_path / 'store')!r})).block('train', 0);"
+        "print(block.tokens.tolist(), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1, 2, 3, 4, 5, 6] False\n"
