@@ -11,11 +11,16 @@ from typing import Literal, NamedTuple
 from orchestrator.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # name of the file, bytes of it that are there, bytes in all
+Notice = Callable[[str], None]  # a sentence: what keeps it, and that it is tried again
 WEB_PAGE = (b"<!doctype html", b"<html")
 
 
 def nobody(name: str, done: int, total: int | None) -> None:
     """Tells nobody."""
+
+
+def silent(sentence: str) -> None:
+    """Says nothing."""
 
 
 class Checksum(NamedTuple):

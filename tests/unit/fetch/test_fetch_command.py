@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli import data
 from orchestrator.cli.main import main
 from tests.conftest import Console, wait_for
-from tests.unit.fetch.conftest import Site, stall
+from tests.unit.fetch.conftest import Site, stall, status
 from tests.unit.fetch.test_fetch_data import publish_dump
 
 
@@ -26,11 +26,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     dump, index, _ = publish_dump(site)
+    site.scripts[f"dewiki/20260101/{dump}"] = [status(503, Retry_After="0")]
     words = ["data", "fetch", "wikipedia:de", "--mirror", f"{site.url}/empty", "--mirror", site.url]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
     assert f"{dump}: fetched, checked: sha1" in err
+    assert "it answers 503 Service Unavailable; trying again in 0 s" in err
     assert main([*words[:3], "--mirror", site.url, "--to", "data/wikipedia", "-o", "json"]) == 0
     out, err = capsys.readouterr()
     files = json.loads(out)["files"]
