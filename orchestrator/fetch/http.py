@@ -139,7 +139,7 @@ class Client:
         headers = partial.resume(url, checked=remote.checksum is not None)
         with self._request(url, headers) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
-                if partial.size == total_bytes(response, 0):
+                if partial.size == total_bytes(response):
                     return True  # all of it is there already
                 partial.clear()
                 raise Retry("the file has become another one")
@@ -152,7 +152,7 @@ class Client:
                 raise Retry("the file has become another one")
             if not resumed:
                 partial.clear()
-            total = total_bytes(response, partial.size)
+            total = total_bytes(response)
             if remote.size is not None and total is not None and total != remote.size:
                 raise Refused(f"its file has {total} bytes instead of {remote.size}")
             partial.remember(now)
@@ -222,7 +222,7 @@ def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
         return NotFoundError(f"{path} is not there", facts=facts, fix="look for its name at the addresses above")
     proxies = requests.utils.get_environ_proxies(next(iter(refusals)))
     if proxy := proxies.get("https") or proxies.get("http"):
-        facts["proxy"] = urlsplit(proxy).hostname or proxy  # without its password
+        facts["proxy"] = str(urlsplit(proxy).hostname)  # without its password
     name = path.rpartition("/")[2]
     return ServiceError(
         f"{name} cannot be fetched",

@@ -126,6 +126,17 @@ def test_a_log_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, live=False) == "a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\nb.bz2: 6 B, 0.0 MB/s\n"
 
 
+def test_a_file_that_begins_anew_is_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(live=True)
+    clock = [0.0]
+    monkeypatch.setattr(data.time, "monotonic", lambda: clock[0])
+    line = data.TransferLine(terminal)
+    for second, done in ((0, 90_000_000), (10, 0), (14, 40_000_000)):
+        clock[0] = float(second)
+        line("a.bz2", done, None)
+    assert terminal.getvalue() == "\r\x1b[Ka.bz2: 40 MB, 10.0 MB/s"
+
+
 def test_a_small_file_is_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(live=True)
     line = data.TransferLine(terminal)
