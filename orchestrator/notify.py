@@ -19,10 +19,13 @@ PAUSE_SECONDS = 2.0
 NEXT = {"failed": "orchestrator resume", "completed": "orchestrator report"}  # what one types next
 
 
-def message(*, run: str, handle: str, event: str, reason: str | None, step: int | None, steps: int) -> dict[str, Any]:
+def message(
+    *, run: str, handle: str, event: str, reason: str | None, step: int | None, steps: int | None
+) -> dict[str, Any]:
     """The document: `text` for people, the rest for programs."""
     first = (reason or "").splitlines()[:1]
-    text = f"{run} {event} at step {step or 0} of {steps}" + (f": {first[0]}" if first else "")
+    where = "" if steps is None else f" at step {step or 0} of {steps}"
+    text = f"{run} {event}{where}" + (f": {first[0]}" if first else "")
     return {
         "text": f"{text}\n{NEXT.get(event, 'orchestrator status')} {run}",
         "run": run,

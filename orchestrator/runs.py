@@ -100,6 +100,8 @@ class RunStatus(Config):
     """The run's name."""
     handle: str
     """The run's handle."""
+    kind: str = "pretrain"
+    """Which job it is."""
     state: RunState
     """Where it stands."""
     exit_code: int | None = None
@@ -129,13 +131,17 @@ class RunStatus(Config):
     step: int | None = None
     """Last optimizer step that it reported."""
     steps: int | None = None
-    """Optimizer steps that it shall take."""
+    """Optimizer steps that it shall take; None: it trains nothing, and counts parts of a text as steps."""
     ranks: dict[int, int] = Field(default={})
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
     """Folder of the run, where it lies on this machine."""
+    page: str | None = None
+    """Its page in the web, where its platform has one."""
     model: str | None = None
     """The exported Hugging Face folder, once there is one."""
+    store: str | None = None
+    """The token store that it prepared, once there is one."""
     trace: str | None = None
     """The profiler's trace, once there is one; opens in ui.perfetto.dev."""
     tensorboard: str | None = None

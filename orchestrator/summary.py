@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.specs.secrets import SECRET
+
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
-    from orchestrator.plan import Plan
+    from orchestrator.plan import Plan, PreparePlan, PretrainPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
@@ -17,14 +18,22 @@ WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
 SHOWN_APART = {"recipe", "name", "init_from", "phase_from"}  # changed values that have a line of their own
-SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
 
 
-def plan_summary(plan: Plan) -> str:
-    """Name, changed values with their origins, data, model, batch, memory, code and environment, one fact a line."""
+Rows = Iterable[tuple[str, str]]
+
+
+def plan_summary(plan: Plan, what: Rows = (), how: Rows = ()) -> str:
+    """Name, changed values with their origins, data, compute, code and environment, one fact a line.
+
+    Args:
+        plan: of any kind.
+        what: rows of its kind about what comes of it, before compute.
+        how: rows about how it is done and what that takes, behind it.
+    """
     lines = [plan.name]
-    for label, text in _rows(plan):
+    for label, text in _rows(plan, what, how):
         lines += textwrap.wrap(
             text,
             WIDTH,
@@ -35,27 +44,14 @@ def plan_summary(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield "recipe", plan.spec.recipe + (f"  ({plan.changes['recipe'].origin})" if "recipe" in plan.changes else "")
     for key, change in plan.changes.items():
         if key not in SHOWN_APART:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
-    job, estimates, compute = plan.job, plan.estimates, plan.compute
-    data = plan.data
+    data, compute = plan.data, plan.compute
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
-    if plan.parent:
-        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
-        what = f"weights {(plan.parent.weights or '')[:8]}"
-        if plan.phase:
-            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
-        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
-    yield (
-        "model",
-        (
-            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
-            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
-        ),
-    )
+    yield from what
     yield (
         "compute",
         (
@@ -70,6 +66,32 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{compute.nodes} x ${compute.price_per_hour:,.2f} = ${hourly:,.2f} an hour "
             f"({compute.price_origin or 'compute.price_per_hour'})",
         )
+    yield from how
+    yield from _code_rows(plan.snapshot)
+    yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+
+
+def model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """What is trained, and from where on."""
+    job, estimates = plan.job, plan.estimates
+    if plan.parent:
+        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
+        what = f"weights {(plan.parent.weights or '')[:8]}"
+        if plan.phase:
+            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
+        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
+    yield (
+        "model",
+        (
+            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
+            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
+        ),
+    )
+
+
+def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """Batch, steps, memory, checkpoints."""
+    job, estimates = plan.job, plan.estimates
     yield "batch", _batch(plan)
     yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
     yield "schedule", job.schedule.text(job.optimizer.learning_rate)
@@ -98,11 +120,41 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
             f"{bytes_text(estimates.model_bytes)} (estimate)"
         ),
     )
-    yield from _code_rows(plan.snapshot)
-    yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
 
 
-def _batch(plan: Plan) -> str:
+def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
+    """Store, work, time, memory, disk."""
+    job, estimates = plan.job, plan.estimates
+    yield "store", str(job.store) if job.store else "below the home folder, named by its content: pretrain finds it"
+    vocabulary = str(job.data.vocabulary or f"trained here, {job.data.vocab_size:,} pieces")
+    yield "vocabulary", f"{vocabulary}, {'lower case' if job.data.lowercase else 'cased'}"
+    yield (
+        "work",
+        f"{bytes_text(estimates.text_bytes)} of text in {_counted(estimates.parts, 'part')} by"
+        f" {_counted(estimates.workers, 'worker')}:"
+        f" {duration_text(estimates.seconds)} (estimate)",
+    )
+    yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
+    yield (
+        "disk",
+        f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
+        f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def duration_text(seconds: float) -> str:
+    """About how long: `3 minutes`."""
+    for unit, size in (("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} seconds"
+
+
+def _batch(plan: PretrainPlan) -> str:
     train = plan.job.train
     if plan.accumulation_steps is None:
         return (

@@ -38,11 +38,13 @@ def backends(**_: Any) -> list[str]:
     return backend_names()
 
 
-def recipes(**_: Any) -> list[str]:
-    """Names of the shipped recipes."""
+def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
+    """Names of the shipped recipes of the kind of job that was written before."""
     import train_jobs
 
-    return sorted(path.stem for path in (Path(train_jobs.__file__).parent / "presets").glob("*.yaml"))
+    folder = Path(train_jobs.__file__).parent / "presets"
+    kind = getattr(parsed_args, "kind", None)
+    return sorted(path.stem for path in (folder / "prepare" if kind == "prepare" else folder).glob("*.yaml"))
 
 
 def sizes(**_: Any) -> list[str]:
@@ -52,12 +54,12 @@ def sizes(**_: Any) -> list[str]:
     return [size.name for size in SIZES]
 
 
-def assignments(prefix: str, **_: Any) -> list[str]:
+def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
-    from orchestrator.specs.job import PretrainSpec
+    from orchestrator.specs.job import KINDS
 
     key, equals, _rest = prefix.partition("=")
-    choices = _keys(PretrainSpec)
+    choices = _keys(KINDS[getattr(parsed_args, "kind", None) or "pretrain"].spec)
     if not equals:
         return [f"{name}=" for name in choices]
     return [f"{key}={value}" for value in choices.get(key, [])]

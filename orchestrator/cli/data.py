@@ -16,17 +16,18 @@ WORTH_SHOWING = 2.0  # seconds that a file may take without a word
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import HelpFormatter
+    from orchestrator.cli import stores
+    from orchestrator.cli.arguments import add_group
 
-    data = verbs.add_parser(
+    actions = add_group(
+        verbs,
         "data",
-        help="fetch data",
-        description="Get hold of data that runs are fed with.",
-        epilog="example:\n  orchestrator data fetch glue:MRPC",
-        formatter_class=HelpFormatter,
+        summary="fetch data, look at prepared text",
+        description="Get hold of data that runs are fed with, and look at it.",
+        example="data fetch glue:MRPC",
     )
-    actions = data.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, help="what to do")
     _add_fetch(actions)
+    stores.add_actions(actions)
 
 
 def _add_fetch(actions: Any) -> None:

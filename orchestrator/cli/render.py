@@ -71,7 +71,9 @@ def run_table(runs: Sequence[RunStatus]) -> str:
 
 
 def _progress(status: RunStatus) -> str:
-    return "" if status.steps is None else f"{count(status.step or 0)}/{count(status.steps)}"
+    if status.steps is None:
+        return "" if status.step is None else f"{count(status.step)} parts"
+    return f"{count(status.step or 0)}/{count(status.steps)}"
 
 
 def _lasted(status: RunStatus) -> str:
@@ -99,7 +101,8 @@ def status_text(status: RunStatus) -> str:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))
     rows += _attempts(status)
     if status.step is not None:
-        rows.append(("step", f"{status.step} of {status.steps}"))
+        done = ("parts", f"{status.step} done, over all steps") if status.steps is None else None
+        rows.append(done or ("step", f"{status.step} of {status.steps}"))
     if status.eta is not None:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
@@ -107,7 +110,13 @@ def status_text(status: RunStatus) -> str:
     rows += _figures(status.metrics)
     if best := status.best_checkpoint:
         rows.append(("best", f"checkpoint of step {best.step}, validation loss {best.validation_loss:.4f}"))
-    places = (("folder", status.folder), ("model", status.model), ("trace", status.trace))
+    places = (
+        ("folder", status.folder),
+        ("page", status.page),
+        ("model", status.model),
+        ("store", status.store),
+        ("trace", status.trace),
+    )
     rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
@@ -130,7 +139,7 @@ def _attempts(status: RunStatus) -> list[tuple[str, str]]:
 
 def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     """Training and validation, each on one line; what a run did not report is left out."""
-    rows = []
+    rows = _preparation(metrics)
     for split in ("train", "validation"):
         parts = [
             f"{label} {metrics[f'{split}_{key}']:{style}}"
@@ -141,6 +150,19 @@ def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
             rows.append((split, ", ".join(parts)))
     if "sequences_per_second" in metrics:
         rows.append(("speed", _speed(metrics)))
+    return rows
+
+
+def _preparation(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """What a preparation has done, step by step, and in the end."""
+    rows = [
+        (step, f"{count(int(metrics[f'{step}_documents']))} documents, {metrics[f'{step}_mb_per_second']:.1f} MB/s")
+        for step in ("documents", "tokens")
+        if f"{step}_documents" in metrics
+    ]
+    if "mb_per_second" in metrics:
+        told = f"{count(int(metrics['tokens']))} tokens in {count(int(metrics['documents']))} documents"
+        rows.append(("result", f"{told}, {metrics['mb_per_second']:.1f} MB/s in all"))
     return rows
 
 
@@ -168,12 +190,24 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     if state.resumable:
         rows["resume"] = f"orchestrator resume {name}"
     if state == RunState.COMPLETED:
-        rows["report"] = f"orchestrator report {name}"
-        if status.tracking_uri:
+        rows |= _results(status)
+        if status.tracking_uri and status.page is None:
             rows["mlflow"] = f"mlflow ui --backend-store-uri {status.tracking_uri}"
     if status.tensorboard:
         rows["curves"] = f"tensorboard --logdir {status.tensorboard}"
     hint(lead + "\n".join(f"  {label:<7} {command}" for label, command in rows.items()) + "\n")
+
+
+def _results(status: RunStatus) -> dict[str, str]:
+    """What one does with what a completed run made."""
+    if status.kind != "prepare":
+        return {"report": f"orchestrator report {status.name}"}
+    if status.store is None:
+        return {}
+    return {
+        "show": f"orchestrator data show {status.store}",
+        "train": f"orchestrator submit pretrain --data {status.store}",
+    }
 
 
 def when(seconds: float) -> str:

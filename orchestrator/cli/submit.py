@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.client import Run
     from orchestrator.plan import Plan
 
-KINDS = ("pretrain",)
+KINDS = ("pretrain", "prepare")  # those of orchestrator.specs, which --help has no time to load
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
@@ -59,7 +59,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     from orchestrator.cli import completers
     from orchestrator.cli.arguments import add_output
 
-    parser.add_argument("kind", choices=KINDS, help="which job")
+    parser.add_argument(
+        "kind",
+        type=_kind,
+        metavar="{pretrain,FILE.yaml}",
+        help="which job; or a job file of az ml, which goes to Azure",
+    )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
         "--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value"
@@ -78,6 +83,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="PATH",
         help="text file or folder; may be repeated. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="FOLDER", help="token store: where prepare puts it, what pretrain is trained on"
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
@@ -109,6 +117,13 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
 
 
+def _kind(word: str) -> str:
+    """One of the kinds of jobs, or a job file."""
+    if word in KINDS or word.endswith((".yml", ".yaml")):
+        return word
+    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, a file with .yaml or .yml")
+
+
 def _plan(arguments: argparse.Namespace) -> Plan:
     from orchestrator.cli.arguments import pairs
     from orchestrator.cli.render import hint
@@ -121,7 +136,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
         **_data(arguments.data or []),
-        "code.folder": (str(arguments.code) if arguments.code else None, "--code"),
+        "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
+        "code.folder": (_path(arguments.code), "--code"),
         "init_from": (arguments.initial, "--from"),
         "phase_from": (arguments.phase, "--phase-from"),
         "compute.nodes": (arguments.nodes, "--nodes"),
@@ -138,6 +154,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     for warning in plan.warnings:
         hint(f"warning: {warning}")
     return plan
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
@@ -161,6 +181,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
     """Prints the run's name if all is well."""
     from orchestrator.cli.render import print_document
 
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import show_file
+
+        return show_file(arguments)
     plan = _plan(arguments)
     if arguments.output != "text":
         print_document({"valid": True, "name": plan.name}, arguments.output)
@@ -171,6 +195,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Prints plan and request."""
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import show_file
+
+        return show_file(arguments)
     from orchestrator.cli.render import print_document
     from orchestrator.client import Orchestrator
 
@@ -195,6 +223,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
     """Starts the run and follows it to its end."""
     if arguments.dry_run:
         return run_plan(arguments)
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import submit_file
+
+        return submit_file(arguments)
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.client import Orchestrator
 
@@ -232,7 +264,7 @@ def _unheeded(run: Run, plan: Plan) -> list[str]:
     there, found = run.plan()["job"], []
     for path, change in plan.changes.items():
         section, _, key = path.partition(".")
-        if section in OBSERVERS and there[section][key] != change.value:
+        if section in OBSERVERS and section in there and there[section][key] != change.value:
             found.append(f"{path}={json.dumps(change.value)}")
     return found
 

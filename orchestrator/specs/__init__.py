@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.code import CodeSpec
     from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
     from orchestrator.specs.environment import EnvironmentSpec
-    from orchestrator.specs.job import PretrainSpec
+    from orchestrator.specs.job import KINDS, JobSpec, PrepareSpec, PretrainSpec
     from orchestrator.specs.notify import NotifySpec
     from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
     from orchestrator.specs.tracking import TrackingSpec
@@ -26,6 +26,9 @@ _HOMES = {
     "EnvironmentSpec": "environment",
     "Flag": "resolve",
     "NotifySpec": "notify",
+    "JobSpec": "job",
+    "KINDS": "job",
+    "PrepareSpec": "job",
     "PretrainSpec": "job",
     "Resolved": "resolve",
     "ResolvedCompute": "compute",
@@ -44,6 +47,9 @@ __all__ = [
     "EnvironmentSpec",
     "Flag",
     "NotifySpec",
+    "JobSpec",
+    "KINDS",
+    "PrepareSpec",
     "PretrainSpec",
     "Resolved",
     "ResolvedCompute",

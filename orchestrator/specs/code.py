@@ -19,12 +19,15 @@ def _module(name: str) -> str:
     return name
 
 
+ModuleName = Annotated[str, AfterValidator(_module)]
+
+
 class CodeSpec(Config):
     """The code that runs: `train_jobs`, and beside it what the user adds."""
 
     folder: Path | None = None
     """Your own code; shipped beside `train_jobs`, but for what .amlignore, or without one .gitignore, names."""
-    entry: Annotated[str, AfterValidator(_module)] = "train_jobs.pretrain"
+    entry: ModuleName = "train_jobs.pretrain"
     """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
     largest_file_mb: Megabytes = 10
     """A larger file of your folder stops the submission."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from orchestrator.specs.job import PretrainSpec
+from orchestrator.specs.azure import AZURE, AzureSpec
+from orchestrator.specs.job import JobSpec, PrepareSpec, PretrainSpec
+from orchestrator.specs.secrets import SECRET
 from train_jobs.config.own import is_own, own_names
 
 DECAYS = (
@@ -18,20 +20,42 @@ NOT_FOR_OWN = (
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # keys of what we build, which a class of the user's own is not given
+OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+OF_AZURE = (
+    *(("compute", key) for key in ("cluster", "sku", *OF_CLUSTER)),
+    *(("azure", key) for key in AzureSpec.model_fields),
+)
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
-def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: int) -> list[str]:
+OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
+Rule = tuple[str, bool, str]
+
+
+def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
-    code = job.code
-    rules = (
+    code, rules = job.code, list[Rule]()
+    own: dict[str, str] = {}
+    if isinstance(job, PretrainSpec):
+        rules, own = _training(job, world_size), own_names(job)
+    if isinstance(job, PrepareSpec | PretrainSpec):
+        rules.append(("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"))
+    rules += [
         (
             "code.folder",
-            code.entry.startswith("train_jobs.") and not own_names(job),
+            code.entry.startswith("train_jobs.") and not own,
             f"{code.entry} runs, and no section names a class of it",
         ),
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
-        ("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"),
+    ]
+    ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
+    return [*ignored, *([*_capped_predictions(job, changed), *_on_azure(job)] if isinstance(job, PretrainSpec) else [])]
+
+
+def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
+    """Keys of training."""
+    return [
+        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
         (
             "train.loss_normalization",
             job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
@@ -55,11 +79,37 @@ def ignored_settings(job: PretrainSpec, changed: Container[str], *, world_size: 
             )
             for key, shape in DECAYS
         ),
+        *(
+            (
+                f"{section}.{key}",
+                job.backend != AZURE,
+                f"it is for the azure backend, and the run goes to {job.backend}",
+            )
+            for section, key in OF_AZURE
+        ),
+        ("compute.master_port", job.backend == AZURE, "Azure chooses the port"),
+        ("notify.on", job.backend == AZURE, "a job on Azure does not know the webhook"),
+        ("tracking.uri", job.backend == AZURE, "the workspace keeps the MLflow runs"),
+        ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
+        *(
+            (f"compute.{key}", job.backend == AZURE and job.compute.sku is None, "the cluster is left as it is")
+            for key in OF_CLUSTER
+        ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
-    )
-    ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
-    return [*ignored, *_capped_predictions(job, changed)]
+    ]
+
+
+def _on_azure(job: PretrainSpec) -> list[str]:
+    """Warnings about a job that goes to Azure."""
+    if job.backend != AZURE:
+        return []
+    found = []
+    if secrets := [name for name in job.environment.variables if SECRET.search(name)]:
+        found.append(f"{', '.join(secrets)}: variables of a job can be read by everybody in the workspace")
+    if not job.data.text and job.azure.data is None:
+        found.append("the embedded text is of the job's own Python on Azure, and may differ from the one planned with")
+    return found
 
 
 def _capped_predictions(job: PretrainSpec, changed: Container[str]) -> list[str]:

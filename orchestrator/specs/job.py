@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
 from orchestrator.specs.azure import AzureSpec
-from orchestrator.specs.code import CodeSpec
+from orchestrator.specs.code import CodeSpec, ModuleName
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.tracking import TrackingSpec
-from train_jobs.config import PretrainConfig
+from train_jobs.config import PrepareConfig, PretrainConfig
+from train_jobs.config.base import Config
+from train_jobs.config.load import PREPARE_PRESETS, PRESETS
 
 LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
@@ -27,19 +30,19 @@ def _slug(name: str) -> str:
 Slug = Annotated[str, AfterValidator(_slug)]
 
 
-class PretrainSpec(PretrainConfig):
-    """A pretraining job: every section of `PretrainConfig` at top level, and the keys that only the laptop needs."""
+class JobSpec(Config):
+    """What every kind of job has: the keys that only the laptop needs."""
 
-    kind: Literal["pretrain"] = "pretrain"
+    kind: str
     """Which job this is."""
-    recipe: str = "tiny"
-    """Recipe that the sections of the job are laid over: tiny, small, base, large or a published one."""
+    recipe: str
+    """Recipe that the sections of the job are laid over."""
     name: Slug | None = None
-    """First part of the run's name, before the hash. None: pretrain-RECIPE."""
+    """First part of the run's name, before the hash. None: KIND-RECIPE."""
     backend: str = "local"
     """Where the run is sent."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """How often a run that failed or was preempted is started again by itself, from its newest checkpoint."""
+    """How often a run that failed or was preempted is started again by itself, from where it was."""
     tags: dict[str, Text] = Field(default={})
     """Free labels of the run; they change nothing about it."""
     code: CodeSpec = CodeSpec()
@@ -54,6 +57,53 @@ class PretrainSpec(PretrainConfig):
         """First part of the run's name."""
         return self.name or f"{self.kind}-{self.recipe}"
 
+
+class PretrainSpec(PretrainConfig, JobSpec):
+    """A pretraining job: every section of `PretrainConfig` at top level."""
+
+    kind: Literal["pretrain"] = "pretrain"
+    """Which job this is."""
+    recipe: str = "tiny"
+    """Recipe that the sections of the job are laid over: tiny, small, base, large or a published one."""
+
     def job_config(self) -> PretrainConfig:
         """The part that the job itself reads."""
         return PretrainConfig(**{section: getattr(self, section) for section in PretrainConfig.model_fields})
+
+
+class PrepareCode(CodeSpec):
+    """The code that prepares text."""
+
+    entry: ModuleName = "train_jobs.prepare"
+    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+
+
+class PrepareSpec(PrepareConfig, JobSpec):
+    """The preparation of text: every key of `PrepareConfig` at top level."""
+
+    kind: Literal["prepare"] = "prepare"
+    """Which job this is."""
+    recipe: str = "uncased"
+    """Recipe that the keys of the job are laid over: uncased or cased."""
+    code: PrepareCode = PrepareCode()
+
+    def job_config(self) -> PrepareConfig:
+        """The part that the job itself reads."""
+        return PrepareConfig(**{section: getattr(self, section) for section in PrepareConfig.model_fields})
+
+
+class Kind(NamedTuple):
+    """A kind of job, as the command line and the SDK offer it."""
+
+    spec: type[JobSpec]
+    """What a user writes."""
+    recipes: Path
+    """Folder of its recipes."""
+    trains: bool
+    """Whether it may start from a model, has batches, and uses GPUs where there are some."""
+
+
+KINDS = {
+    "pretrain": Kind(PretrainSpec, PRESETS, trains=True),
+    "prepare": Kind(PrepareSpec, PREPARE_PRESETS, trains=False),
+}

@@ -20,7 +20,8 @@ from orchestrator.errors import SpecError
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import PretrainSpec
+from orchestrator.specs.job import KINDS, JobSpec, Kind, PretrainSpec
+from orchestrator.specs.kinds import for_kind
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
@@ -33,10 +34,8 @@ from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.phase import merge_with_start
 
 PROJECT_FILE = "orchestrator.yaml"
-KINDS: dict[str, type[PretrainSpec]] = {"pretrain": PretrainSpec}
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
-    (("recipe",), "recipe", load.PRESETS),
     (("compute", "preset"), "compute preset", PRESETS / "compute"),
     (("environment", "preset"), "environment preset", PRESETS / "environment"),
 )
@@ -70,7 +69,7 @@ class Resolved:
         warnings: settings without effect, unknown variables.
     """
 
-    spec: PretrainSpec
+    spec: JobSpec
     compute: ResolvedCompute
     origins: dict[str, str]
     changes: dict[str, Change]
@@ -97,7 +96,7 @@ def resolve_spec(
     """Lays every source of values over the presets and validates the result.
 
     Args:
-        kind: which job: "pretrain".
+        kind: which job: "pretrain", "prepare".
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
         sets: `path.to.key=value`, each value read as YAML.
@@ -113,23 +112,29 @@ def resolve_spec(
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
-    model, environ, problems = KINDS[kind], environ or {}, Problems()
+    which, environ, problems = KINDS[kind], environ or {}, Problems()
+    model = which.spec
     written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
-    presets = _preset_layers(model, load.merge(written), problems)
+    presets = _preset_layers(which, load.merge(written), problems)
     complete = not problems
-    found = load.merge(written)
-    written += [*_found(found, INIT_FROM, model_of), *_found(found, PHASE_FROM, outputs_of)]
-    with_start = merge_with_start(presets, written)
-    merged = with_start.merged
-    problems.extend([*missing_paths(merged), *with_start.problems])
+    source = None
+    if which.trains:
+        found = load.merge(written)
+        written += [*_found(found, INIT_FROM, model_of), *_found(found, PHASE_FROM, outputs_of)]
+        with_start = merge_with_start(presets, written)
+        merged, source = with_start.merged, with_start.source
+        problems.extend(with_start.problems)
+    else:
+        merged = load.merge([*presets, *written])
+    problems.extend(missing_paths(merged))
     with problems.collecting():
         spec = load.build(model, merged)
-        compute = _resolve_compute(spec, merged, environ)
-        if complete:  # without a layer, the batch is not the one that the user meant
+        compute = _resolve_compute(spec, merged, environ, trains=which.trains)
+        if complete and isinstance(spec, PretrainSpec):  # without a layer, the batch is not the one that was meant
             spec.train.accumulation_steps(compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, load.build(model, load.merge(presets)), merged)
-    changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
+    changes = {path: change for path, change in changes.items() if change.origin != source}
     return Resolved(
         spec=spec,
         compute=compute,
@@ -140,7 +145,7 @@ def resolve_spec(
 
 
 def _written_layers(
-    model: type[PretrainSpec],
+    model: type[JobSpec],
     file: Path | None,
     sets: Iterable[str],
     flags: Mapping[str, Flag],
@@ -155,6 +160,8 @@ def _written_layers(
     for path in (project, file):
         with problems.collecting():
             layers += [anchor(load.read_file(path, _shown(path, here)), path.absolute().parent)] if path else []
+        if path is not None and path == project and layers:
+            layers = [for_kind(layers[0], model)]
     with problems.collecting():
         variables, warnings = variable_layers(model, environ)
         layers += [anchor(layer, here) for layer in variables]
@@ -167,11 +174,11 @@ def _written_layers(
     return layers, warnings
 
 
-def _preset_layers(model: type[PretrainSpec], written: load.Merged, problems: Problems) -> list[load.Layer]:
+def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list[load.Layer]:
     """The presets that the written layers choose; one that there is not is a problem, and left out."""
     layers: list[load.Layer] = []
-    defaults = model().model_dump()
-    for path, what, folder in PRESET_KEYS:
+    defaults = kind.spec().model_dump()  # type: ignore[call-arg]  # which every kind has
+    for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
             name = _value(defaults, path)
@@ -190,20 +197,22 @@ def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -
     return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
 
 
-def _resolve_compute(spec: PretrainSpec, merged: load.Merged, environ: Mapping[str, str]) -> ResolvedCompute:
+def _resolve_compute(
+    spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, trains: bool
+) -> ResolvedCompute:
     try:
         if spec.backend == AZURE:
             from orchestrator.specs.cluster import resolve_on_cluster
 
             return resolve_on_cluster(spec.compute)
-        return spec.compute.resolve(gpus=visible_gpus(environ), cores=usable_cores())
+        return spec.compute.resolve(gpus=visible_gpus(environ) if trains else 0, cores=usable_cores())
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))
         raise
 
 
-def _changes(spec: PretrainSpec, base: PretrainSpec, merged: load.Merged) -> dict[str, Change]:
+def _changes(spec: JobSpec, base: JobSpec, merged: load.Merged) -> dict[str, Change]:
     before = dict(load.leaves(base.model_dump(mode="json")))
     after = load.leaves(spec.model_dump(mode="json"))
     return {

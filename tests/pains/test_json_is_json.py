@@ -16,6 +16,7 @@ from tests.conftest import Console, write_spec
 from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
+MODEL = ("register", "deploy", "delete")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
 WELL = {
@@ -34,6 +35,8 @@ WELL = {
     "debug": [],  # likewise: tests/e2e/test_looking_inside.py
     "download": [("download", "done", "plan", "--to", "to")],
     "data fetch": [],  # from a server of the tests' own: tests/unit/fetch
+    "data show": [],  # of a store: tests/e2e/test_preparing.py
+    "data verify": [],  # likewise
     "prune": [
         ("prune", "--keep-last", "4", "--dry-run"),
         ("prune", "--keep-last", "4", "-y"),
@@ -42,10 +45,11 @@ WELL = {
     "diff": [("diff", "done", "failed"), ("diff", "done", "failed", "--code")],
     "cost": [("cost", "done"), ("cost", "--all")],
     **{f"cluster {action}": [] for action in CLUSTER},  # of a workspace of Azure ML
-    "supervise": [],  # likewise
-    "skus": [("skus",)],
+    "supervise": [("supervise", "done")],
+    "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
+    **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire/test_azure_runs.py
 }
 BADLY = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -63,14 +67,19 @@ BADLY = {
     "debug": [("debug", "done"), ("debug", "missing")],
     "download": [("download", "done", "nothing")],
     "data fetch": [("data", "fetch", "what?"), ("data", "fetch", "squad", "--date", "20260101"), ("data", "fetch")],
+    "data show": [("data", "show", "missing"), ("data", "show")],
+    "data verify": [("data", "verify", "missing")],
     "prune": [("prune",), ("prune", "--older-than", "soon")],
     "diff": [("diff", "done"), ("diff", "done", "broken")],
     "cost": [("cost",), ("cost", "broken")],
     **{f"cluster {action}": [("cluster", action, "--min-nodes", "-1")] for action in CLUSTER},
     "supervise": [("supervise", "missing")],
-    "skus": [("skus", "T4")],
+    "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "model register": [("model", "register", "failed"), ("model", "register", "missing")],
+    "model deploy": [("model", "deploy", "done"), ("model", "deploy", "failed", "--endpoint", "bert")],
+    "model delete": [("model", "delete", "missing", "-y"), ("model", "delete", "missing")],
 }
 
 

@@ -23,6 +23,7 @@ from train_jobs.config.store import (
     StepFacts,
     StoreManifest,
 )
+from train_jobs.corpus.clean import CLEANER
 from train_jobs.corpus.keys import reading
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
 from train_jobs.corpus.sentences import SPLITTER
@@ -132,7 +133,7 @@ def _steps(data: TextConfig) -> list[StepFacts]:
     rules = data.clean.model_dump(mode="json")
     drop = {"drop_duplicates": rules.pop("drop_duplicates")}
     return [
-        StepFacts(name="documents", method=f"extractor {EXTRACTOR}", settings=rules),
+        StepFacts(name="documents", method=f"extractor {EXTRACTOR}, cleaning by {CLEANER}", settings=rules),
         StepFacts(name="duplicates", method="128 bits of SHA-256", settings=drop),
         StepFacts(
             name="vocabulary",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from train_jobs.corpus.splits import HASH_SIZE
 NAME = "duplicates"
 AT_ONCE = 1 << 22  # hashes compared together: some 400 MB with what sorting takes
 Positions = npt.NDArray[np.uint32]
+Stretch = tuple[int, int]  # first row, and how many
 
 
 def find_duplicates(folder: Path, documents: Sequence[int], *, key: str, at_once: int = AT_ONCE) -> DuplicatesRecord:
@@ -62,14 +63,19 @@ def no_duplicates(parts: int, *, key: str) -> DuplicatesRecord:
     return DuplicatesRecord(key=key, seconds=0.0, dropped=[0] * parts, digests=[empty] * parts)
 
 
-def dropped_of(folder: Path, record: DuplicatesRecord, part: int) -> Positions:
+def stretches(record: DuplicatesRecord) -> list[Stretch]:
+    """Where in the file what is dropped of each part stands."""
+    ends = list(accumulate(record.dropped))
+    return [(end - count, count) for end, count in zip(ends, record.dropped, strict=True)]
+
+
+def dropped_of(folder: Path, stretch: Stretch) -> Positions:
     """The places in a part whose documents are dropped, ascending."""
-    if not record.dropped[part]:
+    first, count = stretch
+    if not count:
         return np.empty(0, np.uint32)
-    first = sum(record.dropped[:part])
     with pa.memory_map(str(folder / f"{NAME}.arrow")) as mapped:
-        positions = pa.ipc.open_file(mapped).get_batch(0).column(0)
-        return np.array(positions.slice(first, record.dropped[part]))
+        return np.array(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count))
 
 
 def _found(folder: Path, parts: int, *, ranges: int) -> Iterator[tuple[npt.NDArray[np.uint32], Positions]]:

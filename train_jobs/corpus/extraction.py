@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.interim import clean
+from train_jobs.corpus.clean import clean
 from train_jobs.corpus.records import DocumentsRecord, describe_file, write_record
 from train_jobs.corpus.sources import Part, read_part
 from train_jobs.corpus.splits import HASH_BYTES, Survey, document_digest

@@ -10,6 +10,7 @@ from typing import Any
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.sources import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.config.store import STORE_VERSION
+from train_jobs.corpus.clean import CLEANER
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, key_of
 from train_jobs.corpus.sentences import SPLITTER
 from train_jobs.corpus.sources import Part
@@ -26,7 +27,7 @@ def reading(data: TextConfig) -> str:
     """16 hex digits over how text is read: formats, weights, rules for documents and sentences."""
     return key_of(
         sources=sources_text(data),
-        clean=data.clean.model_dump(mode="json"),
+        clean=[CLEANER, data.clean.model_dump(mode="json")],
         extractor=EXTRACTOR,
         sentences=SPLITTER,
     )
@@ -74,7 +75,7 @@ def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerpri
             [hashes.get(piece.path, found.sha256), piece.compression, piece.start, piece.stop] for piece in part.pieces
         ]
         column = data.text[part.source].column if data.text else None
-        return key_of(pieces=pieces, format=part.format, column=column, clean=clean, extractor=EXTRACTOR)
+        return key_of(pieces=pieces, format=part.format, column=column, clean=[CLEANER, clean], extractor=EXTRACTOR)
 
     return [key(part) for part in parts]
 

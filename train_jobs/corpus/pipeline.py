@@ -25,7 +25,7 @@ from train_jobs.config.store import PARTS, StoreManifest
 from train_jobs.corpus import keys
 from train_jobs.corpus.assembly import make_manifest, source_names
 from train_jobs.corpus.duplicates import NAME as DUPLICATES
-from train_jobs.corpus.duplicates import find_duplicates, no_duplicates
+from train_jobs.corpus.duplicates import find_duplicates, no_duplicates, stretches
 from train_jobs.corpus.extraction import documents_name
 from train_jobs.corpus.nodes import ALONE, Node, Peers
 from train_jobs.corpus.progress import Progress
@@ -87,8 +87,8 @@ class Preparation:
         """Where records go."""
         return self.store / PARTS
 
-    def make(self) -> StoreManifest:
-        """All steps, as far as they are not done; on the leading node also the manifest, which it returns.
+    def make(self) -> StoreManifest | None:
+        """All steps, as far as they are not done; returns the manifest on the leading node.
 
         Raises:
             DataError: text or vocabulary that cannot be used; the message says why.
@@ -107,9 +107,11 @@ class Preparation:
             threshold = self.threshold(documents)
             vocabulary = self.vocabulary(documents, duplicates)
             tokens = self.tokens(documents, duplicates, threshold, vocabulary)
-        return make_manifest(
-            self.data, self.found, self.store, self.key, self.parts, documents, duplicates, vocabulary, tokens
-        )
+            if not self.node.leads:
+                return None
+            return make_manifest(
+                self.data, self.found, self.store, self.key, self.parts, documents, duplicates, vocabulary, tokens
+            )
 
     def documents(self) -> list[DocumentsRecord]:
         """The first step."""
@@ -155,7 +157,8 @@ class Preparation:
         threshold: int,
         vocabulary: VocabularyRecord,
     ) -> list[TokensRecord]:
-        """The last step."""
+        """The last step; only the leading node waits for what the others make, and then may clear all up."""
+        drops = stretches(duplicates)
         tasks = [
             Task(
                 step="tokens",
@@ -172,11 +175,11 @@ class Preparation:
                 ),
                 size=documents[number].text_bytes,
                 threshold=threshold,
-                duplicates=duplicates,
+                drop=drops[number],
             )
             for number, part in enumerate(self.parts)
         ]
-        return self._each("tokens", tasks, tokens_name, TokensRecord, self.store)
+        return self._each("tokens", tasks, tokens_name, TokensRecord, self.store, wait=self.node.leads)
 
     def threshold(self, documents: Sequence[DocumentsRecord]) -> int:
         """As of `splits.SplitRule`."""
@@ -218,9 +221,16 @@ class Preparation:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _each(
-        self, step: str, tasks: Sequence[Task], name: Callable[[int], str], kind: type[RecordT], files: Path
+        self,
+        step: str,
+        tasks: Sequence[Task],
+        name: Callable[[int], str],
+        kind: type[RecordT],
+        files: Path,
+        *,
+        wait: bool = True,
     ) -> list[RecordT]:
-        """A record for each part: those that fit, those made here, and those of other nodes."""
+        """A record for each part: those that fit, those made here, and, unless it shall not wait, of other nodes."""
 
         def look(task: Task) -> RecordT | None:
             return read_record(self.folder, name(task.number), kind, task.key, files=files)
@@ -235,6 +245,8 @@ class Preparation:
         for _ in do_tasks(setting, todo, workers=self.workers, advance=self.progress.advance):
             self.progress.part_done()
         self.progress.end()
+        if not wait:
+            return []
         return [
             self.peers.wait(
                 f"{step} of part {task.number}",

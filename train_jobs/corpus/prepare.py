@@ -24,7 +24,8 @@ from train_jobs.corpus.workers import usable_cores
 from train_jobs.engine.storage import storage_errors
 
 SHARDS = "shard-*.arrow"
-OWN_FILES = (SHARDS, VOCABULARY_FILE, f".{VOCABULARY_FILE}.*.tmp", MANIFEST_FILE, f".{MANIFEST_FILE}.*.tmp", PARTS)
+TORN = (f".{MANIFEST_FILE}.*.tmp",)
+OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
 DOING = "making the token store"
 
 
@@ -130,10 +131,8 @@ def make_store(
             data, found, folder, key, workers, progress, node=node, hashes=hashes, block_tokens=BLOCK_TOKENS
         )
         manifest = making.make()
-        if node.leads:
-            for shard in folder.glob(SHARDS):
-                if shard.name not in {shard.file for shard in manifest.shards}:
-                    shard.unlink()  # of an earlier text
+        if manifest is not None:
+            _sweep(folder, manifest)
             write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
             if not keep_steps:
                 making.clear()
@@ -168,6 +167,14 @@ def _swept(store: TokenStore, node: Node, *, keep_steps: bool) -> TokenStore:
     if node.leads and not keep_steps:
         shutil.rmtree(store.folder / PARTS, ignore_errors=True)
     return store
+
+
+def _sweep(folder: Path, manifest: StoreManifest) -> None:
+    """Removes shards of an earlier text, and what deaths in the middle of writing left."""
+    listed = {shard.file for shard in manifest.shards}
+    for path in (found for own in (SHARDS, *TORN) for found in folder.glob(own)):
+        if path.name not in listed:
+            path.unlink()
 
 
 def _make_room(folder: Path, *, replace: bool) -> None:

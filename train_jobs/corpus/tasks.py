@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from train_jobs.config.base import Config
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.duplicates import DuplicatesRecord
+from train_jobs.corpus.duplicates import Stretch
 from train_jobs.corpus.extraction import extract
 from train_jobs.corpus.sources import Part
 from train_jobs.corpus.tokenisation import tokenise
@@ -46,8 +46,8 @@ class Task(Config):
     """Bytes to read: of the part, or of its text."""
     threshold: int = 0
     """tokens: as of `splits.SplitRule`."""
-    duplicates: DuplicatesRecord | None = None
-    """tokens: what to leave out."""
+    drop: Stretch = (0, 0)
+    """tokens: what to leave out, as of `duplicates.stretches`."""
 
 
 def perform(setting: Setting, task: Task, advance: Callable[[int, int], None]) -> None:
@@ -56,14 +56,13 @@ def perform(setting: Setting, task: Task, advance: Callable[[int, int], None]) -
     if task.step == "documents":
         extract(setting.data, part, task.number, folder=setting.folder, key=task.key, advance=advance)
         return
-    assert task.duplicates is not None
     tokenise(
         setting.data,
         task.number,
         part.source,
         folder=setting.folder,
         store=setting.store,
-        duplicates=task.duplicates,
+        drop=task.drop,
         threshold=task.threshold,
         key=task.key,
         advance=advance,

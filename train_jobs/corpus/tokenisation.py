@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.duplicates import dropped_of
+from train_jobs.corpus.duplicates import Stretch, dropped_of, stretches
 from train_jobs.corpus.extraction import Advance, Documents, read_back
-from train_jobs.corpus.interim import WordPieceTokenizer
 from train_jobs.corpus.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -27,6 +26,7 @@ from train_jobs.corpus.records import (
 from train_jobs.corpus.sentences import split_sentences
 from train_jobs.corpus.store import BLOCK_TOKENS, Encoded, StoreWriter
 from train_jobs.corpus.vocabulary import UNK, VOCABULARY_FILE, load_vocabulary, save_vocabulary, train_vocabulary
+from train_jobs.corpus.words import WordPieceTokenizer
 
 VOCABULARY = "vocabulary"
 SAMPLE_BYTES = 256_000_000  # of text that a vocabulary is trained on; of more, a part chosen by hash
@@ -76,13 +76,13 @@ class KeptText:
     """The documents that are no duplicates, as often as they are asked for; of very many, a share chosen by hash."""
 
     def __init__(self, folder: Path, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> None:
-        self._folder, self._parts, self._duplicates = folder, len(documents), duplicates
+        self._folder, self._parts, self._stretches = folder, len(documents), stretches(duplicates)
         total = sum(record.text_bytes for record in documents)
         self._below = min(SAMPLE_RANGE, SAMPLE_RANGE * SAMPLE_BYTES // max(total, 1))
 
     def __iter__(self) -> Iterator[str]:
         for part in range(self._parts):
-            dropped = dropped_of(self._folder, self._duplicates, part)
+            dropped = dropped_of(self._folder, self._stretches[part])
             for batch in read_back(self._folder, part):
                 # the lower half: the upper one decides the split, and the sample shall hold both
                 chosen = kept(batch, dropped) & (batch.hashes % SAMPLE_RANGE < self._below)
@@ -102,7 +102,7 @@ def tokenise(
     *,
     folder: Path,
     store: Path,
-    duplicates: DuplicatesRecord,
+    drop: Stretch,
     threshold: int,
     key: str,
     advance: Advance,
@@ -115,6 +115,7 @@ def tokenise(
         source: number of its source.
         folder: holds the documents, and gets the record.
         store: holds vocab.txt, and gets the shards.
+        drop: where its duplicates stand, as of `duplicates.stretches`.
         threshold: as of `splits.SplitRule`.
         key: of the record.
         advance: told of progress, in bytes of text.
@@ -126,7 +127,7 @@ def tokenise(
     vocabulary = store / VOCABULARY_FILE
     words, size, unknown_id = _encoder(vocabulary, hashlib.sha256(vocabulary.read_bytes()).hexdigest(), data.lowercase)
     writer = StoreWriter(store, vocab_size=size, part=number, source=source, block_tokens=block_tokens)
-    dropped = dropped_of(folder, duplicates, number)
+    dropped = dropped_of(folder, drop)
     unknown = 0
     try:
         for batch in read_back(folder, number):

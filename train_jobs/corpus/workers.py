@@ -136,7 +136,7 @@ class _Worker:
         return OutOfMemoryError(
             f"a worker ended with {how}",
             facts={"where": where, "why": "SIGKILL without a word is most often the kernel's, for want of memory"},
-            fix="--set data.workers=1, then the same command goes on",
+            fix="the same command with --set data.workers=1 goes on (orchestrator submit: --new as well)",
         )
 
 

@@ -13,7 +13,7 @@ from orchestrator.backends.azure.workspace import Workspace
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
 
 SEEN = Path("cache", "azure-assets.json")  # below the home folder: which assets a workspace was seen to have
 BUILD_MINUTES = 10  # of an environment, roughly

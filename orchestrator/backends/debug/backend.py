@@ -61,7 +61,7 @@ class DebugBackend(FolderBackend):
             tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
             experiment=plan.spec.tracking.experiment,
             notify=plan.spec.notify,
-            steps=plan.job.train.steps,
+            steps=plan.steps,
             token_stores=str(stores),
         )
 

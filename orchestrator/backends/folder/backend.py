@@ -28,7 +28,7 @@ from train_jobs.config.files import write_text
 if TYPE_CHECKING:
     from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan
-    from train_jobs.config import PretrainConfig
+    from train_jobs.config import PrepareConfig, PretrainConfig
 
 TAIL_BYTES = 64 * 1024
 LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes
@@ -69,12 +69,13 @@ class FolderBackend(Backend):
     def _describe(self, run: RunFolder) -> RunStatus:
         name, state = run.name, run.read_state()
         plan, request = run.read_json("plan.json"), run.read_json("request.json")
-        last = last_report(run.metrics)
+        last, train = last_report(run.metrics), plan["job"].get("train")
         attempts = _attempts(state, last)
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
             name=name,
             handle=str(Handle(self.name, name)),
+            kind=plan["spec"].get("kind", "pretrain"),
             state=state.state,
             exit_code=state.exit_code,
             reason=state.reason,
@@ -87,12 +88,13 @@ class FolderBackend(Backend):
             nodes=request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, plan["compute"].get("price_per_hour")),
-            eta=eta(plan["job"]["train"], last) if state.state == RunState.RUNNING else None,
+            eta=eta(train, last) if train and state.state == RunState.RUNNING else None,
             step=last.get("step"),
-            steps=plan["job"]["train"]["steps"],
+            steps=train["steps"] if train else None,
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
+            store=None if train else self.result(name).get("store"),
             trace=str(run.trace) if run.trace.is_file() else None,
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
             best_checkpoint=best_checkpoint(run.outputs / "checkpoints"),
@@ -188,6 +190,24 @@ class FolderBackend(Backend):
             shutil.rmtree(grave)
         except OSError as problem:
             raise StorageError(f"cannot delete run {name}: {problem.strerror}", facts={"where": run.path}) from problem
+
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """Into the registry of the run's MLflow store."""
+        from orchestrator.backends.folder.models import register
+
+        return register(self._existing(name), self.describe(name), self.plan(name), model)
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """A server on the loopback interface, with the requests and answers of an endpoint on Azure."""
+        from orchestrator.backends.folder.models import deploy
+
+        return deploy(self._home, self.describe(name), endpoint)
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Ends the server."""
+        from orchestrator.backends.folder.models import delete
+
+        delete(self._home, endpoint)
 
     def leftovers(self) -> list[Path]:
         """Hidden folders beside the runs that nothing has touched for an hour."""
@@ -299,7 +319,7 @@ class FolderBackend(Backend):
         run.write_state(LocalState(state=RunState.QUEUED, created=time.time()))
         write_text(run.path / "request.json", request.model_dump_json(indent=1))
 
-    def _job(self, run: RunFolder, name: str, plan: Plan) -> PretrainConfig:
+    def _job(self, run: RunFolder, name: str, plan: Plan) -> PretrainConfig | PrepareConfig:
         """What the job reads, with a copy of the vocabulary: the run can be resumed whatever becomes of the file."""
         data = plan.job.data
         if data.vocabulary is None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import NotFoundError
+from orchestrator.home import TOKEN_STORES
 from orchestrator.lineage import Check, CheckedLineage, Verdict
 from orchestrator.plan import FINGERPRINT_CACHE
 from orchestrator.runs import Handle
 from train_jobs.config.initial import initial_weights
 from train_jobs.config.lineage import Lineage, Link, read_lineage, store_digest
 from train_jobs.config.sources import content_hashes
+from train_jobs.config.store import read_manifest
 
 DIGITS = 8
 
@@ -33,10 +36,11 @@ def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineag
     lineage = read_lineage(run.lineage)
     if lineage is None:
         raise NotFoundError(f"run {run.name} has no lineage yet", fix=f"orchestrator status {run.name}")
-    stores, cache = Path(run.read_json("request.json")["token_stores"]), home / FINGERPRINT_CACHE
+    stores = Path(run.read_json("request.json").get("token_stores", home / TOKEN_STORES))
+    cache = home / FINGERPRINT_CACHE
     models = _models(run, handle, lineage)
     checks = {
-        link.hash: _check_store(link, stores, cache)
+        link.hash: _check_store(link, _store_of(link, run, stores), cache)
         if link.kind == "data"
         else _check_model(link, models.get(link.hash), cache)
         for link in lineage.links
@@ -64,7 +68,7 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
 def _run_of(link: Link, run: RunFolder, handle: Handle) -> RunFolder | None:
     """The run of this backend that a link tells of, if it is here."""
     told = link.facts.get("run")
-    if told != str(Handle(handle.backend, link.name)):
+    if told != str(replace(handle, name=link.name)):
         return None
     found = RunFolder(run.path.parent / link.name)
     return found if found.config.is_file() else None
@@ -81,9 +85,23 @@ def _check_model(link: Link, folder: Path | None, cache: Path) -> Check:
     return Check(verdict=Verdict.VERIFIED, where=str(folder))
 
 
-def _check_store(link: Link, stores: Path, cache: Path) -> Check:
+def _store_of(link: Link, run: RunFolder, stores: Path) -> Path:
+    """Where a link's token store is: among those made for training, or where the run was told that it is."""
+    made = stores / str(link.facts["store"])
+    if made.is_dir():
+        return made
+    data = run.read_json("config.json").get("data", {})
+    told = [Path(path) for path in (data.get("store"), *data.get("text", ())) if isinstance(path, str)]
+    return next((path for path in told if _key(path) == link.facts["store"]), made)
+
+
+def _key(folder: Path) -> str | None:
+    manifest = read_manifest(folder)
+    return manifest.key if manifest is not None else None
+
+
+def _check_store(link: Link, folder: Path, cache: Path) -> Check:
     """Every file of the store is read, or its hash remembered."""
-    folder = stores / link.facts["store"]
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         files = [folder / shard["file"] for shard in manifest["shards"]]

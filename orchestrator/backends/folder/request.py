@@ -29,8 +29,8 @@ class FolderRequest(Request):
     """MLflow experiment."""
     notify: NotifySpec = NotifySpec()
     """Whom to tell what becomes of it."""
-    steps: int
-    """Optimizer steps that it shall take."""
+    steps: int | None
+    """Optimizer steps that it shall take; None: it trains nothing."""
     token_stores: str
     """Folder of prepared data, shared by all runs."""
 

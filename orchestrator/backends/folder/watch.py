@@ -29,7 +29,7 @@ class RunWatch:
         notify: whom to tell what.
     """
 
-    def __init__(self, run: RunFolder, handle: str, notify: NotifySpec, steps: int) -> None:
+    def __init__(self, run: RunFolder, handle: str, notify: NotifySpec, steps: int | None) -> None:
         self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
         self._looked = 0.0
         self._told = False

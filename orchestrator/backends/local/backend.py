@@ -51,7 +51,7 @@ class LocalBackend(FolderBackend):
             tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
             experiment=plan.spec.tracking.experiment,
             notify=plan.spec.notify,
-            steps=plan.job.train.steps,
+            steps=plan.steps,
             token_stores=str(stores),
         )
 
@@ -119,7 +119,8 @@ def _with_processes(request: LocalRequest, processes: int, plan: Mapping[str, An
     Raises:
         UsageError: there are none, or more than sequences in a global batch.
     """
-    world_size, most = request.nodes * processes, plan["job"]["train"]["global_batch_size"]
+    train = plan["job"].get("train")
+    world_size, most = request.nodes * processes, train["global_batch_size"] if train else processes * request.nodes
     if not 1 <= world_size <= most:
         raise UsageError(
             f"{processes} processes on each of {request.nodes} nodes cannot share a global batch of {most} sequences",

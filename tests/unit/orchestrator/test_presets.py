@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from orchestrator.specs import ComputeSpec, EnvironmentSpec
 from orchestrator.specs.resolve import PRESETS
-from train_jobs.config import PretrainConfig
+from train_jobs.config import PrepareConfig, PretrainConfig
+from train_jobs.config.load import PREPARE_PRESETS, build, leaves, merge, preset_names, read_file, read_preset
 from train_jobs.config.load import PRESETS as RECIPES
-from train_jobs.config.load import build, leaves, merge, preset_names, read_file, read_preset
 from train_jobs.optim.schedules import learning_rate
 
 RECIPE_NAMES = [
@@ -28,7 +28,7 @@ RECIPE_NAMES = [
     "small",
     "tiny",
 ]
-PRESET_FILES = sorted([*RECIPES.glob("*.yaml"), *PRESETS.rglob("*.yaml")])
+PRESET_FILES = sorted([*RECIPES.rglob("*.yaml"), *PRESETS.rglob("*.yaml")])
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:
@@ -55,6 +55,15 @@ def test_a_recipe_says_everything_and_is_valid(name: str) -> None:
     layer = read_preset(name)
     assert keys_in(layer.tree) == keys_of(PretrainConfig)
     build(PretrainConfig, merge([layer]))
+
+
+@pytest.mark.parametrize("name", ["cased", "uncased"])
+def test_a_recipe_of_text_says_everything_and_is_valid(name: str) -> None:
+    layer = read_preset(name, PREPARE_PRESETS)
+    assert keys_in(layer.tree) == keys_of(PrepareConfig)
+    made = build(PrepareConfig, merge([layer]))
+    assert made.data.lowercase == (name == "uncased")
+    assert preset_names(PREPARE_PRESETS) == ["cased", "uncased"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What one kind of job takes of defaults that are written down for all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from orchestrator.specs.job import KINDS
+from train_jobs.config.load import Layer, preset_names
+
+
+def for_kind(layer: Layer, model: type[BaseModel]) -> Layer:
+    """The project's defaults without those that only other kinds of jobs know of; what none knows is left, and refused.
+
+    Args:
+        layer: the project's file.
+        model: spec of the kind.
+    """
+    (kind,) = [kind for kind in KINDS.values() if kind.spec is model]
+    others = [other.spec for other in KINDS.values() if other.spec is not model]
+    tree = _known(layer.tree, model, others)
+    foreign = {name for other in KINDS.values() for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
+    if tree.get("recipe") in foreign or tree.get("kind") in {*KINDS} - {model.model_fields["kind"].default}:
+        tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
+    return replace(layer, tree=tree)
+
+
+def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """The keys that `model` has, or that none has."""
+    found = {}
+    for key, value in tree.items():
+        elsewhere = [other for other in others if key in other.model_fields]
+        if key not in model.model_fields:
+            if not elsewhere:
+                found[key] = value
+            continue
+        section = _section(model, key)
+        sections = [part for other in elsewhere if (part := _section(other, key)) is not None]
+        nested = isinstance(value, dict) and section is not None
+        found[key] = _known(value, section, sections) if nested and section else value
+    return found
+
+
+def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    annotation = model.model_fields[key].annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -1,0 +1,109 @@
+"""From sources to a store to a model by the command line; and a preparation that is cancelled, preempted, resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, wait_for, write_corpus, write_spec
+from tests.unit.corpus.small_corpora import contents
+
+
+def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path) -> None:
+    lines = console.cwd / "more.jsonl"
+    more = write_corpus(console.cwd / "more.txt", seed=1).read_text().split("\n\n")
+    lines.write_text("".join(json.dumps({"text": document}) + "\n" for document in more))
+    store = console.cwd / "store"
+    words = ("--data", "corpus.txt", "--data", "more.jsonl", "--store", "store", "--set", "data.vocab_size=256")
+    shown = console("submit", "prepare", *words, "--dry-run", "-o", "json").json
+    assert shown["plan"]["estimates"]["parts"] == 2
+    assert shown["request"]["steps"] is None
+    done = console("submit", "prepare", *words, "--tag", "team=nlp", "-o", "json")
+    assert done.code == 0, done.err
+    status = done.json
+    assert (status["kind"], status["state"], status["store"]) == ("prepare", "completed", str(store))
+    assert (status["step"], status["steps"]) == (4, None)
+    assert status["metrics"]["documents"] == 120
+    assert status["handle"] in console("submit", "prepare", *words, "-d").out  # there already
+    assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
+    report = console("report", "@last")
+    assert (report.code, "trains nothing" in report.err) == (2, True)
+
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=status["tracking_uri"])
+    run = client.get_run(status["mlflow_run_id"])
+    assert (run.info.status, run.data.tags["team"]) == ("FINISHED", "nlp")
+    assert run.data.metrics["tokens_documents"] == 120
+
+    write_spec(console.cwd / "job.yaml", data={"sequence_length": 32, "text": ["store"]})
+    spec = (console.cwd / "job.yaml").read_text().replace("  vocab_size: 256\n  validation_fraction: 0.2\n", "")
+    (console.cwd / "job.yaml").write_text(spec)
+    trained = console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
+    assert trained.code == 0, trained.err
+    assert not list((console.home / "token-stores").glob("*/manifest.json"))
+    lineage = console("status", "@last", "--lineage", "-o", "json").json
+    (data,) = [link for link in lineage["links"] if link["kind"] == "data"]
+    assert data["name"] == "corpus.txt, more.jsonl"
+    assert lineage["checks"][data["hash"]]["verdict"] == "verified"
+
+
+def test_what_is_in_a_store_and_what_is_wrong_with_it(console: Console, corpus: Path) -> None:
+    from train_jobs.config import TextConfig
+    from train_jobs.config.sources import fingerprint
+    from train_jobs.corpus.prepare import make_store
+    from train_jobs.corpus.progress import Progress
+
+    data = TextConfig(text=[str(corpus)], vocab_size=256, validation_fraction=0.2)
+    store = make_store(data, console.cwd / "store", found=fingerprint(data.text), progress=Progress(lambda _: None))
+    shown = console("data", "show", "store", "--png", "lengths.png", "-o", "json").json
+    assert shown["manifest"]["sources"][0]["name"] == "corpus.txt"
+    assert sum(shown["lengths"]["train"]["tokens of a sentence"]["counts"]) == store.manifest.splits["train"].sentences
+    assert "[MASK]" in shown["example"]["text"]
+    assert len(shown["samples"]) == 3
+    assert (console.cwd / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    assert console("data", "verify", "store").out == "valid: store\n"
+    shard = store.folder / "shard-00000-train.arrow"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    wrong = console("data", "verify", "store")
+    assert wrong.code == 1
+    assert wrong.out.startswith("shard-00000-train.arrow: its SHA-256 is ")
+    (store.folder / "manifest.json").unlink()
+    gone = console("data", "show", "store", "-o", "json")
+    assert (gone.code, gone.json["error"]["kind"]) == (2, "data")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str) -> None:
+    for number in range(6):
+        write_corpus(console.cwd / f"text-{number}.txt", documents=4000, seed=number)
+    words = [word for number in range(6) for word in ("--data", f"text-{number}.txt")]
+    words += ["--set", "data.vocab_size=300", "--set", "data.workers=1", "-b", backend]
+    whole = console("submit", "prepare", *words, "--store", "whole", "-o", "json")
+    assert whole.code == 0, whole.err
+
+    def begun(store: str) -> bool:
+        return (console.cwd / store / "parts" / "documents-00001.json").exists()
+
+    command = console.start("submit", "prepare", *words, "--store", "one", "--max-restarts", "1", "-n", "one")
+    wait_for(lambda: begun("one"), what="a part of one")
+    assert console("preempt", "one", "-b", backend).code == 0
+    command.communicate(timeout=120)
+    assert command.returncode == 0
+    status = console("status", "one", "-b", backend, "-o", "json").json
+    assert [attempt["state"] for attempt in status["attempts"]] == ["preempted", "completed"]
+
+    command = console.start("submit", "prepare", *words, "--store", "two", "-n", "two")
+    wait_for(lambda: begun("two"), what="a part of two")
+    assert console("cancel", "two", "-b", backend, "-y").code == 0
+    command.communicate(timeout=120)
+    assert command.returncode == 75
+    resumed = console("resume", "two", "-b", backend, "-o", "json")
+    assert resumed.json["state"] == "completed", resumed.err
+    for store in ("one", "two"):
+        assert contents(console.cwd / store) == contents(console.cwd / "whole")

@@ -1,0 +1,53 @@
+"""Corpora of several sources, and stores of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config import TextConfig
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus.prepare import make_store
+from train_jobs.corpus.progress import Progress
+from train_jobs.corpus.store import TokenStore
+
+SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
+
+
+def sentences(seed: int, count: int) -> list[str]:
+    """Sentences over a few hundred made-up words."""
+    words = ["".join(random.Random(n).choices(SYLLABLES, k=1 + n % 4)) for n in range(300)]
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=draw.randint(4, 12))).capitalize() + "." for _ in range(count)]
+
+
+def documents_of(number: int, documents: int = 30) -> list[str]:
+    """The documents of a source."""
+    return [" ".join(sentences(1000 * number + index, 8)) for index in range(documents)]
+
+
+def sources(folder: Path, count: int, documents: int = 30) -> list[Any]:
+    """Files of different text, a source each."""
+    paths = [folder / f"source-{number}.txt" for number in range(count)]
+    for number, path in enumerate(paths):
+        path.write_text("\n\n".join(documents_of(number, documents)) + "\n")
+    return [str(path) for path in paths]
+
+
+def prepare(
+    data: TextConfig,
+    folder: Path,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> TokenStore:
+    """Makes a store, or goes on with one."""
+    return make_store(data, folder, found=fingerprint(data.text), progress=progress or Progress(say), **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

@@ -1,0 +1,153 @@
+"""The preparation as a program: killed, stopped and shared out, it ends with the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import tmpfs, wait_for
+from tests.unit.corpus.small_corpora import contents, sources
+
+PARTS = 4
+MOMENTS = 20
+
+
+def command(text: Sequence[str], folder: Path, *sets: str) -> list[str]:
+    """The job of these sources, its store in `folder`."""
+    values = [f"data.text={json.dumps(list(text))}", "data.vocab_size=200", f"store={folder / 'store'}", *sets]
+    assignments = [word for value in values for word in ("--set", value)]
+    return [
+        *(sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", *assignments),
+        *("--output", str(folder / "out"), "--cache", str(folder / "cache")),
+    ]
+
+
+def start(words: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ}
+    )
+
+
+def finished(words: Sequence[str], **environ: str) -> str:
+    """What a job that has to complete prints."""
+    process = start(words, **environ)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    return out
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Sources, a part each; enough text for a step to take a while."""
+    return sources(tmp_path_factory.mktemp("text"), PARTS, documents=1200)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The store as it has to be."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finished(command(text, folder))
+    assert json.loads((folder / "out" / "result.json").read_text())["documents"] == 4200  # the others come twice
+    return contents(folder / "store")
+
+
+def interrupted_when(words: Sequence[str], path: Path, how: signal.Signals) -> subprocess.Popen[str]:
+    """A job that got a signal as soon as a file was there."""
+    process = start(words)
+    wait_for(lambda: path.exists() or process.poll() is not None, what=path.name)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    return process
+
+
+def test_killed_in_every_step_it_ends_with_the_same_bytes(
+    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
+    for name in ("documents-00001.json", "tokens-00002.json"):
+        killed = interrupted_when(words, parts / name, signal.SIGKILL)
+        assert killed.returncode == -signal.SIGKILL
+    out = finished(words)
+    assert f"documents: {PARTS} of {PARTS} parts are done already" in out
+    assert contents(tmp_path / "store") == undisturbed
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_stopped_job_says_so_and_goes_on(
+    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, how: signal.Signals, code: int
+) -> None:
+    words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
+    stopped = interrupted_when(words, parts / "documents-00000.json", how)
+    assert stopped.returncode == code
+    assert not (tmp_path / "store" / "manifest.json").exists()
+    assert "parts are done already" in finished(words)
+    assert contents(tmp_path / "store") == undisturbed
+
+
+def test_two_nodes_make_what_one_makes(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    words = command(text, tmp_path)
+    nodes = [start(words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    outs = [node.communicate(timeout=240) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outs
+    assert contents(tmp_path / "store") == undisturbed
+    assert finished(words, RANK="1", WORLD_SIZE="2") == ""  # the store is there
+
+
+def test_a_full_disk_keeps_what_is_done(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "700k") as disk:
+        words = command(text, tmp_path, f"store={disk / 'store'}")
+        process = start(words)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert err.startswith("error[storage]: the disk is full: making the token store failed")
+        assert "Traceback" not in err
+        assert list((disk / "store" / "parts").glob("documents-*.json"))
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        assert "parts are done already" in finished(words)
+        assert contents(disk / "store") == undisturbed
+
+
+def test_a_read_only_disk_is_named(text: list[str], tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        process = start(command(text, tmp_path, f"store={disk / 'store'}"))
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert err.startswith("error[storage]: cannot write: making the token store failed")
+        assert str(disk / "store") in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(
+    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, workers: int
+) -> None:
+    words = command(text, tmp_path, f"data.workers={workers}")
+    began = time.monotonic()
+    finished(command(text, tmp_path / "measured", f"data.workers={workers}"))
+    longest, draw = time.monotonic() - began, random.Random(workers)
+    kills = 0
+    while kills < MOMENTS:
+        process = start(words)
+        try:
+            process.communicate(timeout=draw.uniform(0.3, 0.9) * longest)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+        else:  # it was through with it: from the beginning
+            assert process.returncode == 0
+            assert contents(tmp_path / "store") == undisturbed
+            (tmp_path / "store" / "manifest.json").unlink()
+    finished(words)
+    assert contents(tmp_path / "store") == undisturbed

@@ -1,0 +1,213 @@
+"""The steps of preparing text: skipped where they fit, done again where not, and what each refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
+from train_jobs.config import ConflictError, DataError, TextConfig
+from train_jobs.corpus import workers
+from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
+from train_jobs.corpus.extraction import HASHES, hashes_file
+from train_jobs.corpus.progress import Progress
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def done_again(before: dict[str, int], after: dict[str, int]) -> set[str]:
+    return {name for name in after if after[name] != before.get(name)}
+
+
+def test_what_a_store_says_of_its_sources(tmp_path: Path) -> None:
+    text = sources(tmp_path, 2)
+    doubled = tmp_path / "doubled.jsonl"
+    lines = [json.dumps({"text": document}) for document in documents_of(0)[:5]]
+    fresh = json.dumps({"text": " ".join(sentences(99, 5))})
+    doubled.write_text("\n".join([*lines, fresh, fresh, json.dumps({"text": "short"})]) + "\n")
+    rules = {"min_characters": 20}
+    data = TextConfig(
+        text=[*text, {"path": [str(doubled)], "weight": 0.5, "name": "twice"}], clean=rules, vocab_size=200
+    )
+    manifest = prepare(data, tmp_path / "store").manifest
+    first, second, third = manifest.sources
+    assert (first.name, second.name, third.name) == ("source-0.txt", "source-1.txt", "twice")
+    assert (first.weight, third.weight) == (1.0, 0.5)
+    assert (first.read, first.documents, first.dropped) == (30, 30, {})
+    assert (third.read, third.documents, third.dropped) == (8, 1, {"duplicate": 6, "unfit": 1})
+    assert sum(source.tokens for source in manifest.sources) == sum(c.tokens for c in manifest.splits.values())
+    assert {shard.source for shard in manifest.shards} == {0, 1, 2}
+    assert [step.name for step in manifest.steps] == ["documents", "duplicates", "vocabulary", "tokens"]
+    assert "pyarrow" in manifest.packages
+
+
+def test_duplicates_stay_where_they_shall(tmp_path: Path) -> None:
+    text = [*sources(tmp_path, 1), *sources(tmp_path, 1)]
+    data = TextConfig(text=text, clean={"drop_duplicates": False}, vocab_size=200)
+    manifest = prepare(data, tmp_path / "store").manifest
+    assert [source.documents for source in manifest.sources] == [30, 30]
+
+
+@pytest.mark.parametrize("at_once", [1 << 22, 40, 7])
+def test_of_equal_documents_the_first_is_kept_in_any_number_of_ranges(tmp_path: Path, at_once: int) -> None:
+    import pyarrow as pa
+
+    draw = np.random.default_rng(1)
+    parts, seen, expected = [draw.integers(0, 60, 50) for _ in range(3)], set(), []
+    spread = draw.integers(0, 1 << 63, 60, dtype=np.uint64) * np.uint64(2)
+    spread[1] = spread[0]  # two documents that differ in the second half of their hash alone
+    for number, values in enumerate(parts):
+        order = np.lexsort((values, spread[values]))
+        columns = [spread[values][order], values[order].astype(np.uint64), order.astype(np.uint32)]
+        with (tmp_path / hashes_file(number)).open("wb") as stream, pa.ipc.new_file(stream, HASHES) as writer:
+            writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
+        expected.append([place for place, value in enumerate(values) if value in seen or seen.add(value)])
+    record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=at_once)
+    assert [dropped_of(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
+    assert record.dropped == [len(places) for places in expected]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["torn record", "record of another key", "short file", "flipped bit", "no file", "torn shard", "no vocabulary"],
+)
+def test_what_is_damaged_is_made_again_and_nothing_else(tmp_path: Path, harm: str) -> None:
+    data = TextConfig(text=sources(tmp_path, 3), vocab_size=200)
+    whole = prepare(data, tmp_path / "whole")
+    folder = prepare(data, tmp_path / "store", keep_steps=True).folder
+    parts = folder / "parts"
+    (folder / "manifest.json").unlink()
+    document, record = parts / "documents-00001.arrow", parts / "documents-00001.json"
+    shard = folder / "shard-00001-train.arrow"
+    before = times(parts) | times(folder)
+    match harm:
+        case "torn record":
+            record.write_bytes(record.read_bytes()[:50])
+        case "record of another key":
+            record.write_text(record.read_text().replace('"key": "', '"key": "0'))
+        case "short file":
+            document.write_bytes(document.read_bytes()[:-1])
+        case "flipped bit":
+            content = bytearray(document.read_bytes())
+            content[len(content) // 2] ^= 1
+            document.write_bytes(content)
+        case "no file":
+            document.unlink()
+        case "torn shard":
+            shard.write_bytes(shard.read_bytes()[:-8] + b"12345678")
+        case "no vocabulary":
+            (folder / "vocab.txt").unlink()
+    lines: list[str] = []
+    prepare(data, folder, say=lines.append)
+    expected = {
+        "torn shard": {"tokens-00001.json", "shard-00001-train.arrow", "shard-00001-validation.arrow"},
+        "no vocabulary": {"vocabulary.json", "vocab.txt"},
+    }.get(harm, {"documents-00001.json", "documents-00001.arrow", "hashes-00001.arrow"})
+    assert contents(folder) == contents(whole.folder)
+    assert not parts.exists()
+    if harm in {"flipped bit", "torn shard"}:
+        assert any("is not what was written" in line for line in lines)
+    again = done_again(before, times(folder)) - {"manifest.json"}
+    assert again == {name for name in expected if not name.startswith(("documents", "hashes", "tokens", "vocabulary."))}
+
+
+def test_a_new_source_leaves_what_the_others_gave(tmp_path: Path) -> None:
+    vocabulary = prepare(TextConfig(text=sources(tmp_path, 1), vocab_size=200), tmp_path / "first").vocabulary
+    text = sources(tmp_path, 3)
+    folder = tmp_path / "store"
+    prepare(TextConfig(text=text[:2], vocabulary=vocabulary), folder, keep_steps=True)
+    before = times(folder / "parts") | times(folder)
+    data = TextConfig(text=text, vocabulary=vocabulary)
+    lines: list[str] = []
+    store = prepare(data, folder, keep_steps=True, say=lines.append)
+    assert "documents: 2 of 3 parts are done already" in lines
+    assert "tokens: 2 of 3 parts are done already" in lines
+    again = done_again(before, times(folder / "parts") | times(folder))
+    assert {name for name in again if "-0000" in name} == {
+        *(f"{name}-00002.{end}" for name, end in (("documents", "arrow"), ("documents", "json"), ("tokens", "json"))),
+        *("hashes-00002.arrow", "shard-00002-train.arrow", "shard-00002-validation.arrow"),
+    }
+    assert len(store.manifest.sources) == 3
+
+
+def test_a_store_of_other_text_is_not_lost_by_a_mistake(tmp_path: Path) -> None:
+    first, second = sources(tmp_path, 2)
+    prepare(TextConfig(text=[first], vocab_size=200), tmp_path / "store")
+    before = contents(tmp_path / "store")
+    with pytest.raises(ConflictError, match="other text or settings") as caught:
+        prepare(TextConfig(text=[second], vocab_size=200), tmp_path / "store")
+    assert "rm -r" in str(caught.value.fix)
+    assert contents(tmp_path / "store") == before
+
+
+def test_what_a_death_behind_the_manifest_left_goes(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store", keep_steps=True).folder
+    prepare(data, folder, keep_steps=True)
+    assert (folder / "parts").is_dir()
+    prepare(data, folder)
+    assert not (folder / "parts").exists()
+
+
+@pytest.mark.parametrize("why", ["empty", "unfit", "duplicates"])
+def test_a_source_that_contributes_nothing_is_named(tmp_path: Path, why: str) -> None:
+    text: list[Any] = sources(tmp_path, 1)
+    poor = tmp_path / "poor.txt"
+    poor.write_text({"empty": "\n \n", "unfit": "tiny\n\nsmall\n", "duplicates": documents_of(0)[3]}[why])
+    data = TextConfig(text=[*text, poor], clean={"min_characters": 20}, vocab_size=200)
+    with pytest.raises(DataError, match=r"the source poor\.txt contributes no document") as caught:
+        prepare(data, tmp_path / "store")
+    told = {"empty": "there is none", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
+    assert told in str(caught.value.facts["why"])
+
+
+def test_a_vocabulary_that_does_not_fit_is_told_by_a_worker_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u0430"]))
+    data = TextConfig(text=sources(tmp_path, 2), vocabulary=vocabulary, workers=2)
+    with pytest.raises(DataError, match="does not fit the text") as caught:
+        prepare(data, tmp_path / "store")
+    assert caught.value.facts["need"] == "at most 50% of the tokens [UNK]"
+
+
+def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = sources(tmp_path, 4)
+    alone = prepare(TextConfig(text=text, vocab_size=200, workers=1), tmp_path / "alone")
+    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
+    reports: list[tuple[int, dict[str, float]]] = []
+    progress = Progress(lambda _: None, lambda step, figures: reports.append((step, dict(figures))))
+    shared = prepare(TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress)
+    assert contents(shared.folder) == contents(alone.folder)
+    assert [step for step, _ in reports] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert reports[3][1]["documents_documents"] == 120
+    assert reports[3][1]["documents_bytes"] == shared.manifest.data.total_bytes
+    assert reports[7][1]["tokens_documents"] == 120
+
+
+def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
+    give: Callable[..., None] = workers._Worker.give
+
+    def give_and_kill(worker: Any, task: Any) -> None:
+        give(worker, task)
+        worker._process.kill()
+
+    monkeypatch.setattr(workers._Worker, "give", give_and_kill)
+    data = TextConfig(text=sources(tmp_path, 2), vocab_size=200, workers=2)
+    with pytest.raises(workers.OutOfMemoryError, match="SIGKILL") as caught:
+        prepare(data, tmp_path / "store")
+    assert "source-" in str(caught.value.facts["where"])
+    monkeypatch.undo()
+    prepare(data, tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")

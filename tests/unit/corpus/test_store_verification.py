@@ -1,0 +1,138 @@
+"""Whether a store is as it was written, told by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.corpus.small_corpora import prepare, sources
+from train_jobs.config import DataError, PretrainConfig, TextConfig
+from train_jobs.config.files import file_sha256
+from train_jobs.config.pretrain import on_store
+from train_jobs.corpus.lengths import histogram
+from train_jobs.corpus.store import Encoded, StoreWriter, TokenStore
+from train_jobs.corpus.verification import verify
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return prepare(TextConfig(text=sources(tmp_path, 2), vocab_size=200, validation_fraction=0.3), tmp_path / "store")
+
+
+def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
+    """What is wrong with a store whose manifest was changed."""
+    path = store.folder / "manifest.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return verify(store.folder)
+
+
+def rewritten(store: TokenStore, documents: Encoded) -> list[str]:
+    """What is wrong with a store whose first shard holds something else, under its true hash."""
+    shard = store.manifest.shards[0]
+    writer = StoreWriter(store.folder, vocab_size=200)
+    writer.add("train", documents)
+    writer.close()
+    path = store.folder / shard.file
+
+    def tell(document: dict[str, Any]) -> None:
+        document["shards"][0] |= {"size": path.stat().st_size, "sha256": file_sha256(path)}
+
+    return changed(store, tell)
+
+
+def test_nothing_is_wrong_with_a_store_that_is_whole(store: TokenStore) -> None:
+    assert verify(store.folder) == []
+
+
+def test_a_vocabulary_that_was_changed(store: TokenStore) -> None:
+    store.vocabulary.write_text(store.vocabulary.read_text() + "more\n")
+    (problem,) = verify(store.folder)
+    assert problem.startswith("vocab.txt: its SHA-256 is ")
+    (problem,) = changed(store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary)))
+    pieces = store.manifest.vocab_size
+    assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest says {pieces}"
+
+
+def test_a_file_that_does_not_belong_there(store: TokenStore) -> None:
+    (store.folder / "notes.txt").write_text("mine")
+    assert verify(store.folder) == ["notes.txt: not in the manifest"]
+
+
+def test_counts_that_do_not_add_up(store: TokenStore) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["splits"]["train"]["tokens"] += 1
+        document["sources"][1]["sentences"] -= 1
+        document["validation_unigram_entropy"] += 0.1
+        document["special_ids"]["mask"] = 3
+        document["shards"][1]["blocks"] += 1
+
+    problems = changed(store, change)
+    assert [problem.partition(" is ")[0] for problem in problems if problem.startswith("manifest")] == [
+        "manifest.json: special_ids.mask"
+    ]
+    assert problems[-1] == "shard-00001-train.arrow: 1 blocks, the manifest says 2"
+    problems = changed(store, lambda document: document["shards"][1].update(blocks=1))
+    assert [problem.partition(" is ")[0] for problem in problems] == [
+        "manifest.json: special_ids.mask",
+        "manifest.json: splits.train.tokens",
+        "manifest.json: sentences of source source-1.txt",
+        "manifest.json: validation_unigram_entropy",
+    ]
+
+
+def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
+    size = store.manifest.vocab_size
+    assert rewritten(store, Encoded.of([[[1, size], [2]]])) == [
+        f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
+    ]
+
+
+def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Encoded, "without_empty", lambda documents: documents)
+    problems = rewritten(store, Encoded.of([[[1], []], []]))
+    assert problems == [
+        "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
+        "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda folder: (folder / "shard-00001-train.arrow").unlink(), "shard-00001-train.arrow is missing"),
+        (lambda folder: (folder / "shard-00001-train.arrow").write_text("x"), "shard-00001-train.arrow is cut short"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json is damaged"),
+        (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest.json"),
+        (lambda folder: folder.rename(folder.with_name("elsewhere")), "there is no such folder"),
+    ],
+)
+def test_why_a_folder_is_no_store(store: TokenStore, harm: Callable[[Path], object], why: str) -> None:
+    harm(store.folder)
+    with pytest.raises(DataError, match="no token store") as caught:
+        verify(store.folder)
+    assert caught.value.facts["why"] == why
+
+
+def test_a_store_of_another_vocabulary_than_the_models_is_refused(store: TokenStore, tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_bytes(store.vocabulary.read_bytes())
+    config = PretrainConfig.model_validate({"data": {"store": store.folder, "vocabulary": vocabulary}})
+    assert on_store(config, store.manifest).data.validation_fraction == 0.3
+    vocabulary.write_text(vocabulary.read_text() + "more\n")
+    with pytest.raises(DataError, match="of another vocabulary"):
+        on_store(config, store.manifest)
+
+
+def test_lengths_are_counted_in_bins_that_double() -> None:
+    found = histogram(np.array([1, 2, 3, 4, 7, 8, 8]))
+    assert found.edges == [1, 2, 4, 8, 16]
+    assert found.counts == [1, 2, 2, 2]
+    assert found.quantiles == {"5%": 1, "50%": 4, "95%": 8}
+    assert histogram(np.array([4])).counts == [0, 0, 1]

@@ -1,0 +1,159 @@
+"""A preparation as a kind of job: its spec, its plan, and what both kinds of jobs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import submit
+from orchestrator.cli.completers import assignments, recipes
+from orchestrator.errors import SpecError
+from orchestrator.plan import Plan, PreparePlan, PretrainPlan, make_plan
+from orchestrator.specs import KINDS, Flag, Resolved, resolve_spec
+from orchestrator.specs.job import PrepareSpec, PretrainSpec
+from tests.conftest import write_corpus
+from tests.unit.corpus.small_corpora import prepare
+from train_jobs.config import DataError, TextConfig
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "text.txt")
+    return tmp_path
+
+
+def resolve(kind: str, *sets: str, **more: object) -> Resolved:
+    return resolve_spec(kind, sets=sets, environ=NO_GPU, **more)  # type: ignore[arg-type]
+
+
+def plan(folder: Path, kind: str, *sets: str) -> Plan:
+    return make_plan(resolve(kind, *sets), home=folder / "home")
+
+
+def test_the_command_line_offers_the_kinds_that_there_are() -> None:
+    assert set(submit.KINDS) == set(KINDS)
+    arguments = type("Arguments", (), {"kind": "prepare"})()
+    assert recipes(parsed_args=arguments) == ["cased", "uncased"]
+    assert "tiny" in recipes()
+    offered = assignments("", parsed_args=arguments)
+    assert "data.workers=" in offered
+    assert "train.steps=" not in offered
+
+
+def test_paths_of_all_forms_start_where_they_are_written(folder: Path) -> None:
+    (folder / "specs").mkdir()
+    write_corpus(folder / "specs" / "a.txt")
+    spec = "data: {text: [a.txt, {path: a.*, weight: 2}, {path: [../text.txt], format: text}]}\nstore: made\n"
+    (folder / "specs" / "job.yaml").write_text(spec)
+    found = resolve("prepare", file=Path("specs/job.yaml")).spec
+    assert isinstance(found, PrepareSpec)
+    assert [source.path for source in found.data.text] == [
+        [f"{folder}/specs/a.txt"],
+        [f"{folder}/specs/a.*"],
+        [f"{folder}/text.txt"],
+    ]
+    assert found.store == folder / "specs" / "made"
+    (folder / "specs" / "job.yaml").write_text("data: {text: [{path: [b.*, c.txt]}]}\n")
+    with pytest.raises(SpecError) as caught:
+        resolve("prepare", file=Path("specs/job.yaml"))
+    assert caught.value.problems == [
+        f"specs/job.yaml:1: data.text.0: no file matches {folder}/specs/b.*",
+        f"specs/job.yaml:1: data.text.0: no such file or folder: {folder}/specs/c.txt",
+    ]
+
+
+def test_defaults_of_the_project_are_for_the_kinds_that_know_them(folder: Path) -> None:
+    project = folder / "orchestrator.yaml"
+    project.write_text(
+        "recipe: small\ntrain: {steps: 7}\nstore: made\ndata: {text: [text.txt], sequence_length: 32}\nbackend: debug\n"
+    )
+    prepared = resolve("prepare", project=project).spec
+    assert isinstance(prepared, PrepareSpec)
+    assert (prepared.recipe, prepared.backend, prepared.store) == ("uncased", "debug", folder / "made")
+    assert len(prepared.data.text) == 1
+    trained = resolve("pretrain", project=project).spec
+    assert isinstance(trained, PretrainSpec)
+    assert (trained.recipe, trained.train.steps, trained.data.sequence_length) == ("small", 7, 32)
+    project.write_text("trian: {steps: 7}\n")
+    for kind in KINDS:
+        with pytest.raises(SpecError, match=r"trian: unknown key"):
+            resolve(kind, project=project)
+
+
+def test_keys_of_the_other_kind_are_refused_in_a_file_and_as_a_flag(folder: Path) -> None:
+    with pytest.raises(SpecError, match="train: unknown key"):
+        resolve("prepare", "train.steps=3")
+    with pytest.raises(SpecError, match="init_from: unknown key"):
+        resolve("prepare", flags={"init_from": Flag("bert", "--from")})
+    with pytest.raises(SpecError, match="one trained on the text has its words"):
+        resolve("prepare", "data.add_tokens=[word]")
+
+
+def test_a_plan_says_what_it_takes(folder: Path) -> None:
+    found = plan(folder, "prepare", "data.text=[text.txt]", "store=made", "data.workers=3")
+    assert isinstance(found, PreparePlan)
+    assert (found.steps, found.world_size, found.spec.code.entry) == (None, 1, "train_jobs.prepare")
+    size = (folder / "text.txt").stat().st_size
+    estimates = found.estimates
+    assert (estimates.text_bytes, estimates.parts, estimates.workers) == (size, 1, 1)
+    assert estimates.disk_bytes == estimates.store_bytes + estimates.steps_bytes
+    text = found.summary()
+    assert f"store{folder}/madevocabularytrainedhere" in "".join(text.split())  # a long path goes over lines
+    assert "of text in 1 part by 1 worker:" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert found.name == f"prepare-uncased-{found.run_hash}"
+
+
+def test_a_compressed_file_is_known_to_be_more_text(folder: Path) -> None:
+    import bz2
+
+    (folder / "dump.bz2").write_bytes(bz2.compress((folder / "text.txt").read_bytes()))
+    found = plan(folder, "prepare", "data.text=[dump.bz2]")
+    assert isinstance(found, PreparePlan)
+    assert found.estimates.text_bytes == 4 * (folder / "dump.bz2").stat().st_size
+
+
+def test_the_hash_follows_what_shapes_the_store_and_where_it_is(folder: Path) -> None:
+    def run_hash(*sets: str) -> str:
+        return plan(folder, "prepare", "data.text=[text.txt]", *sets).run_hash
+
+    assert run_hash() == run_hash("data.workers=7")
+    different = [
+        run_hash(),
+        run_hash("store=made"),
+        run_hash("data.lowercase=false"),
+        run_hash("data.clean.min_characters=9"),
+        run_hash("data.text=[{path: text.txt, weight: 2}]"),
+    ]
+    assert len(set(different)) == len(different)
+
+
+def test_training_on_a_store_takes_what_the_store_says(folder: Path) -> None:
+    data = TextConfig(text=["text.txt"], vocab_size=200, lowercase=False, validation_fraction=0.3)
+    store = prepare(data, folder / "store")
+    small = ("train.steps=5", "data.sequence_length=32")
+    found = plan(folder, "pretrain", "data.store=store", *small)
+    assert isinstance(found, PretrainPlan)
+    assert found.data == store.manifest.data
+    assert (found.job.data.lowercase, found.job.data.validation_fraction) == (False, 0.3)
+    assert plan(folder, "pretrain", "data.text=[store]", *small).run_hash == found.run_hash
+    (folder / "text.txt").unlink()  # the store is enough
+    assert plan(folder, "pretrain", "data.store=store", *small).run_hash == found.run_hash
+    warned = plan(folder, "pretrain", "data.store=store", "data.lowercase=true", "data.vocab_size=100", *small)
+    assert "data.vocab_size has no effect: data.store has its own" in warned.warnings
+    with pytest.raises(SpecError, match="a store is text already"):
+        resolve("pretrain", "data.store=store", "data.text=[store]")
+    (folder / "store" / "manifest.json").write_text('{"version": 1}')
+    with pytest.raises(DataError) as caught:
+        plan(folder, "pretrain", "data.store=store", *small)
+    assert caught.value.facts["why"] == "it is of version 1, this code reads version 2"
+
+
+def test_a_store_half_made_is_no_text(folder: Path) -> None:
+    (folder / "store" / "parts").mkdir(parents=True)
+    with pytest.raises(DataError, match="is not finished"):
+        plan(folder, "pretrain", "data.store=store")
