@@ -72,6 +72,11 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     from orchestrator.home import home_folder
 
     progress = TransferLine(sys.stderr)
+
+    def notice(sentence: str) -> None:
+        progress.end()
+        hint(sentence)
+
     try:
         found = fetch(
             arguments.what,
@@ -80,6 +85,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
             home=home_folder(os.environ),
             date=arguments.date,
             progress=progress,
+            notice=notice,
         )
     except KeyboardInterrupt:
         progress.end()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
-from orchestrator.fetch.files import Fetched, Progress, nobody
+from orchestrator.fetch.files import Fetched, Notice, Progress, nobody, silent
 
 if TYPE_CHECKING:
     from orchestrator.fetch.http import Patience
@@ -29,6 +29,7 @@ def fetch(
     date: str = DATE,
     patience: Patience | None = None,
     progress: Progress = nobody,
+    notice: Notice = silent,
 ) -> list[Fetched]:
     """Fetches what is called `name`; files that are there already, and are what they should be, are left alone.
 
@@ -40,6 +41,7 @@ def fetch(
         date: of a Wikipedia dump, YYYYMMDD.
         patience: how long to wait for a server, and how often to try again.
         progress: told about every file as it grows.
+        notice: told why something is tried again.
 
     Raises:
         UsageError: there is nothing of that name, or a date for what has none.
@@ -56,7 +58,7 @@ def fetch(
     if what not in {wikipedia.NAME, glue.NAME, squad.NAME}:
         return [model.fetch_model(name, to, mirrors)]
     folder = to or Path("data", what)
-    with Client(tuple(mirrors) or mirrors_of(what, home), patience or Patience(), progress) as client:
+    with Client(tuple(mirrors) or mirrors_of(what, home), patience or Patience(), progress, notice) as client:
         if what == wikipedia.NAME:
             return wikipedia.fetch_wikipedia(client, folder, part or wikipedia.LANGUAGE, date)
         return (glue.fetch_glue if what == glue.NAME else squad.fetch_squad)(client, folder, part)

@@ -57,12 +57,12 @@ def check_content(response: Any) -> None:
         raise Refused(f"it sends the file packed ({response.headers['Content-Encoding']})")
 
 
-def total_bytes(response: Any, have: int) -> int | None:
-    """Size of the whole file, of which `have` bytes are here; None if the server does not say."""
+def total_bytes(response: Any) -> int | None:
+    """Size of the whole file; None if the server does not say."""
     if match := _RANGE.fullmatch(response.headers.get("Content-Range", "")):
         return None if match[2] == "*" else int(match[2])
     length = response.headers.get("Content-Length", "")
-    return have + int(length) if length.isdecimal() else None
+    return int(length) if length.isdecimal() else None
 
 
 def range_start(response: Any) -> int | None:

@@ -11,11 +11,16 @@ from typing import Literal, NamedTuple
 from orchestrator.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # name of the file, bytes of it that are there, bytes in all
+Notice = Callable[[str], None]  # a sentence: what keeps it, and that it is tried again
 WEB_PAGE = (b"<!doctype html", b"<html")
 
 
 def nobody(name: str, done: int, total: int | None) -> None:
     """Tells nobody."""
+
+
+def silent(sentence: str) -> None:
+    """Says nothing."""
 
 
 class Checksum(NamedTuple):
@@ -33,6 +38,7 @@ class Remote:
     """Behind the address of any mirror."""
     checksum: Checksum | None = None
     size: int | None = None
+    """Bytes: a server that has another number of them need not send them."""
 
     @property
     def name(self) -> str:
@@ -58,19 +64,14 @@ def verify(path: Path, remote: Remote) -> str:
     Raises:
         DataError: it is empty, a web page, or not what was published.
     """
-    size = path.stat().st_size
-    if size == 0:
+    if path.stat().st_size == 0:
         raise DataError(f"{remote.name} came empty", facts={"file": path}, fix="--mirror URL of another place")
     if is_web_page(path):
         raise DataError(
             f"{remote.name} came as a web page, not as data", facts={"file": path}, fix="--mirror URL of another place"
         )
-    if remote.size is not None and size != remote.size:
-        raise DataError(
-            f"{remote.name} has the wrong size", facts={"need": remote.size, "have": size}, fix="--mirror URL"
-        )
     if remote.checksum is None:
-        return "size" if remote.size is not None else "content type"
+        return "content type"
     with path.open("rb") as stream:
         have = hashlib.file_digest(stream, remote.checksum.kind).hexdigest()
     if have != remote.checksum.value:

@@ -14,7 +14,7 @@ import urllib3
 from orchestrator import __version__
 from orchestrator.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
 from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
-from orchestrator.fetch.files import Fetched, Progress, Remote, verify
+from orchestrator.fetch.files import Fetched, Notice, Progress, Remote, silent, verify
 from orchestrator.fetch.partial import Known, Partial
 
 BLOCK = 1 << 18
@@ -44,12 +44,14 @@ class Client:
         mirrors: addresses, the best one first.
         patience: with servers.
         progress: told about every file as it grows.
+        notice: told why something is tried again.
     """
 
-    def __init__(self, mirrors: Sequence[str], patience: Patience, progress: Progress) -> None:
+    def __init__(self, mirrors: Sequence[str], patience: Patience, progress: Progress, notice: Notice = silent) -> None:
         self.mirrors = [mirror.rstrip("/") for mirror in mirrors]
         self._patience = patience
         self._progress = progress
+        self._notice = notice
         self._session = requests.Session()  # proxies, certificates and .netrc as the environment has them
         # Nothing on the way may pack the file: its bytes are counted and hashed as published.
         self._session.headers.update({"User-Agent": f"bert-orchestrator/{__version__}", "Accept-Encoding": "identity"})
@@ -79,7 +81,7 @@ class Client:
         Raises:
             UserError: as of `get`.
         """
-        return self._first_of(path, lambda url: self._insist(lambda: self._small(url)))
+        return self._first_of(path, lambda url: self._insist(url, lambda: self._small(url)))
 
     def _first_of(self, path: str, get: Callable[[str], Result]) -> Result:
         """What the first mirror gives that does."""
@@ -97,19 +99,19 @@ class Client:
 
     def _whole(self, url: str, remote: Remote, partial: Partial) -> str:
         """The file in full; where what was gone on with does not verify, it is fetched once more from its beginning."""
-        if self._insist(lambda: self._grow(url, remote, partial), partial):
+        if self._insist(url, lambda: self._grow(url, remote, partial), partial):
             try:
                 return verify(partial.path, remote)
             except DataError:
                 partial.clear()
-                self._insist(lambda: self._grow(url, remote, partial), partial)
+                self._insist(url, lambda: self._grow(url, remote, partial), partial)
         try:
             return verify(partial.path, remote)
         except DataError:
             partial.clear()
             raise
 
-    def _insist(self, step: Callable[[], Result], partial: Partial | None = None) -> Result:
+    def _insist(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
         """Takes a step again while more of the file comes, and a few times when nothing does."""
         failed, most = 0, partial.size if partial else 0
         while True:
@@ -123,7 +125,9 @@ class Client:
                     raise Refused(f"{problem}, {failed} times") from None
                 if problem.wait is not None and problem.wait > self._patience.longest:
                     raise Refused(f"{problem}; it asks to wait {problem.wait:.0f} s") from None
-                time.sleep(self._patience.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait)
+                wait = self._patience.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
+                self._notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
+                time.sleep(wait)
 
     def _grow(self, url: str, remote: Remote, partial: Partial) -> bool:
         """One request for what is still missing; returns whether it was added to what there was before.
@@ -135,7 +139,7 @@ class Client:
         headers = partial.resume(url, checked=remote.checksum is not None)
         with self._request(url, headers) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
-                if partial.size == total_bytes(response, 0):
+                if partial.size == total_bytes(response):
                     return True  # all of it is there already
                 partial.clear()
                 raise Retry("the file has become another one")
@@ -148,7 +152,7 @@ class Client:
                 raise Retry("the file has become another one")
             if not resumed:
                 partial.clear()
-            total = total_bytes(response, partial.size)
+            total = total_bytes(response)
             if remote.size is not None and total is not None and total != remote.size:
                 raise Refused(f"its file has {total} bytes instead of {remote.size}")
             partial.remember(now)
@@ -218,7 +222,7 @@ def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
         return NotFoundError(f"{path} is not there", facts=facts, fix="look for its name at the addresses above")
     proxies = requests.utils.get_environ_proxies(next(iter(refusals)))
     if proxy := proxies.get("https") or proxies.get("http"):
-        facts["proxy"] = urlsplit(proxy).hostname or proxy  # without its password
+        facts["proxy"] = str(urlsplit(proxy).hostname)  # without its password
     name = path.rpartition("/")[2]
     return ServiceError(
         f"{name} cannot be fetched",

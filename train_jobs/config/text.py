@@ -42,6 +42,8 @@ class SourceConfig(Config):
     def _one_kind(self) -> SourceConfig:
         if bool(self.path) == (self.dataset is not None):
             raise ValueError("needs either `path` or `dataset`")
+        if self.format != "auto" and (self.format == "dataset") == bool(self.path):
+            raise ValueError(f"format {self.format} is not that of a `{'path' if self.path else 'dataset'}`")
         return self
 
     @property

@@ -124,6 +124,10 @@ def test_a_source_is_files_or_a_dataset() -> None:
     assert SourceConfig.model_validate({"path": "notes"}).title == "notes"
     assert SourceConfig(path=["/data/a.txt", "b/*.xml"]).title == "a.txt, *.xml"
     assert SourceConfig(path=["a"], name="books").title == "books"
+    assert SourceConfig(dataset="a", format="dataset").dataset == "a"
+    for wrong in ({"path": ["a"], "format": "dataset"}, {"dataset": "a", "format": "text"}):
+        with pytest.raises(ValidationError, match="is not that of a"):
+            SourceConfig.model_validate(wrong)
     for wrong in ({}, {"path": ["a"], "dataset": "b"}):
         with pytest.raises(ValidationError, match="either `path` or `dataset`"):
             SourceConfig.model_validate(wrong)

@@ -14,6 +14,7 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
     [
         # emphasis and links
         ("'''A''' is ''b'' and '''''c'''''. It's, l'''''amour''''.", "A is b and c. It's, lamour'."),
+        ("A ''''''''b''''' c", "A '''b c"),
         ("[[A]]s, [[B|c]], [[:Category:D]], [[:File:E.jpg|e]] [[F#G]] [[H|]]", "As, c, Category:D, e F#G H"),
         ("[[A|b|c]] x [[de:Anarchismus]] y [[wikt:word|a word]] [[zh-min-nan:Z]]", "b|c x y a word"),
         ("See [http://x.org the site] [https://y.org], [//z z] [mailto:a@b.c us].", "See the site, z us."),

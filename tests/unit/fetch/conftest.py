@@ -68,6 +68,13 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    """One whose clients may go away in mid-answer."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing."""
+
+
 def named(handler: Handler, content: bytes) -> dict[str, str]:
     found = {"Last_Modified": handler.site.modified, "Content_Type": "application/octet-stream"}
     if handler.site.etags:
@@ -149,7 +156,7 @@ def sends(body: bytes, length: int | None = None, **headers: str) -> Script:
 @pytest.fixture
 def site() -> Iterator[Site]:
     handler = type("SiteHandler", (Handler,), {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         handler.site = site = Site(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli import data
 from orchestrator.cli.main import main
 from tests.conftest import Console, wait_for
-from tests.unit.fetch.conftest import Site, stall
+from tests.unit.fetch.conftest import Site, stall, status
 from tests.unit.fetch.test_fetch_data import publish_dump
 
 
@@ -26,11 +26,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     dump, index, _ = publish_dump(site)
+    site.scripts[f"dewiki/20260101/{dump}"] = [status(503, Retry_After="0")]
     words = ["data", "fetch", "wikipedia:de", "--mirror", f"{site.url}/empty", "--mirror", site.url]
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
     assert f"{dump}: fetched, checked: sha1" in err
+    assert "it answers 503 Service Unavailable; trying again in 0 s" in err
     assert main([*words[:3], "--mirror", site.url, "--to", "data/wikipedia", "-o", "json"]) == 0
     out, err = capsys.readouterr()
     files = json.loads(out)["files"]
@@ -122,6 +124,17 @@ def test_a_terminal_is_shown_bytes_speed_and_what_is_left_in_place(monkeypatch: 
 
 def test_a_log_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, live=False) == "a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\nb.bz2: 6 B, 0.0 MB/s\n"
+
+
+def test_a_file_that_begins_anew_is_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(live=True)
+    clock = [0.0]
+    monkeypatch.setattr(data.time, "monotonic", lambda: clock[0])
+    line = data.TransferLine(terminal)
+    for second, done in ((0, 90_000_000), (10, 0), (14, 40_000_000)):
+        clock[0] = float(second)
+        line("a.bz2", done, None)
+    assert terminal.getvalue() == "\r\x1b[Ka.bz2: 40 MB, 10.0 MB/s"
 
 
 def test_a_small_file_is_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

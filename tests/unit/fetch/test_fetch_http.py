@@ -255,6 +255,22 @@ def test_without_a_checksum_pieces_of_two_mirrors_are_not_put_together(site: Sit
         assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == CONTENT
 
 
+def test_a_whole_file_that_is_another_one_is_fetched_anew(client: Client, site: Site, tmp_path: Path) -> None:
+    (tmp_path / ".b.bin.part").write_bytes(OTHER)
+    site.publish("b.bin", CONTENT)
+    assert client.get(Remote("b.bin", SHA256), tmp_path / "b.bin").path.read_bytes() == CONTENT
+    assert site.ranges() == [f"bytes={len(OTHER)}-", None]
+
+
+def test_what_one_mirror_refuses_is_not_missing(site: Site, tmp_path: Path) -> None:
+    site.publish("one/b.bin", CONTENT, status(403))
+    with (
+        Client([f"{site.url}/one", f"{site.url}/two"], QUICK, lambda *_: None) as client,
+        pytest.raises(ServiceError, match=r"b\.bin cannot be fetched"),
+    ):
+        client.get(Remote("b.bin"), tmp_path / "b.bin")
+
+
 def test_nobody_listens(tmp_path: Path) -> None:
     with Client(["http://127.0.0.1:9"], QUICK, lambda *_: None) as client, pytest.raises(ServiceError) as caught:
         client.get(Remote("b.bin"), tmp_path / "b.bin")
