@@ -17,6 +17,7 @@ from train_jobs.corpus import workers
 from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
 from train_jobs.corpus.extraction import HASHES, hashes_file
 from train_jobs.corpus.progress import Progress
+from train_jobs.corpus.records import VocabularyRecord, describe_file, read_record, write_record
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -211,3 +212,13 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkey
     monkeypatch.undo()
     prepare(data, tmp_path / "store")
     shutil.rmtree(tmp_path / "store")
+
+
+def test_a_record_counts_with_all_of_its_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "data.arrow").write_bytes(b"12345")
+    record = VocabularyRecord(key="k", seconds=0.0, pieces=5, files=[describe_file(tmp_path / "data.arrow")])
+    write_record(tmp_path, "step", record)
+    assert read_record(tmp_path, "step", VocabularyRecord, "k") == record
+    assert read_record(tmp_path, "step", VocabularyRecord, "other") is None
+    (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may come behind their record
+    assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
