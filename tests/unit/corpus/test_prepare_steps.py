@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.config import ConflictError, DataError, TextConfig
-from train_jobs.corpus import workers
+from train_jobs.corpus import extraction, workers
 from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
 from train_jobs.corpus.extraction import HASHES, hashes_file
 from train_jobs.corpus.progress import Progress
@@ -222,3 +222,16 @@ def test_a_record_counts_with_all_of_its_files_alone(tmp_path: Path) -> None:
     assert read_record(tmp_path, "step", VocabularyRecord, "other") is None
     (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may come behind their record
     assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
+
+
+def test_a_part_is_written_in_batches_and_duplicates_go_from_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = sources(tmp_path, 2)
+    (tmp_path / "again.txt").write_text("\n\n".join([*documents_of(0)[::3], *documents_of(7), *documents_of(1)[::4]]))
+    data = TextConfig(text=[*text, str(tmp_path / "again.txt")], vocab_size=200)
+    whole = prepare(data, tmp_path / "whole")
+    monkeypatch.setattr(extraction, "BATCH_CHARACTERS", 900)  # a few documents each
+    cut = prepare(data, tmp_path / "cut")
+    assert contents(cut.folder) == contents(whole.folder)
+    assert cut.manifest.sources[2].documents == 30
