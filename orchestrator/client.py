@@ -137,8 +137,11 @@ class Run:
         return status
 
     def _tended(self, max_restarts: int | None) -> RunStatus:
-        self._backend.tend(self.name, max_restarts)
-        return self.status()
+        """How it stands, unless it has ended and was started again."""
+        while True:
+            status = self.status()
+            if not (status.state.terminal and self._backend.tend(self.name, max_restarts)):
+                return status
 
     def raise_for_status(self) -> RunStatus:
         """The status of a completed run.
@@ -278,6 +281,22 @@ class Run:
             raise NotFoundError(f"run {self.name} has no rank {rank}", facts={"ranks": f"0 to {max(found)}"})
         return {rank: found[rank]}
 
+    def register_model(self, name: str | None = None) -> dict[str, Any]:
+        """Puts its model into the registry, with its lineage: {name, version, uri, tags}.
+
+        Raises:
+            ConflictError: it did not complete.
+        """
+        return self._backend.register_model(self.name, name)
+
+    def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """Answers requests with its model: {endpoint, uri}.
+
+        Raises:
+            ConflictError: it did not complete, or there is such an endpoint.
+        """
+        return self._backend.deploy_model(self.name, endpoint, sku=sku)
+
     def resume(self, *, processes: int | None = None) -> None:
         """Starts it again from its newest checkpoint.
 
@@ -385,6 +404,8 @@ class Orchestrator:
             states: only those in one of these states; empty: in any.
             limit: at most so many.
         """
+        if self._backend is not None:  # only who asks for this one by name waits for an answer from elsewhere
+            self._backends()[0].discover()
         found = merge(*(backend.runs() for backend in self._backends()), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
 
@@ -425,6 +446,14 @@ class Orchestrator:
         from orchestrator.retention import prune
 
         return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Ends an endpoint of the backend that this was made for, or of this machine.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        load_backend(self._backend or "local", self._home).delete_endpoint(endpoint)
 
     def attach_all(self) -> list[Run]:
         """Every run, the newest of each backend first."""

@@ -22,7 +22,7 @@ class TrainImage(NamedTuple):
     """An environment, and what it is made of."""
 
     name: str
-    """train-gpu or train-cpu."""
+    """train-gpu, train-cpu or serve-cpu."""
     version: str
     """Hash of the rest."""
     conda: str | None
@@ -32,16 +32,20 @@ class TrainImage(NamedTuple):
 
 
 def train_image(device: str, folder: Path = ENVIRONMENTS) -> TrainImage:
-    """The environment for jobs on "gpu" or "cpu".
+    """The environment for jobs on "gpu" or "cpu"; see `image`."""
+    return image(f"train-{device}", folder)
+
+
+def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
+    """One of the environments.
 
     Args:
-        device: on what the job computes.
+        name: train-gpu, train-cpu or serve-cpu.
         folder: of the environments; the constraints lie beside it.
 
     Raises:
         NotFoundError: the package was installed without the checkout that the environments lie in.
     """
-    name = f"train-{device}"
     place = folder / name
     if not place.is_dir():
         raise NotFoundError(

@@ -136,6 +136,8 @@ class RunStatus(Config):
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
     """Folder of the run, where it lies on this machine."""
+    page: str | None = None
+    """Its page in the web, where its platform has one."""
     model: str | None = None
     """The exported Hugging Face folder, once there is one."""
     store: str | None = None

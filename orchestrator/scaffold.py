@@ -22,6 +22,7 @@ __pycache__/
 *.pem
 *.key
 # Data and results: a run reads text from where it lies, and writes to its own folder.
+/data/
 *.arrow
 *.bin
 *.pt

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from orchestrator.specs.secrets import SECRET
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.plan import Plan, PreparePlan, PretrainPlan
@@ -17,7 +18,6 @@ WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
 SHOWN_APART = {"recipe", "name", "init_from", "phase_from"}  # changed values that have a line of their own
-SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)  # in the name of a variable
 HIDDEN = "(not shown)"
 
 

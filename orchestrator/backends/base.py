@@ -149,6 +149,9 @@ class Backend(Protocol):
         """Names of all runs, the newest first, without looking into them."""
         ...
 
+    def discover(self) -> None:
+        """Takes note of runs that were submitted from other machines, where there can be such."""
+
     def handle(self, name: str) -> Handle:
         """The handle of one of them."""
         return Handle(self.name, name)
@@ -260,16 +263,53 @@ class Backend(Protocol):
         """
         ...
 
-    def tend(self, name: str, max_restarts: int | None = None) -> None:
-        """Does what keeps a run going whose backend has nobody who watches it: whoever follows a run calls this.
+    def tend(self, name: str, max_restarts: int | None = None) -> bool:
+        """Starts a run again that has ended and may, where its backend has nobody who does so: whoever follows it asks.
 
         Args:
             name: the run's name.
             max_restarts: how often it may be started again; None: as it was submitted.
 
+        Returns:
+            Whether it was started.
+
         Raises:
             NotFoundError: there is no such run.
         """
+        return False
+
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """Puts the model of a completed run into the registry: {name, version, uri, tags}. Once more changes nothing.
+
+        Args:
+            name: the run's name.
+            model: the model's name; None: the first part of the run's.
+
+        Raises:
+            ConflictError: the run has no model.
+        """
+        ...
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """Answers requests with the model of a completed run: {endpoint, uri}.
+
+        Args:
+            name: the run's name.
+            endpoint: what the endpoint is called.
+            sku: size of its machine, where it has one of its own.
+
+        Raises:
+            ConflictError: the run has no model, or there is such an endpoint.
+        """
+        ...
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Ends an endpoint.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        ...
 
     def leftovers(self) -> list[Path]:
         """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""

@@ -38,6 +38,18 @@ def add_verb(
     return parser
 
 
+def add_group(verbs: Any, name: str, *, summary: str, description: str, example: str) -> Any:
+    """A verb that is a group of verbs, as `data fetch`; returns what `add_verb` adds those to."""
+    group: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"example:\n  orchestrator {example}",
+        formatter_class=HelpFormatter,
+    )
+    return group.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, help="what to do")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """-o text|json|yaml."""
     parser.add_argument("-o", "--output", choices=STYLES, default="text", help="form of the result on stdout")

@@ -16,17 +16,16 @@ NAMES = ("subscription_id", "resource_group", "workspace")
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import HelpFormatter, add_output, positive
+    from orchestrator.cli.arguments import add_group, add_output, positive
 
-    cluster = verbs.add_parser(
+    actions = add_group(
+        verbs,
         "cluster",
-        help="machines of Azure ML",
+        summary="machines of Azure ML",
         description="Make, change and look at clusters of Azure ML. A cluster without running jobs has no machines and"
         " costs nothing, unless --min-nodes says otherwise.",
-        epilog="example:\n  orchestrator cluster create --name gpu --sku Standard_NC4as_T4_v3 --max-nodes 2",
-        formatter_class=HelpFormatter,
+        example="cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
     )
-    actions = cluster.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
 
     def add(name: str, run: Any, summary: str, *, named: bool = True) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")

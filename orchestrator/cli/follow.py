@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from orchestrator.backends.base import LogQuery
 from orchestrator.cli.render import LogPrinter, duration, next_commands
 from orchestrator.errors import Interrupted
+from orchestrator.runs import RunState
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
@@ -90,6 +91,8 @@ class Heartbeat:
             f" at step {status.step} of {status.steps}" if status.steps is not None and status.step is not None else ""
         )
         text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
+        if status.state == RunState.QUEUED and status.warning:
+            text += f" ({status.warning})"
         self._shown = self._live  # before it is: Ctrl-C may come in between, and what stands there is to go
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
         self._stream.flush()

@@ -12,7 +12,20 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from orchestrator import __version__
-from orchestrator.cli import cluster, compare, data, files, inspect, lifecycle, logs, looking, setup, skus, submit
+from orchestrator.cli import (
+    cluster,
+    compare,
+    data,
+    files,
+    inspect,
+    lifecycle,
+    logs,
+    looking,
+    model,
+    setup,
+    skus,
+    submit,
+)
 
 EPILOG = """\
 RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
@@ -53,7 +66,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, cluster, skus, setup):
+    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, model, cluster, skus, setup):
         module.add_verbs(verbs)
     return parser
 
@@ -98,7 +111,9 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(problem)
+        from orchestrator.backends.azure.redact import redact  # what Azure's SDK raises has addresses with signatures
+
+        print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
         print(f"error[bug]: {type(problem).__name__}: {problem}", file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)

@@ -110,7 +110,13 @@ def status_text(status: RunStatus) -> str:
     rows += _figures(status.metrics)
     if best := status.best_checkpoint:
         rows.append(("best", f"checkpoint of step {best.step}, validation loss {best.validation_loss:.4f}"))
-    places = (("folder", status.folder), ("model", status.model), ("store", status.store), ("trace", status.trace))
+    places = (
+        ("folder", status.folder),
+        ("page", status.page),
+        ("model", status.model),
+        ("store", status.store),
+        ("trace", status.trace),
+    )
     rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
@@ -185,7 +191,7 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
         rows["resume"] = f"orchestrator resume {name}"
     if state == RunState.COMPLETED:
         rows |= _results(status)
-        if status.tracking_uri:
+        if status.tracking_uri and status.page is None:
             rows["mlflow"] = f"mlflow ui --backend-store-uri {status.tracking_uri}"
     if status.tensorboard:
         rows["curves"] = f"tensorboard --logdir {status.tensorboard}"

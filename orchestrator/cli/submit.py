@@ -59,7 +59,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     from orchestrator.cli import completers
     from orchestrator.cli.arguments import add_output
 
-    parser.add_argument("kind", choices=KINDS, help="which job")
+    parser.add_argument(
+        "kind",
+        type=_kind,
+        metavar="{pretrain,FILE.yaml}",
+        help="which job; or a job file of az ml, which goes to Azure",
+    )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
         "--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value"
@@ -110,6 +115,13 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", action="append", default=[], metavar="K[=V]", help="environment variable of the job")
     parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="label of the run")
     add_output(parser)
+
+
+def _kind(word: str) -> str:
+    """One of the kinds of jobs, or a job file."""
+    if word in KINDS or word.endswith((".yml", ".yaml")):
+        return word
+    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, a file with .yaml or .yml")
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
@@ -169,6 +181,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
     """Prints the run's name if all is well."""
     from orchestrator.cli.render import print_document
 
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import show_file
+
+        return show_file(arguments)
     plan = _plan(arguments)
     if arguments.output != "text":
         print_document({"valid": True, "name": plan.name}, arguments.output)
@@ -179,6 +195,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Prints plan and request."""
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import show_file
+
+        return show_file(arguments)
     from orchestrator.cli.render import print_document
     from orchestrator.client import Orchestrator
 
@@ -203,6 +223,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
     """Starts the run and follows it to its end."""
     if arguments.dry_run:
         return run_plan(arguments)
+    if arguments.kind not in KINDS:
+        from orchestrator.cli.azml import submit_file
+
+        return submit_file(arguments)
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.client import Orchestrator
 

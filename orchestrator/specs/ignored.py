@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from orchestrator.specs.azure import AZURE, AzureSpec
 from orchestrator.specs.job import JobSpec, PrepareSpec, PretrainSpec
+from orchestrator.specs.secrets import SECRET
 from train_jobs.config.own import is_own, own_names
 
 DECAYS = (
@@ -18,6 +20,11 @@ NOT_FOR_OWN = (
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # keys of what we build, which a class of the user's own is not given
+OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+OF_AZURE = (
+    *(("compute", key) for key in ("cluster", "sku", *OF_CLUSTER)),
+    *(("azure", key) for key in AzureSpec.model_fields),
+)
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
@@ -42,7 +49,7 @@ def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) 
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
     ]
     ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
-    return [*ignored, *(_capped_predictions(job, changed) if isinstance(job, PretrainSpec) else [])]
+    return [*ignored, *([*_capped_predictions(job, changed), *_on_azure(job)] if isinstance(job, PretrainSpec) else [])]
 
 
 def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
@@ -72,9 +79,37 @@ def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
             )
             for key, shape in DECAYS
         ),
+        *(
+            (
+                f"{section}.{key}",
+                job.backend != AZURE,
+                f"it is for the azure backend, and the run goes to {job.backend}",
+            )
+            for section, key in OF_AZURE
+        ),
+        ("compute.master_port", job.backend == AZURE, "Azure chooses the port"),
+        ("notify.on", job.backend == AZURE, "a job on Azure does not know the webhook"),
+        ("tracking.uri", job.backend == AZURE, "the workspace keeps the MLflow runs"),
+        ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
+        *(
+            (f"compute.{key}", job.backend == AZURE and job.compute.sku is None, "the cluster is left as it is")
+            for key in OF_CLUSTER
+        ),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     ]
+
+
+def _on_azure(job: PretrainSpec) -> list[str]:
+    """Warnings about a job that goes to Azure."""
+    if job.backend != AZURE:
+        return []
+    found = []
+    if secrets := [name for name in job.environment.variables if SECRET.search(name)]:
+        found.append(f"{', '.join(secrets)}: variables of a job can be read by everybody in the workspace")
+    if not job.data.text and job.azure.data is None:
+        found.append("the embedded text is of the job's own Python on Azure, and may differ from the one planned with")
+    return found
 
 
 def _capped_predictions(job: PretrainSpec, changed: Container[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ from orchestrator.testing.state import Document, Place, State
 from orchestrator.testing.tls import server_context
 from orchestrator.testing.tracking import Tracking
 
+LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 
@@ -65,6 +67,8 @@ class AzureDouble:
         self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
         self._environment_before: dict[str, str | None] = {}
         self._proxy.start()
+        self._closed = False
+        atexit.register(self.close)
 
     # life
 
@@ -80,23 +84,26 @@ class AzureDouble:
         self.close()
 
     def close(self) -> None:
-        """Kills the jobs, ends every connection and thread, puts the environment back.
+        """Kills the jobs, ends every connection and thread, puts the environment back; once is enough.
 
         Raises:
-            RuntimeError: the double itself made a mistake in an answer.
+            RuntimeError: the double itself made a mistake in an answer, or in running a job.
         """
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
         for name, value in self._environment_before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._environment_before = {}
         self.jobs.close()
         self._proxy.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-        if self._proxy.crashes:
-            raise RuntimeError("the double crashed in an answer") from self._proxy.crashes[0]
+        if crashes := [*self._proxy.crashes, *self.jobs.crashes]:
+            raise RuntimeError("the double itself crashed") from crashes[0]
 
     def environment(self) -> dict[str, str]:
         """Variables that lead Azure's clients in a process here: proxy, authority, one application's credential,
@@ -189,18 +196,26 @@ class AzureDouble:
         """How many cores of a family of sizes the subscription may use."""
         self.state.quotas[family] = cores
 
+    def by_identity(self, wanted: bool = True) -> None:
+        """Datastores have no secrets from now on: who signs in by a token is let in, and nobody else."""
+        self.storage.by_identity = wanted
+
     def hold_queue(self, held: bool = True) -> None:
         """Jobs that do not run yet stay queued as long as this holds."""
         self.jobs.hold(held)
 
-    def preempt(self, name: str) -> None:
+    def preempt(self, name: str, error: Document | None = None) -> None:
         """Takes a running job's machines away, without a warning.
+
+        Args:
+            name: of the job.
+            error: {code, message} that the job ends with; None: that of a preemption.
 
         Raises:
             KeyError: there is no such job.
             ValueError: it does not run.
         """
-        self.jobs.preempt(self.job(name))
+        self.jobs.preempt(self.job(name), error)
 
     def move(self, name: str, status: str, error: Document | None = None) -> None:
         """Gives a job a status: `Queued`, `Running`, `Completed`, ..."""
@@ -270,7 +285,7 @@ class AzureDouble:
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
-            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com"),
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=LONGEST_JOB),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,

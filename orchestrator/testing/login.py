@@ -80,9 +80,14 @@ class Login:
             }
         )
 
-    def issue(self, audience: str) -> str:
-        """A token of a JWT's shape: the client reads tenant and audience out of it."""
-        ends = time.time() + self.lifetime
+    def issue(self, audience: str, *, seconds: float | None = None) -> str:
+        """A token of a JWT's shape: the client reads tenant and audience out of it.
+
+        Args:
+            audience: whom it is for.
+            seconds: how long it is good; None: `lifetime`.
+        """
+        ends = time.time() + (self.lifetime if seconds is None else seconds)
         claims = {"aud": audience, "tid": self.place.tenant, "oid": self.place.client, "appid": self.place.client}
         parts = ({"alg": "none", "typ": "JWT"}, {**claims, "exp": int(ends), "jti": secrets.token_hex(16)})
         encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
@@ -102,6 +107,7 @@ class Login:
             raise refusal(401)
 
     def expire(self) -> None:
-        """No token given so far is good any more."""
+        """No token given so far is good any more, but those of jobs, which the service renews."""
+        soon = time.time() + 2 * max(self.lifetime, LIFETIME)
         with self._lock:
-            self._good = dict.fromkeys(self._good, 0.0)
+            self._good = {token: 0.0 if ends < soon else ends for token, ends in self._good.items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.testing.faults import Fault, Faults, Moment
@@ -52,6 +53,8 @@ class Proxy(ThreadingMixIn, TCPServer):
         self.refused: list[str] = []
         self.crashes: list[BaseException] = []
         self._open: set[socket.socket] = set()
+        self._serving: list[threading.Thread] = []
+        self._closing = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="azure-double", daemon=True)
 
@@ -64,22 +67,35 @@ class Proxy(ThreadingMixIn, TCPServer):
     def start(self) -> None:
         self._thread.start()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for each connection; a process that forgets to close the double ends all the same."""
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        with self._lock:
+            self._serving = [*(other for other in self._serving if other.is_alive()), thread]
+            thread.start()
+
     def close(self) -> None:
         """Ends every connection; returns when no thread is left."""
         self.shutdown()
         self._thread.join()
         with self._lock:
-            left = list(self._open)
+            self._closing = True
+            left, serving = list(self._open), list(self._serving)
         for connection in left:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self.server_close()  # waits for the threads of the connections
+            _end(connection)
+        for thread in serving:
+            thread.join()
+        self.server_close()
 
     def track(self, connection: socket.socket, *, was: socket.socket | None = None) -> None:
+        """A connection to be ended when the proxy closes."""
         with self._lock:
             if was is not None:
                 self._open.discard(was)
             self._open.add(connection)
+            late = self._closing
+        if late:
+            _end(connection)
 
     def forget(self, connection: socket.socket) -> None:
         with self._lock:
@@ -90,6 +106,11 @@ class Proxy(ThreadingMixIn, TCPServer):
         problem = sys.exc_info()[1]
         if problem is not None and not isinstance(problem, OSError | ssl.SSLError | ValueError):
             self.crashes.append(problem)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,7 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(length // 2 if fault.moment is Moment.UPLOAD else 0)
             self._reset(call)
             return
-        self._serve(Call.of(self.command, host, path, named, self.rfile.read(length)), fault)
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client went away: half a body is none
+            self.close_connection = True
+            return
+        self._serve(Call.of(self.command, host, path, named, body), fault)
 
     do_DELETE = do_HEAD = do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815
 

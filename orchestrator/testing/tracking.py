@@ -50,7 +50,7 @@ class Tracking:
         self.jobs = jobs
         self._check = check
         self._runs: dict[str, Run] = {}
-        self._experiments: dict[str, str] = {}
+        self.experiments: dict[str, str] = {}
 
     def answer(self, call: Call) -> Reply:
         """One call.
@@ -97,7 +97,7 @@ class Tracking:
 
     def experiment(self, name: str) -> str:
         """Id of an experiment; made if missing."""
-        return self._experiments.setdefault(name, str(uuid.uuid5(uuid.NAMESPACE_URL, name)))
+        return self.experiments.setdefault(name, str(uuid.uuid5(uuid.NAMESPACE_URL, name)))
 
     def named(self, identity: str) -> Document:
         """An experiment.
@@ -105,7 +105,7 @@ class Tracking:
         Raises:
             Refusal: there is none.
         """
-        for name, known in self._experiments.items():
+        for name, known in self.experiments.items():
             if known == identity:
                 return {"experiment_id": known, "name": name, "lifecycle_stage": "active", "artifact_location": ""}
         raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with ID {identity}")
@@ -149,7 +149,7 @@ ROUTES = Routes[Tracking]()
 def get_experiment_by_name(service: Tracking, call: Call) -> Reply:
     name = call.query["experiment_name"]
     service.runs()  # their experiments are there from the first job on
-    if name not in service._experiments:
+    if name not in service.experiments:
         raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with name '{name}'")
     return Reply.json({"experiment": service.named(service.experiment(name))})
 
@@ -163,7 +163,7 @@ def get_experiment(service: Tracking, call: Call) -> Reply:
 @ROUTES.add("POST", "experiments/create")
 def create_experiment(service: Tracking, call: Call) -> Reply:
     name = call.json["name"]
-    if name in service._experiments:
+    if name in service.experiments:
         raise Refusal(400, "RESOURCE_ALREADY_EXISTS", f"Experiment '{name}' already exists.")
     return Reply.json({"experiment_id": service.experiment(name)})
 
@@ -171,7 +171,7 @@ def create_experiment(service: Tracking, call: Call) -> Reply:
 @ROUTES.add("POST", "experiments/search")
 def search_experiments(service: Tracking, call: Call) -> Reply:
     service.runs()
-    return Reply.json({"experiments": [service.named(known) for known in service._experiments.values()]})
+    return Reply.json({"experiments": [service.named(known) for known in service.experiments.values()]})
 
 
 @ROUTES.add("POST", "runs/create")

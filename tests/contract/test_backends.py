@@ -13,13 +13,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend, LogQuery
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState, RunStatus
 from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_spec
 
@@ -146,10 +148,7 @@ def log_lines(backend: Backend, name: str, query: LogQuery) -> list[str]:
     return [line.text for line in backend.logs(name, query)]
 
 
-def mlflow_status(status: RunStatus) -> str | None:
-    """None: of a run whose platform keeps its own runs, and which the double does not."""
-    if str(status.tracking_uri).startswith("azureml:"):
-        return None
+def mlflow_status(status: RunStatus) -> str:
     from mlflow.tracking import MlflowClient
 
     return str(MlflowClient(tracking_uri=status.tracking_uri).get_run(status.mlflow_run_id).info.status)
@@ -201,8 +200,6 @@ def test_mlflow_holds_each_metric_once_and_the_truth(backend: Backend, completed
     from mlflow.tracking import MlflowClient
 
     assert completed.mlflow_run_id is not None
-    if str(completed.tracking_uri).startswith("azureml:"):
-        pytest.skip("the double keeps no MLflow runs")
     client = MlflowClient(tracking_uri=completed.tracking_uri)
     run = client.get_run(completed.mlflow_run_id)
     assert run.info.status == "FINISHED"
@@ -217,6 +214,43 @@ def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path
     with pytest.raises(NotFoundError):
         backend.download(completed.name, ("modle",), tmp_path / "there")
     assert not (tmp_path / "there").exists()
+
+
+def test_a_model_is_registered_once_with_where_it_comes_from(backend: Backend, completed: RunStatus) -> None:
+    found = backend.register_model(completed.name, "words")
+    assert found["name"] == "words"
+    assert found["tags"]["orchestrator.run"] == completed.name
+    assert found["tags"]["orchestrator.lineage"] == backend.lineage(completed.name).lineage.head.hash
+    assert backend.register_model(completed.name, "words") == found
+    assert backend.register_model(completed.name)["name"] == "micro"
+
+
+def test_a_model_answers_requests_until_its_endpoint_is_deleted(
+    backend: Backend, completed: RunStatus, name: str
+) -> None:
+    if name in {"debug", "polite"}:
+        pytest.skip("the same as on local")
+    found = backend.deploy_model(completed.name, "masked-words")
+    with pytest.raises(ConflictError):
+        backend.deploy_model(completed.name, "masked-words")
+    if name == "local":
+        data = json.dumps({"inputs": ["[MASK] ba [MASK]"], "top": 3}).encode()
+        with urlopen(found["uri"], data=data, timeout=60) as reply:
+            (masks,) = json.load(reply)["outputs"]
+        assert [len(mask) for mask in masks] == [3, 3]
+        assert 1 > masks[0][0]["probability"] >= masks[0][1]["probability"] > 0
+        with pytest.raises(HTTPError) as failure:
+            urlopen(found["uri"], data=b"{}", timeout=60)
+        with failure.value as refused:
+            assert (refused.code, "inputs" in json.load(refused)["error"]) == (400, True)
+    else:
+        assert found["uri"].endswith("/score")
+    backend.delete_endpoint("masked-words")
+    with pytest.raises(NotFoundError):
+        backend.delete_endpoint("masked-words")
+    for wrong in ("UPPER", "x"):
+        with pytest.raises((UsageError, NotFoundError)):
+            backend.deploy_model(completed.name, wrong)
 
 
 def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStatus) -> None:
@@ -269,7 +303,7 @@ def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name:
     assert command.returncode == 75
     status = backend.describe(run)
     assert (status.state, status.reason) == (RunState.CANCELLED, "cancelled")
-    assert mlflow_status(status) in {"KILLED", None}
+    assert mlflow_status(status) == "KILLED"
     again = shell(*words)
     assert (again.code, again.out) == (1, "")
     assert f"orchestrator resume {run}" in again.err
@@ -277,7 +311,7 @@ def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name:
     resumed = shell("resume", run, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert (resumed.json["state"], resumed.json["attempt"]) == ("completed", 2)
-    assert mlflow_status(backend.describe(run)) in {"FINISHED", None}
+    assert mlflow_status(backend.describe(run)) == "FINISHED"
     assert any("resumed at step" in line for line in log_lines(backend, run, LogQuery()))
     steps = [report["step"] for report in backend.metrics(run) if "train_loss" in report["metrics"]]
     assert steps == list(range(2, STEPS + 2, 2))

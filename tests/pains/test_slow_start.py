@@ -11,7 +11,7 @@ from tests.conftest import Console
 from tests.run_folders import make_run
 
 HEAVY = {"torch", "transformers", "mlflow", "azure", "optuna", "numpy", "pyarrow", "tokenizers", "pandas"}
-VERBS = ("submit", "list", "logs", "cost", "doctor", "completion")
+VERBS = ("submit", "list", "logs", "data", "cost", "doctor", "completion")
 
 
 def loaded(console: Console, *words: str) -> set[str]:

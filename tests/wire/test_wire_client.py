@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
-from wire_entities import cluster, data, environment, job, prepare
+from wire_entities import asked, cluster, data, environment, job, prepare
 
 from orchestrator.testing import AzureDouble
 
@@ -110,6 +110,33 @@ def test_name_of_a_job_is_for_ever(azure: AzureDouble, ml: Any, code: Path, tmp_
     assert len(azure.jobs.all()) == 1
     with pytest.raises(HttpResponseError, match="already exists, with another command"):
         ml.jobs.create_or_update(job("one", code, command="echo other", inputs={}, outputs={}))
+
+
+def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
+    from azure.ai.ml.constants import ListViewType
+    from azure.ai.ml.entities import Environment
+
+    prepare(ml, tmp_path)
+    ml.environments.create_or_update(Environment(name="train", image="mcr.microsoft.com/azureml/base:2"))
+    ml.environments.archive("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "1"
+    ml.environments.restore("train", version="2")
+    assert ml.environments.get("train", label="latest").version == "2"
+    ml.environments.archive("train", version="1")
+    ml.jobs.create_or_update(job("one", code))
+    ml.jobs.create_or_update(job("two", code))
+    ml.jobs.archive("one")
+
+    def listed(view: str) -> tuple[list[str], list[str]]:
+        kind = ListViewType(view)
+        versions = ml.environments.list("train", list_view_type=kind)
+        return [found.version for found in versions], [found.name for found in ml.jobs.list(list_view_type=kind)]
+
+    assert listed("ActiveOnly") == (["2"], ["two"])
+    assert listed("ArchivedOnly") == (["1"], ["one"])
+    assert listed("All") == (["2", "1"], ["two", "one"])
+    one = asked(azure, "environments/train/versions", "2023-04-01-preview", **{"listViewType": "All", "$top": "1"})
+    assert [found["name"] for found in one["value"]] == ["2"]
 
 
 def test_another_workspace_is_missing(azure: AzureDouble, client: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from wire_entities import cluster, data, job, prepare
+from wire_entities import asked, cluster, data, job, prepare
 
 from orchestrator.testing import AzureDouble
 
@@ -117,6 +117,13 @@ SLEEPS: dict[str, Any] = {
 }
 
 
+def nodes(azure: AzureDouble) -> tuple[int, int, list[str]]:
+    """Nodes that the cluster has, those of them that work, and what is wrong."""
+    cluster = asked(azure, "computes/gpu", "2023-08-01-preview")["properties"]["properties"]
+    codes = [found["error"]["code"] for found in cluster.get("errors", [])]
+    return cluster["currentNodeCount"], cluster["nodeStateCounts"]["runningNodeCount"], codes
+
+
 def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
@@ -125,17 +132,32 @@ def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     running_azure.hold_queue()
     running_azure.without_capacity("gpu")
     ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "instance_count": 2}))
-    ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
     with pytest.raises(TimeoutError, match="one is still Queued"):
-        running_azure.wait("one", ["Running"], seconds=0.5)
+        running_azure.wait("one", ["Running"], seconds=0.3)
     running_azure.hold_queue(False)
     with pytest.raises(TimeoutError, match="one is still Queued"):
-        running_azure.wait("one", ["Running"], seconds=0.5)
+        running_azure.wait("one", ["Running"], seconds=0.3)
+    assert nodes(running_azure) == (0, 0, ["AllocationFailed"])
     running_azure.without_capacity("gpu", False)
     assert running_azure.wait("one", ["Running"]) == "Running"
-    if running_azure.job("two").status == "Queued":  # the other has both nodes
-        running_azure.preempt("one")
+    assert nodes(running_azure) == (2, 2, [])
+    ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
+    with pytest.raises(TimeoutError, match="two is still Queued"):  # the other has both nodes
+        running_azure.wait("two", ["Running"], seconds=0.3)
+    running_azure.preempt("one")
     assert running_azure.wait("two") == "Completed"
+    ml.compute.begin_create_or_update(cluster(min_instances=1)).result()
+    assert nodes(running_azure) == (1, 0, [])
+
+
+def test_cancelled_in_the_queue(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    running_azure.hold_queue()
+    ml.jobs.create_or_update(job("one", code, **SLEEPS))
+    ml.jobs.begin_cancel("one").result()
+    assert running_azure.wait("one") == "Canceled"
+    assert "Running" not in running_azure.job("one").history
 
 
 def test_preempted_job_fails_without_a_warning(
@@ -154,3 +176,54 @@ def test_preempted_job_fails_without_a_warning(
     assert running_azure.logs("one") == {"std_log.txt": ""}
     with pytest.raises(ValueError, match="only a running job"):
         running_azure.preempt("one")
+
+
+def test_machine_that_breaks_says_what_the_test_wants(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    ml.jobs.create_or_update(job("one", code, **SLEEPS))
+    running_azure.wait("one", ["Running"])
+    running_azure.preempt("one", {"code": "ServiceError", "message": "NodeFailure"})
+    assert running_azure.wait("one") == "Failed"
+    assert running_azure.job("one").error == {"code": "ServiceError", "message": "NodeFailure"}
+
+
+def test_job_past_its_time_is_cancelled(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "timeout": 1}))
+    assert running_azure.wait("one") == "Canceled"
+
+
+def test_datastores_without_secrets_let_tokens_in(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
+    azure.by_identity()
+    ml.data.create_or_update(data(tmp_path / "corpus"))
+    (upload,) = [call for call in azure.requests("PUT *.blob.*text.txt") if "comp" not in call.query]
+    assert (upload.status, "sig" in upload.query) == (201, False)
+    assert azure.requests("POST */listSecrets") == []
+
+
+def test_data_that_are_not_there_fail_the_job(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    next(running_azure.folder().glob("LocalUpload/*/corpus/text.txt")).unlink()
+    next(running_azure.folder().glob("LocalUpload/*/corpus")).rmdir()
+    ml.jobs.create_or_update(job("one", code))
+    assert running_azure.wait("one") == "Failed"
+    error = running_azure.job("one").error
+    assert error is not None
+    assert error["message"].startswith("DataAccessError: input data: /subscriptions/")
+
+
+def test_identity_of_the_machine(azure: AzureDouble) -> None:
+    from azure.identity import CredentialUnavailableError, ManagedIdentityCredential
+
+    with ManagedIdentityCredential() as nobody, pytest.raises(CredentialUnavailableError):
+        nobody.get_token("https://management.azure.com/.default")
+    azure.login.managed_identity = True
+    with ManagedIdentityCredential() as machine:
+        assert machine.get_token("https://management.azure.com/.default").token in azure.secrets

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,17 @@ from wire_entities import cluster, job, prepare
 
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.recording import redacted
+from tests.conftest import wait_for
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of what carries a job of that double in its environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"AZURE_DOUBLE_JOB={home}/".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+    return found
 
 
 def test_nothing_is_left_behind(tmp_path: Path, client: Any, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,9 +39,10 @@ def test_nothing_is_left_behind(tmp_path: Path, client: Any, code: Path, monkeyp
         home = azure.home
         ml = client(azure)
         prepare(ml, tmp_path)
-        sleeps = {"command": "setsid sleep 600 & sleep 601", "inputs": {}, "outputs": {}}
+        sleeps = {"command": "setsid sleep 600 & sleep 600", "inputs": {}, "outputs": {}}
         ml.jobs.create_or_update(job("one", code, **sleeps))
         azure.wait("one", ["Running"])
+        wait_for(lambda: len(processes_of(home)) >= 4, what="four processes")
         assert os.environ["AZURE_CLIENT_ID"] == azure.place.client
         idle = requests.Session()
         idle.get("https://prices.azure.com/api/retail/prices").close()  # the connection stays open
@@ -39,7 +52,7 @@ def test_nothing_is_left_behind(tmp_path: Path, client: Any, code: Path, monkeyp
     assert {name: value for name, value in os.environ.items() if name != "AZUREML_CURRENT_CLOUD"} == {
         name: value for name, value in environment.items() if name != "AZUREML_CURRENT_CLOUD"
     }
-    assert not subprocess.run(["pgrep", "-f", "sleep 60[01]$"], capture_output=True, check=False).stdout
+    assert processes_of(home) == []
 
 
 def test_strangers_are_refused_and_named(azure: AzureDouble) -> None:
@@ -137,5 +150,26 @@ def test_a_mistake_of_the_double_is_not_swallowed(tmp_path: Path) -> None:
     url = f"https://management.azure.com{azure.place.workspace_path}?api-version=x"
     with requests.get(url, proxies=proxies, verify=azure.environment()["REQUESTS_CA_BUNDLE"]) as reply:
         assert reply.json()["error"]["code"] == "DoubleCrashed"
+    azure.jobs.submit("one", {"jobType": "Command"})  # the client can't send that: it has no command
+    assert azure.wait("one") == "Failed"
+    assert azure.job("one").error == {"code": "DoubleCrashed", "message": "KeyError('command')"}
     with pytest.raises(RuntimeError, match="crashed"):
         azure.close()
+    azure.close()
+
+
+def test_process_that_forgets_to_close_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "from orchestrator.testing import AzureDouble\n"
+        "double = AzureDouble()\n"
+        "work = {'jobType': 'Command', 'command': 'sleep 600'}\n"
+        "double.jobs.submit('one', work)\n"
+        "double.wait('one', ['Running'])\n"
+        "print(double.home)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    home = Path(done.stdout.strip())
+    assert not home.exists()
+    assert processes_of(home) == []

@@ -33,6 +33,9 @@ def test_model_is_deployed_asked_and_deleted(azure: AzureDouble, ml: Any, tmp_pa
     )
     ml.online_deployments.begin_create_or_update(wanted, skip_script_validation=True).result()
     endpoint = ml.online_endpoints.get("words")
+    endpoint.traffic = {"green": 100}
+    with pytest.raises(HttpResponseError, match="deployments that are not there: green"):
+        ml.online_endpoints.begin_create_or_update(endpoint).result()
     endpoint.traffic = {"blue": 50}
     with pytest.raises(HttpResponseError, match="sum up to 0 or 100"):
         ml.online_endpoints.begin_create_or_update(endpoint).result()
@@ -45,6 +48,8 @@ def test_model_is_deployed_asked_and_deleted(azure: AzureDouble, ml: Any, tmp_pa
         assert reply.json() == {"length": 4}
     with requests.post(endpoint.scoring_uri, json={"text": "word"}) as reply:
         assert reply.status_code == 401
+    with pytest.raises(HttpResponseError, match="blue still gets traffic"):
+        ml.online_deployments.begin_delete("blue", "words").result()
     ml.online_endpoints.begin_delete("words").result()
     with pytest.raises(ResourceNotFoundError):
         ml.online_deployments.get("blue", "words")

@@ -9,6 +9,7 @@ import pytest
 from wire_entities import job, prepare
 
 from orchestrator.testing import AzureDouble
+from orchestrator.testing.jobs.mounts import DataError, Mounts
 
 
 @pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml's use of blobs
@@ -63,3 +64,46 @@ def test_job_that_fails_says_which_process(running_azure: AzureDouble, client: A
     assert running_azure.wait("one") == "Failed"
     with pytest.raises(JobException, match="User process '2' exited with status code 7"):
         ml.jobs.stream("one")
+
+
+def test_job_sees_its_data_and_nothing_of_the_client(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    from azure.ai.ml import Input
+
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    inputs = {
+        "copied": Input(type="uri_folder", path="azureml:corpus:1", mode="download"),
+        "mounted": Input(type="uri_folder", path="azureml:corpus:1", mode="ro_mount"),
+        "rate": 0.5,
+    }
+    looks = "env; test ! -L ${{inputs.copied}} && test -L ${{inputs.mounted}} && echo rate ${{inputs.rate}}"
+    looks += " && cat ${{inputs.copied}}/text.txt $AZURE_ML_INPUT_mounted/text.txt && pwd"
+    given = {"environment_variables": {"OMP_NUM_THREADS": "3"}, "instance_count": 1, "distribution": None}
+    ml.jobs.create_or_update(job("one", code, command=looks, inputs=inputs, outputs={}, **given))
+    assert running_azure.wait("one") == "Completed", running_azure.logs("one")
+    lines = running_azure.logs("one")["std_log.txt"].splitlines()
+    assert lines[-4:] == ["rate 0.5", "some text", "some text", str(running_azure.home / "jobs" / "one" / "code")]
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert {name: variables[name] for name in ("AZUREML_RUN_ID", "MLFLOW_RUN_ID", "OMP_NUM_THREADS")} == {
+        "AZUREML_RUN_ID": "one",
+        "MLFLOW_RUN_ID": "one",
+        "OMP_NUM_THREADS": "3",
+    }
+    assert variables["MLFLOW_EXPERIMENT_NAME"] == variables["AZUREML_EXPERIMENT_NAME"] == "bert"
+    kept = [name for name in running_azure.environment() if name in variables]
+    assert kept == []
+
+
+def test_optional_parts_of_a_command(running_azure: AzureDouble, tmp_path: Path) -> None:
+    mounts = Mounts(tmp_path / "job", "one", running_azure.state, running_azure.storage)
+    mounts.add({"rate": {"jobInputType": "literal", "value": "0.5"}}, {"model": {"jobOutputType": "uri_folder"}})
+    model = tmp_path / "job" / "mounts" / "outputs" / "model"
+    assert mounts.resolve("run ${{ outputs.model }}") == f"run {model}"
+    assert mounts.resolve("run $[[--rate ${{inputs.rate}}]]") == "run --rate 0.5"
+    assert mounts.resolve("run $[[--both ${{inputs.rate}} ${{inputs.other}}]]") == "run "
+    with pytest.raises(DataError, match=r"names \${{inputs.other}}, which the job does not have"):
+        mounts.resolve("run ${{inputs.other}}")
+    with pytest.raises(DataError, match="nowhere"):
+        mounts.add({"x": {"jobInputType": "uri_file", "uri": "https://nowhere/x"}}, {})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from wire_entities import job, prepare
 
 from orchestrator.testing import AzureDouble
@@ -46,3 +47,32 @@ def test_job_reports_to_the_run_of_its_name(
     found = outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'abc'")
     assert [run.info.run_id for run in found] == ["one"]
     assert outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'other'") == []
+
+
+def test_limits_pages_and_tokens_of_the_server(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    azure.jobs.submit("one", {"jobType": "Command", "command": "x"})
+    variables = azure._variables(azure.job("one"))
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", variables["MLFLOW_TRACKING_TOKEN"])
+    azure.expire_tokens()  # a job's own is renewed by the service
+    inside = MlflowClient(tracking_uri=variables["MLFLOW_TRACKING_URI"])
+    metrics = [Metric("loss", float(step), step, step) for step in range(1000)]
+    inside.log_batch("one", metrics=metrics)
+    inside.log_param("one", "lr", "0.1")
+    for changed in ({"metrics": [*metrics, *metrics[:1]]}, {"params": [Param("lr", "0.2")]}):
+        with pytest.raises(MlflowException):
+            inside._tracking_client.store.log_batch("one", **{"metrics": [], "params": [], "tags": [], **changed})
+    url = f"{variables['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/metrics/get-history"
+    steps, page = [], {"run_id": "one", "metric_key": "loss", "max_results": "300"}
+    headers = {"Authorization": f"Bearer {variables['MLFLOW_TRACKING_TOKEN']}"}
+    while page.get("page_token") != "":
+        with requests.get(url, params=page, headers=headers) as reply:
+            answer = reply.json()
+        steps += [metric["step"] for metric in answer["metrics"]]
+        page["page_token"] = answer.get("next_page_token", "")
+    assert steps == list(range(1000))
+    with requests.get(url, params=page) as reply:
+        assert reply.status_code == 401

@@ -44,11 +44,8 @@ class UserError(Exception):
         return {"error": {"kind": self.kind, "message": self.message, "facts": facts, "fix": self.fix}}
 
 
-class SpecError(UserError):
-    """Wrong keys or values in a spec, a config or a flag: all of them at once, each with its place."""
-
-    kind = "spec"
-    exit_code = 2
+class _ListingError(UserError):
+    """One that may be about several places at once: `problems` has a line for each."""
 
     def __init__(self, message: str, *, problems: list[str] | None = None, **more: Any) -> None:
         super().__init__(message, **more)
@@ -64,8 +61,15 @@ class SpecError(UserError):
         return document
 
 
-class DataError(UserError):
-    """Input text that cannot be used: missing, empty, not UTF-8, too small."""
+class SpecError(_ListingError):
+    """Wrong keys or values in a spec, a config or a flag: all of them at once, each with its place."""
+
+    kind = "spec"
+    exit_code = 2
+
+
+class DataError(_ListingError):
+    """Input that cannot be used: missing, empty, not UTF-8, too small; of a table every wrong row with its line."""
 
     kind = "data"
     exit_code = 2

@@ -157,6 +157,12 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
         return "wikiextractor"
     if beginning.startswith("{") and Path(_plain_name(path)).suffix not in FORMATS:
         return "jsonl"
+    if Path(_plain_name(path)).suffix == ".json":
+        raise DataError(
+            f"{path} is not JSON lines",
+            facts={"where": "byte 0", "have": _described(head)},
+            fix="one JSON object a line: jq -c '.[]' FILE.json > FILE.jsonl",
+        )
     if _WEB_PAGE.match(beginning.encode(errors="replace")):
         raise DataError(
             f"{path} is a web page, not text",

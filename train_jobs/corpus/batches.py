@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -12,6 +12,7 @@ from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.config.store import SpecialIds, Split
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
 from train_jobs.corpus.masking import Flags, Ids, mask_tokens
+from train_jobs.corpus.order import SourceBlocks
 from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import Keys, keys
 from train_jobs.corpus.store import Block, TokenStore
@@ -123,7 +124,11 @@ class PretrainingData:
     ) -> None:
         self._store, self._split, self._data, self._plan, self._objective = store, split, data, plan, objective
         self._max_predictions, self._seed = max_predictions, seed
-        self._stream = self._examples(seed)
+        sources = store.manifest.sources
+        weighted = [
+            SourceBlocks(blocks, sources[number].weight) for number, blocks in store.blocks_by_source(split).items()
+        ]
+        self._stream = self._examples(seed, weighted)
         self._continues_word = continuing_pieces(store.vocabulary) if objective.whole_word else None
 
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
@@ -149,10 +154,10 @@ class PretrainingData:
         """This process's share of the first `max_sequences` examples: the same ones with the same masks, always.
 
         Their masks are 15% of the pieces, and like them they depend neither on the seed nor on how training masks
-        (at which rate, whole words, static), so that the losses of recipes compare. A split with fewer examples gives
-        what it has; a process may get none.
+        (at which rate, whole words, static) nor on the weights of sources, so that the losses of recipes compare. A
+        split with fewer examples gives what it has; a process may get none.
         """
-        stream = self._examples(VALIDATION_SEED)
+        stream = self._examples(VALIDATION_SEED, None)
         spans = stream.first_epoch(max_sequences)
         start, stop = _bounds(sum(map(len, spans)), rank, world_size)
         for first in range(start, stop, batch_size):
@@ -165,7 +170,7 @@ class PretrainingData:
                 seed=VALIDATION_SEED,
             )
 
-    def _examples(self, seed: int) -> ExampleStream:
+    def _examples(self, seed: int, sources: Sequence[SourceBlocks] | None) -> ExampleStream:
         return ExampleStream(
             self._store,
             self._split,
@@ -173,6 +178,7 @@ class PretrainingData:
             plan=self._plan,
             seed=seed,
             duplicates=self._objective.duplicates,  # of which epoch 0, all that validation reads, knows nothing
+            sources=sources,
         )
 
     def _collate(

@@ -1,17 +1,17 @@
 """The order in which examples come: epochs of shuffled blocks of shuffled examples, and a place to go on from.
 
-An epoch is a permutation of a split's blocks, and each block's plan (`pairs.plan_block`) is made anew for each epoch,
-so pairs differ from epoch to epoch. Both are functions of the seed, the epoch and the block alone: a cursor of three
-numbers is all there is to save.
+An epoch is a permutation of a split's blocks (see `order`, which also knows sources that weigh more or less than
+others), and a block's plan (`pairs.plan_block`) is made anew for each pass over it, so pairs differ from epoch to
+epoch. Both are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
 
 Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with pairs and masks of
-its own, and training goes over them again and again. Here nothing is written: a copy is the data of an early epoch,
-and epoch e has the examples of copy e % duplicates, by the names under which their masks were drawn, reshuffled.
+its own, and training goes over them again and again. Here nothing is written: a copy is the data of an early pass, and
+pass p has the examples of copy p % duplicates, by the names under which their masks were drawn, reshuffled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -20,11 +20,12 @@ import numpy.typing as npt
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.config.store import Split
+from train_jobs.corpus.order import SourceBlocks, Visits, visits
 from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import generator
 from train_jobs.corpus.store import Block, TokenStore
 
-ORDER_STREAM, PLAN_STREAM, RESHUFFLE_STREAM = 1, 2, 4  # keep the draws of one purpose apart from those of another
+PLAN_STREAM, RESHUFFLE_STREAM = 2, 4  # keep the draws of one purpose apart from those of another
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Span:
     """Consecutive examples of one block, named so that their masks can be a function of their names."""
 
     copy: int
-    """The epoch that first had these examples: the epoch itself, unless data is static."""
+    """The pass over the block's source that first had these examples: the last one, unless data is static. With sources
+    of weight 1, passes are epochs."""
     block: int
     """Number of the block in the store, not its place in the epoch."""
     numbers: npt.NDArray[np.int64]
@@ -75,7 +77,8 @@ class ExampleStream:
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
         seed: decides the order of blocks, the pairs and their order.
-        duplicates: epochs until examples come again. None: never.
+        duplicates: passes until examples come again. None: never.
+        sources: blocks of the split by source. None: all of weight 1.
     """
 
     def __init__(
@@ -87,10 +90,13 @@ class ExampleStream:
         plan: PlanBlock,
         seed: int,
         duplicates: int | None = None,
+        sources: Sequence[SourceBlocks] | None = None,
     ) -> None:
         assert store.blocks(split) > 0, "a store has blocks in both splits"
         self._store, self._split, self._data = store, split, data
         self._make, self._seed, self._duplicates = plan, seed, duplicates
+        self._sources = sources or [SourceBlocks(range(store.blocks(split)))]
+        self._visits: tuple[int, Visits] | None = None
         self._planned: tuple[tuple[int, int], Span] | None = None
 
     def block(self, index: int) -> Block:
@@ -104,14 +110,16 @@ class ExampleStream:
             DataError: the whole text has none.
         """
         spans: list[Span] = []
-        first_epoch = cursor.epoch
+        barren = 0
         while count > 0:
+            cursor = self._over_empty_epochs(cursor)
             rest = self._rest_of_block(cursor)
             taken = rest.slice(0, count)
             count -= len(taken)
             spans += [taken] if len(taken) else []
+            barren += 1 if not spans else 0
             cursor = self._after(cursor, len(taken), block_done=len(taken) == len(rest))
-            if not spans and cursor.epoch > first_epoch + 1:
+            if barren > 2 * self._store.blocks(self._split):
                 raise DataError("not one example can be made of the text", fix="--data PATH with more text")
         return spans, cursor
 
@@ -127,24 +135,32 @@ class ExampleStream:
         return spans
 
     def _rest_of_block(self, cursor: Cursor) -> Span:
-        index = int(self._order(cursor.epoch)[cursor.block])
-        whole = self._plan(cursor.epoch, index)
+        order = self._order(cursor.epoch)
+        whole = self._plan(int(order.passes[cursor.block]), int(order.blocks[cursor.block]))
         return whole.slice(cursor.offset, len(whole))
 
     def _after(self, cursor: Cursor, taken: int, *, block_done: bool) -> Cursor:
         if not block_done:
             return Cursor(cursor.epoch, cursor.block, cursor.offset + taken)
-        if cursor.block + 1 < self._store.blocks(self._split):
+        if cursor.block + 1 < len(self._order(cursor.epoch).blocks):
             return Cursor(cursor.epoch, cursor.block + 1)
         return Cursor(cursor.epoch + 1)
 
-    def _order(self, epoch: int) -> np.ndarray:
-        return generator(self._seed, ORDER_STREAM, epoch).permutation(self._store.blocks(self._split))
+    def _over_empty_epochs(self, cursor: Cursor) -> Cursor:
+        """Where all weights are small and blocks are few, an epoch may have none."""
+        while len(self._order(cursor.epoch).blocks) == 0:
+            cursor = Cursor(cursor.epoch + 1)
+        return cursor
 
-    def _plan(self, epoch: int, index: int) -> Span:
-        """All examples of a block. Remembers the last: the next batch most often goes on in the same block."""
-        if self._planned is None or self._planned[0] != (epoch, index):
-            copy = epoch % self._duplicates if self._duplicates else epoch
+    def _order(self, epoch: int) -> Visits:
+        if self._visits is None or self._visits[0] != epoch:
+            self._visits = epoch, visits(self._sources, seed=self._seed, epoch=epoch)
+        return self._visits[1]
+
+    def _plan(self, number: int, index: int) -> Span:
+        """All examples of a pass over a block. Remembers the last: the next batch most often goes on in the same."""
+        if self._planned is None or self._planned[0] != (number, index):
+            copy = number % self._duplicates if self._duplicates else number
             plan = self._make(
                 self.block(index),
                 sequence_length=self._data.sequence_length,
@@ -152,9 +168,9 @@ class ExampleStream:
                 rng=generator(self._seed, PLAN_STREAM, copy, index),
             )
             numbers = np.arange(len(plan))
-            if copy != epoch:
-                numbers = generator(self._seed, RESHUFFLE_STREAM, epoch, index).permutation(numbers)
-            self._planned = (epoch, index), Span(copy, index, numbers, plan[numbers])
+            if copy != number:
+                numbers = generator(self._seed, RESHUFFLE_STREAM, number, index).permutation(numbers)
+            self._planned = (number, index), Span(copy, index, numbers, plan[numbers])
         return self._planned[1]
 
 

@@ -275,6 +275,13 @@ class TokenStore:
         """Number of blocks of a split."""
         return len(self._places[split])
 
+    def blocks_by_source(self, split: Split) -> dict[int, list[int]]:
+        """The numbers of the blocks of a split by the number of their source."""
+        found: dict[int, list[int]] = {}
+        for number, (shard, _) in enumerate(self._places[split]):
+            found.setdefault(shard.source, []).append(number)
+        return found
+
     def block(self, split: Split, index: int) -> Block:
         """Block `index` of a split, without copying.
 
@@ -294,11 +301,14 @@ class TokenStore:
 
 
 def as_block(batch: pa.RecordBatch) -> Block:
-    """A record batch of a shard, without copying."""
+    """A record batch of a shard, without copying.
+
+    By DLPack: Arrow's own `to_numpy` loads pandas, if there is one, which takes as long as all else.
+    """
     documents = batch.column(0)
     sentences = documents.values
     return Block(
-        tokens=sentences.values.to_numpy(zero_copy_only=True),
-        sentence_offsets=sentences.offsets.to_numpy(zero_copy_only=True),
-        document_offsets=documents.offsets.to_numpy(zero_copy_only=True),
+        tokens=np.from_dlpack(sentences.values),
+        sentence_offsets=np.from_dlpack(sentences.offsets),
+        document_offsets=np.from_dlpack(documents.offsets),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tokenizers import normalizers, pre_tokenizers
 
 from train_jobs.config.words import LONGEST_WORD
-from train_jobs.corpus.pieces import folding_table, is_plain, piece_starts, pieces_at
+from train_jobs.corpus.pretokens import folding_table, is_plain, pretoken_starts, pretokens_at
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
 MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten
@@ -38,10 +38,10 @@ class WordCounter:
         """Counts the words of documents."""
         for text in _joined(documents):
             raw = text.encode()
-            found = pieces_at(raw.translate(self._folding), piece_starts(raw)).value_counts()
-            pieces, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
-            for piece, count in zip(pieces, counts, strict=True):
-                self._count(piece.rstrip(b" "), count)
+            found = pretokens_at(raw.translate(self._folding), pretoken_starts(raw)).value_counts()
+            pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
+            for pretoken, count in zip(pretokens, counts, strict=True):
+                self._count(pretoken.rstrip(b" "), count)
             self._forget_rarest()
 
     def merge(self, counts: Mapping[str, int]) -> None:
@@ -50,11 +50,11 @@ class WordCounter:
             self._counts[word] += count
         self._forget_rarest()
 
-    def _count(self, piece: bytes, count: int) -> None:
-        if is_plain(piece):
-            words = [piece.decode()]
+    def _count(self, pretoken: bytes, count: int) -> None:
+        if is_plain(pretoken):
+            words = [pretoken.decode()]
         else:
-            normal = self._normalizer.normalize_str(piece.decode())
+            normal = self._normalizer.normalize_str(pretoken.decode())
             words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(normal)]
         for word in words:
             if len(word) <= LONGEST_WORD:

@@ -1,8 +1,8 @@
 """Sentences in, token ids out: what `tokenizers` gives, and several times faster, since no word is looked up twice.
 
 BERT's tokens depend on a word alone, the stretch between white space and punctuation, and a few words make up most of
-a text. So text is cut into pieces (see `pieces`), and each different one is looked up in a bounded cache, or given to
-`tokenizers` if it was not seen yet.
+a text. So text is cut into pre-tokens (see `pretokens`), Arrow finds out which are equal, and each different one is
+looked up in a bounded cache, or given to `tokenizers` if it was not seen yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.pieces import Offsets, folding_table, is_plain, piece_starts, pieces_at
+from train_jobs.corpus.pretokens import Offsets, folding_table, is_plain, pretoken_starts, pretokens_at
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
@@ -59,26 +59,26 @@ class WordPieceTokenizer:
     def _encode_batch(self, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
         """Tokens, and for each sentence the end of its own."""
         raw = _one_line_each(sentences).encode()
-        starts = piece_starts(raw)
-        pieces = pieces_at(raw.translate(self._folding), starts).dictionary_encode()
-        values = self._look_up(pieces.dictionary.to_pylist())
+        starts = pretoken_starts(raw)
+        pretokens = pretokens_at(raw.translate(self._folding), starts).dictionary_encode()
+        values = self._look_up(pretokens.dictionary.to_pylist())
         ids = np.frombuffer(b"".join(values), self._type)
         lengths = np.fromiter(map(len, values), np.int64, len(values)) // self._type.itemsize
         firsts = np.cumsum(lengths) - lengths
-        which = pieces.indices.to_numpy()
+        which = np.from_dlpack(pretokens.indices)  # to_numpy would load pandas, if there is one: 0.7 s
         counts = lengths[which]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         place = np.repeat(firsts[which] - ends[:-1], counts) + np.arange(ends[-1])
         newlines = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
         return ids[place], ends[np.searchsorted(starts, newlines)]
 
-    def _look_up(self, pieces: list[bytes]) -> list[bytes]:
-        """Ids of each piece, packed; those not known yet are tokenised together."""
+    def _look_up(self, pretokens: list[bytes]) -> list[bytes]:
+        """Ids of each pre-token, packed; those not known yet are tokenised together."""
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        unknown = [piece for piece in pieces if piece not in cache]
-        bare = [piece.rstrip(b" ") for piece in unknown]
+        unknown = [one for one in pretokens if one not in cache]
+        bare = [one.rstrip(b" ") for one in unknown]
         new = {word for word in bare if word not in cache}
         rest = [word for word in new if not is_plain(word)]
         for word in new.difference(rest):
@@ -86,10 +86,10 @@ class WordPieceTokenizer:
         encodings = self._tokenizer.encode_batch_fast([word.decode() for word in rest], add_special_tokens=False)
         for word, encoding in zip(rest, encodings, strict=True):
             cache[word] = self._packed(encoding.ids)
-        for piece, word in zip(unknown, bare, strict=True):
-            cache[piece] = cache[word]
-        self._size += sum(ENTRY_BYTES + len(piece) + len(cache[piece]) for piece in new.union(unknown))
-        return [cache[piece] for piece in pieces]
+        for one, word in zip(unknown, bare, strict=True):
+            cache[one] = cache[word]
+        self._size += sum(ENTRY_BYTES + len(one) + len(cache[one]) for one in new.union(unknown))
+        return [cache[one] for one in pretokens]
 
     def _packed(self, ids: list[int]) -> bytes:
         return array(self._type.char, ids).tobytes()  # several times faster than numpy for a few numbers

@@ -176,13 +176,15 @@ class BertModel(nn.Module):
     Args:
         config: the shape.
         vocab_size: rows of the embedding table, padding rows included.
+        pooler: off, there is none: for heads that look at every token.
     """
 
-    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int, *, pooler: bool = True) -> None:
         super().__init__()
         self.embeddings = Embeddings(config, vocab_size)
         self.encoder = Encoder(config)
-        self.pooler = Pooler(config)
+        if pooler:
+            self.pooler = Pooler(config)
 
     def forward(
         self,

@@ -19,6 +19,7 @@ from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.config.files import sync
 from train_jobs.engine import storage
 from train_jobs.model.bert import PAD_ID
+from train_jobs.model.finetuning import Finetuned
 from train_jobs.model.growth import Spellings, with_words
 from train_jobs.model.heads import BertForPreTraining
 
@@ -32,7 +33,10 @@ _OPTIONAL = (
     "bert.pooler.",
     "cls.predictions.",
     "cls.seq_relationship.",
+    "classifier.",
+    "qa_outputs.",
 )  # heads: a folder has all of one or none of it
+FINETUNED_HEADS = ("classifier.", "qa_outputs.")  # what they predict is for their folder's labels to say
 _ENCODER = ("embeddings.", "encoder.", "pooler.")  # how names start in the folder of a model without heads
 _BIAS = "cls.predictions.bias"
 _ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
@@ -42,7 +46,7 @@ _LISTED = 5  # names spelled out in an error
 
 
 def export(
-    model: BertForPreTraining,
+    model: BertForPreTraining | Finetuned,
     folder: Path,
     *,
     config: ModelConfig,
@@ -52,7 +56,7 @@ def export(
     more: Mapping[str, Any] = MappingProxyType({}),
     describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Writes a folder that `BertForPreTraining.from_pretrained` and `AutoTokenizer.from_pretrained` load offline.
+    """Writes a folder that `from_pretrained` of the model's class and of `AutoTokenizer` load offline.
 
     The folder appears whole: it is written under another name beside its place, then renamed; an older export there is
     replaced.
@@ -88,7 +92,14 @@ def export(
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, words: Spellings = ()) -> list[str]:
+def load_weights(
+    model: BertForPreTraining | Finetuned,
+    folder: Path,
+    *,
+    pieces: int = 0,
+    words: Spellings = (),
+    leave: tuple[str, ...] = FINETUNED_HEADS,
+) -> list[str]:
     """Copies the weights of a Hugging Face folder into `model`, in place.
 
     Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
@@ -101,6 +112,7 @@ def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, wo
         folder: holds config.json and model.safetensors, or else pytorch_model.bin.
         pieces: pieces of the folder's vocabulary; needed with `words`.
         words: the model's vocabulary has these behind the folder's, see `with_words`.
+        leave: tensors whose names begin so are as if the folder had none of them.
 
     Returns:
         Names of the model's tensors that the folder does not hold; these stay as they were.
@@ -111,6 +123,7 @@ def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, wo
     """
     _check_settings(folder, model.config)
     found = {_our_name(name): tensor for name, tensor in _read_tensors(folder).items()}
+    found = {name: tensor for name, tensor in found.items() if not name.startswith(leave)} if leave else found
     if words:
         found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
@@ -120,7 +133,7 @@ def load_weights(model: BertForPreTraining, folder: Path, *, pieces: int = 0, wo
     with torch.no_grad():
         for name in targets.keys() & found.keys():
             targets[name][: len(found[name])].copy_(found[name])
-        if _BIAS in found:
+        if _BIAS in found.keys() & targets.keys():
             targets[_BIAS][len(found[_BIAS]) :] = _NEVER
     return absent
 
@@ -139,7 +152,7 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _host_tensors(model: BertForPreTraining) -> dict[str, Tensor]:
+def _host_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     return {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in state.items()}
 
@@ -204,7 +217,12 @@ def _check_names(
     missing = [name for name in absent if not name.startswith(tuple(whole))]
     if missing:
         raise TrainingError(f"{folder / WEIGHTS} lacks tensors of this model", facts={"missing": _listed(missing)})
-    surplus = [name for name in found if name.startswith(("bert.", "cls.")) and name not in targets.keys() | _DERIVED]
+    other = tuple(head for head in _OPTIONAL if not any(name.startswith(head) for name in targets))
+    surplus = [
+        name
+        for name in found
+        if name.startswith(("bert.", "cls.")) and not name.startswith(other) and name not in targets.keys() | _DERIVED
+    ]
     if surplus:
         raise TrainingError(f"{folder / WEIGHTS} holds a larger model", facts={"surplus": _listed(surplus)})
 

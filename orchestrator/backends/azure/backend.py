@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places, states
+from orchestrator.backends.azure.adopt import adopt
 from orchestrator.backends.azure.looks import Look
-from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.record import RecordFolder
 from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
@@ -23,6 +23,7 @@ from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.azml import JobFile
     from orchestrator.lineage import CheckedLineage
     from orchestrator.plan import Plan, PretrainPlan
     from orchestrator.specs import ResolvedCompute
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 PLACE = "azure"  # folder below the home folder
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
-DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")
+MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
 class AzureBackend(Backend):
@@ -71,6 +72,22 @@ class AzureBackend(Backend):
         send(self._wire(request.workspace), request, _training(plan), folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
+    def schedule_file(self, file: JobFile) -> Handle:
+        """Submits a job file of `az ml`; the run is followed like any other, its outputs lie where the file says.
+
+        Raises:
+            ConflictError: the name is taken.
+            UserError: Azure refused.
+        """
+        from orchestrator.backends.azure.schedule import send_file
+
+        workspace = self._workspace({}).require()
+        folder = RecordFolder(self._runs / file.name)
+        if (folder.path / "request.json").is_file():
+            raise ConflictError(f"run {file.name} exists", fix=f"orchestrator status {file.name}")
+        send_file(self._wire(workspace), workspace, file, folder)
+        return Handle(self.name, file.name, workspace.workspace)
+
     def describe(self, name: str) -> RunStatus:
         """How a run stands."""
         return self._look(name).status()
@@ -85,6 +102,16 @@ class AzureBackend(Backend):
         """Names of all runs of this machine's record, the newest submission first."""
         return run_names(self._runs)
 
+    def discover(self) -> None:
+        """Puts the newest runs of the workspace on record here, whoever submitted them."""
+        workspace = self._workspace({}).require()
+        wire, known = self._wire(workspace), set(self.names())
+        for job in wire.jobs(MOST_DISCOVERED):
+            run = job["tags"].get("orchestrator.run")
+            if run == job["name"] and run not in known:
+                with suppress(NotFoundError):  # its files were deleted
+                    adopt(wire, RecordFolder(self._runs / run))
+
     def handle(self, name: str) -> Handle:
         """The handle of a run of this machine's record: it names the workspace."""
         return Handle(self.name, name, self._wire_of(self._existing(name)).workspace.workspace)
@@ -97,11 +124,14 @@ class AzureBackend(Backend):
         request = folder.document("request.json")
         layout = Layout(request["nodes"], request["processes_per_node"])
         sources = choose_sources(folder.name, layout, query)
+        if query.since is not None:
+            from orchestrator.backends.azure.schedule import say
+
+            say("warning: --since has no effect: logs on Azure have no times")
         wire = self._wire_of(folder)
 
         def ended() -> bool:
-            self.tend(folder.name)
-            return folder.read().last.ended is not None
+            return not self.tend(folder.name) and folder.read().last.ended is not None
 
         return follow(
             lambda: [attempt.job for attempt in folder.read().attempts if attempt.confirmed],
@@ -195,18 +225,21 @@ class AzureBackend(Backend):
         self._submit_again(folder)
         return self.handle(folder.name)
 
-    def tend(self, name: str, max_restarts: int | None = None) -> None:
+    def tend(self, name: str, max_restarts: int | None = None) -> bool:
         """Submits another attempt of a run that was preempted or failed, as often as its request allows."""
         folder = self._existing(name)
         record = Look(self._wire_of(folder), folder).refresh()
         last = record.last
-        again = last.ended is not None and not record.cancelled and states.worth_another(last.state, last.exit_code)
+        if last.ended is None or not last.confirmed or record.cancelled:
+            return False
         allowed = folder.document("request.json")["max_restarts"] if max_restarts is None else max_restarts
-        if again and last.confirmed and len(record.attempts) <= allowed:
-            from orchestrator.backends.azure.schedule import say
+        if not states.worth_another(last.state, last.exit_code) or len(record.attempts) > allowed:
+            return False
+        from orchestrator.backends.azure.schedule import say
 
-            say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
-            self._submit_again(folder)
+        say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
+        self._submit_again(folder)
+        return True
 
     def folder(self, name: str) -> Path | None:
         """None: a run on Azure has no folder here."""
@@ -243,6 +276,27 @@ class AzureBackend(Backend):
         import shutil
 
         shutil.rmtree(folder.path)
+
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """A model asset that points at the run's outputs, with its lineage in tags."""
+        from orchestrator.backends.azure.models import register
+
+        folder = self._existing(name)
+        return register(self._wire_of(folder), folder, self.describe(folder.name), model)
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """A managed online endpoint with one deployment that gets all traffic."""
+        from orchestrator.backends.azure.models import deploy
+
+        folder = self._existing(name)
+        return deploy(self._wire_of(folder), folder, self.register_model(folder.name), endpoint, sku)
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Deletes an endpoint with all behind it."""
+        wire = self.wire({})
+        if wire.endpoint(endpoint) is None:
+            raise NotFoundError(f"there is no endpoint {endpoint}", fix="az ml online-endpoint list")
+        wire.delete_endpoint(endpoint)
 
     def notes(self, request: AzureRequest, plan: Plan) -> list[str]:
         """The cluster, whether the environment will be built, what an eviction costs."""
@@ -293,34 +347,17 @@ class AzureBackend(Backend):
         place, _, short = name.rpartition("/")
         folder = RecordFolder(self._runs / short)
         if (folder.path / "request.json").is_file():
+            known = self._wire_of(folder).workspace.workspace
+            if place not in {"", known}:
+                raise ConflictError(
+                    f"the run {short} on record here is of workspace {known}, not of {place}",
+                    fix=f"orchestrator attach azure://{known}/{short}",
+                )
             return folder
         if not place:
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
-        self._adopt(place, folder)
+        adopt(self._wire(self._workspace({}, place).require()), folder)
         return folder
-
-    def _adopt(self, place: str, folder: RecordFolder) -> None:
-        """Makes the record of a run that was submitted from another machine: its jobs and its files tell all of it."""
-        wire = self._wire(self._workspace({}, place).require())
-        wire.location()
-        attempts: list[AzureAttempt] = []
-        datastore = None
-        while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
-            tags = job["properties"].get("tags") or {}
-            datastore = tags.get("orchestrator.datastore")
-            created = states.seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
-            attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
-        if datastore is None:
-            raise NotFoundError(f"no run {folder.name} in workspace {place}", fix="orchestrator list")
-        from orchestrator.backends.azure.storage import Files
-
-        files = Files(wire.store(datastore))
-        documents = {name: files.read(places.job_folder(folder.name) + name).decode() for name in DOCUMENTS}
-        record = Record(created=attempts[0].intended, attempts=tuple(attempts))
-        for index in range(len(attempts)):  # how the earlier ones ended, as whoever followed them saw it
-            folder.fill(documents, _up_to(record, index))
-            record = _with(record, index, Look(wire, folder).refresh().last)
-        folder.write(record)
 
     def _workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
         return find_workspace(given, self._environ, Path.cwd(), name=name)
@@ -330,15 +367,6 @@ class AzureBackend(Backend):
 
     def _wire(self, workspace: Workspace) -> Wire:
         return self._wires.setdefault(workspace, Wire(workspace))
-
-
-def _up_to(record: Record, index: int) -> Record:
-    return record.model_copy(update={"attempts": record.attempts[: index + 1]})
-
-
-def _with(record: Record, index: int, attempt: AzureAttempt) -> Record:
-    attempts = (*record.attempts[:index], attempt, *record.attempts[index + 1 :])
-    return record.model_copy(update={"attempts": attempts})
 
 
 def _training(plan: Plan) -> PretrainPlan:

@@ -13,6 +13,7 @@ from orchestrator.estimates.sizes import Size, find_size
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.phase import KEY as PHASE_FROM
+from train_jobs.config.store import store_folder
 
 if TYPE_CHECKING:
     from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
@@ -29,6 +30,8 @@ def job_command(plan: Plan) -> str:
     sets = []
     if plan.spec.azure.data is not None:
         sets.append('data.text=["${{inputs.text}}"]')
+    elif store_folder(job.data, job.data.store) is not None:
+        sets.append("data.store=${{inputs.text}}")
     elif job.data.text:
         sets.append("data.text=[{}]".format(", ".join(_sources(job.data.text))))
     if job.data.vocabulary is not None:
@@ -46,23 +49,28 @@ def job_command(plan: Plan) -> str:
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.job}}}}/{TAGS}; {check}exec {' '.join(words)}"
 
 
-def text_root(text: Sequence[SourceConfig]) -> Path:
-    """The folder that the paths of a text are uploaded from: each of them keeps its own name below it."""
-    return Path(os.path.commonpath([Path(path).parent for source in text for path in source.path]))
+def text_root(text: Sequence[SourceConfig]) -> Path | None:
+    """The folder that the paths of a text are uploaded from: each of them keeps its own name below it.
+
+    None: all of it is datasets of the Hugging Face Hub, which the job fetches itself.
+    """
+    folders = [Path(path).parent for source in text for path in source.path]
+    return Path(os.path.commonpath(folders)) if folders else None
 
 
 def _sources(text: Sequence[SourceConfig]) -> Iterator[str]:
     """Each source as YAML, with its paths as they will be on the machine."""
     root = text_root(text)
     for source in text:
-        names = [_escaped(Path(path).relative_to(root).as_posix()) for path in source.path]
+        names = [_escaped(Path(path).relative_to(str(root)).as_posix()) for path in source.path]
         there = [f'"${{{{inputs.text}}}}/{name}"' for name in names]
         told = source.model_dump(mode="json")
         if isinstance(told, str):
             yield there[0]
             continue
         more = {key: value for key, value in told.items() if key != "path" and value is not None}
-        yield "{{path: [{}], {}}}".format(", ".join(there), json.dumps(more)[1:-1])
+        paths = f"path: [{', '.join(there)}], " if there else ""
+        yield f"{{{paths}{json.dumps(more)[1:-1]}}}"
 
 
 def job_variables(plan: Plan) -> dict[str, str]:
@@ -74,6 +82,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         "OMP_NUM_THREADS": str(compute.threads_per_process),
         "LOCAL_WORLD_SIZE": str(compute.processes_per_node),  # Azure's launcher sets the other four, and not this one
         "TOKENIZERS_PARALLELISM": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
         **(_network(size, compute.nodes) if compute.device == "gpu" else {}),
         **plan.spec.environment.variables,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.backends.azure import places, states
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.folder.backend import TAIL_BYTES, eta, parse_reports
@@ -112,6 +113,16 @@ class Look:
         finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return {"step": reports[-1]["step"], "time": reports[-1]["time"], "metrics": finite}
 
+    def _queue_trouble(self) -> str | None:
+        """Why the cluster has no machine for a queued job, where it says so."""
+        name = self._request["cluster"]["name"]
+        found = self._wire.compute(name)
+        if found is None:
+            return f"cluster {name} is not there any more"
+        errors = found["properties"]["properties"].get("errors") or []
+        said = next((str((one.get("error") or {}).get("message") or "") for one in errors), "")
+        return f"cluster {name}: {' '.join(redact(said).split())}" if said else None
+
     def status(self) -> RunStatus:
         """All that is known of the run. What can change no more is asked of nobody a second time."""
         record = self.refresh()
@@ -123,7 +134,9 @@ class Look:
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
         status = RunStatus(
+            warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
+            page=f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
             handle=f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
             state=state,
             exit_code=last.exit_code,

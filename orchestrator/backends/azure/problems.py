@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from orchestrator.backends.azure.redact import redact
@@ -84,3 +84,18 @@ def said(problem: Any) -> str:
     text = getattr(getattr(problem, "error", None), "message", None) or getattr(problem, "message", None) or problem
     line = " ".join(redact(str(text)).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+
+
+def passing(problem: Any) -> bool:
+    """Whether an error of Azure's SDK is one that may be gone in a moment."""
+    status = getattr(problem, "status_code", None)
+    return status is None or status == 429 or status >= 500
+
+
+def retry_after(problem: Any) -> float | None:
+    """Seconds that Azure asks to wait; None: it does not say."""
+    headers = getattr(getattr(problem, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
+        with suppress(KeyError, ValueError):
+            return float(headers[name]) / unit
+    return None

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import job_command, job_variables
+from orchestrator.backends.azure.command import job_command, job_variables, text_root
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.backends.base import Request
 from orchestrator.errors import SpecError
@@ -17,6 +17,8 @@ from orchestrator.images import CPU_IMAGE, train_image
 from orchestrator.specs.azure import MOST_HOURS
 from orchestrator.specs.notify import NotifySpec
 from train_jobs.config.base import Config
+from train_jobs.config.files import file_sha256
+from train_jobs.config.store import MANIFEST_FILE, store_folder
 
 if TYPE_CHECKING:
     from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
@@ -209,11 +211,17 @@ def _code(plan: Plan) -> Asset:
 def _data(plan: Plan) -> list[Asset]:
     found = []
     job, datastore = plan.job, plan.spec.azure.datastore
-    if job.data.text and plan.spec.azure.data is None:
+    if plan.spec.azure.data is not None:
+        pass
+    elif (store := store_folder(job.data, job.data.store)) is not None:
+        digest = file_sha256(store / MANIFEST_FILE)  # which has the hash of every file of the store
+        version, folder = digest[: places.DIGITS], places.data_folder(digest)
+        found.append(_data_asset(places.STORE, version, datastore, folder))
+    elif text_root(job.data.text) is not None:
         version, folder = plan.data.sha256[: places.DIGITS], places.data_folder(plan.data.sha256)
         found.append(_data_asset(places.TEXT, version, datastore, folder))
-    if (digest := start_digest(plan)) is not None:
-        found.append(_data_asset(places.MODEL, digest[: places.DIGITS], datastore, places.model_folder(digest)))
+    if (start := start_digest(plan)) is not None:
+        found.append(_data_asset(places.MODEL, start[: places.DIGITS], datastore, places.model_folder(start)))
     return found
 
 
@@ -256,7 +264,7 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
             "run": _output(spec.azure.datastore, places.outputs_folder(run)),
             "stores": _output(spec.azure.datastore, places.TOKEN_STORES),
         },
-        "tags": job_tags(plan, run),
+        "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
     if spec.azure.timeout_hours is not None:
@@ -278,7 +286,7 @@ def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]
             _, name, version = uri.split(":")
             uri = asset_id(workspace, "data", name, version)
         found["text"] = _input(uri, MODES[azure.data_mode])
-    for name, asset in (("text", places.TEXT), ("start", places.MODEL)):
+    for name, asset in (("text", places.TEXT), ("text", places.STORE), ("start", places.MODEL)):
         if asset in assets:
             known = assets[asset]
             found[name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])
@@ -302,12 +310,13 @@ def _shared_memory(plan: Plan) -> str:
     return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
 
 
-def job_tags(plan: Plan, run: str) -> dict[str, str]:
+def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
     """What finds a run again, tells its attempts apart and says what it is of; the user's own tags below."""
     commit = plan.snapshot.git.label if plan.snapshot.git else None
     return {
         **plan.spec.tags,
         "orchestrator.run": run,
+        "orchestrator.handle": f"azure://{workspace.workspace}/{run}",
         "orchestrator.attempt": "1",
         "orchestrator.run_hash": plan.run_hash,
         "orchestrator.recipe": plan.spec.recipe,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -12,19 +13,25 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.clusters import provision
 from orchestrator.backends.azure.notes import remember_asset
+from orchestrator.backends.azure.problems import passing, retry_after
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.request import Asset, AzureRequest, Body
+from orchestrator.backends.azure.request import Asset, AzureRequest, Body, Cluster
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.upload import asset_files, job_documents, vocabulary
 from orchestrator.backends.azure.wire import Store, Wire
 from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UserError
+from orchestrator.runs import RunState
 from orchestrator.summary import bytes_text
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.azml import JobFile
+    from orchestrator.backends.azure.workspace import Workspace
     from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
 
-SETTLE_SECONDS = 5.0  # what Azure gets to show a job that it has accepted
+PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
+SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted
 SETTLE_TRIES = 3
+TOO_MANY = 429
 REQUEST_TAG = "orchestrator.request"
 
 
@@ -64,20 +71,88 @@ def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, ho
     submit(wire, request, folder, number=1)
 
 
+def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFolder) -> None:
+    """Submits a job file. It goes through the SDK's own operation, so what it names is uploaded by the SDK.
+
+    Raises:
+        ConflictError: the workspace has a job of that name already.
+        UserError: Azure refused, or has no such cluster.
+    """
+    wire.location()
+    if wire.job(file.name) is not None:
+        raise ConflictError(
+            f"the workspace has a job {file.name} already", fix="another name: in the file, or leave it out"
+        )
+    cluster = str(file.document["compute"]).removeprefix("azureml:")
+    if "/" not in cluster:
+        provision(wire, Cluster(name=cluster))
+    request = AzureRequest(
+        name=file.name,
+        workspace=workspace,
+        cluster=Cluster(name=cluster),
+        assets=(),
+        datastore="workspaceblobstore",
+        job={},
+        nodes=file.nodes,
+        processes_per_node=file.processes,
+        max_restarts=0,
+    )
+    plan = {
+        "run_hash": file.digest,
+        "world_size": file.nodes * file.processes,
+        "job": {"train": {"steps": None}},
+        "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
+        "changes": {},
+        "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
+        "file": str(file.path.absolute()),
+    }
+    first = AzureAttempt(job=file.name, intended=time.time())
+    documents = {"plan.json": json.dumps(plan, indent=1), "request.json": request.model_dump_json(indent=1)}
+    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
+    try:
+        wire.put_job_file(file.job)
+    except UserError:
+        if wire.job(file.name) is None:
+            shutil.rmtree(folder.path)
+            raise
+    folder.write(folder.read().with_last(confirmed=True))
+
+
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:
     """Submits the attempt that is on record last. A lost reply is settled by asking, never by a second job.
 
     Raises:
-        UserError: Azure does not have it; the record says so.
+        UserError: Azure does not have it. Of a run that has no other attempt no record stays.
     """
     name, body = folder.read().last.job, request.attempt(number)
     try:
-        wire.put_job(name, body)
+        _put(wire, name, body)
     except UserError as problem:
-        if not _arrived(wire, name, body, problem):
-            folder.write(folder.read().with_last(ended=time.time(), reason=str(problem)))
-            raise
+        if number == 1 and not isinstance(problem, UnknownError):
+            shutil.rmtree(folder.path)
+        elif not isinstance(problem, UnknownError):
+            ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
+            folder.write(folder.read().with_last(**ended))
+        raise
     folder.write(folder.read().with_last(confirmed=True))
+
+
+class UnknownError(ServiceError):
+    """Nobody can tell whether Azure has the job: the record keeps its name, and the next look settles it."""
+
+
+def _put(wire: Wire, name: str, body: Body) -> None:
+    """Sends the job until Azure has it, or has refused it."""
+    for pause in (*PAUSES, None):
+        try:
+            return wire.put_job(name, body)
+        except UserError as problem:
+            if _arrived(wire, name, body, problem):
+                return None
+            if pause is None or not isinstance(problem, ServiceError) or not passing(problem.__cause__):
+                raise
+            time.sleep(retry_after(problem.__cause__) or pause)
+    return None
 
 
 def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
@@ -89,11 +164,13 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     """
     if not isinstance(problem, ServiceError | ConflictError):
         return False  # it was read, and refused
+    if getattr(problem.__cause__, "status_code", None) == TOO_MANY:
+        return False  # it was not read
     for left in reversed(range(SETTLE_TRIES)):
         try:
             found = wire.job(name)
         except UserError as trouble:
-            raise ServiceError(
+            raise UnknownError(
                 f"whether Azure has job {name} is not known",
                 facts={"sent": problem.message, "asked": trouble.message},
                 fix=f"orchestrator status {name}",

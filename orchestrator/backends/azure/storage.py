@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.problems import explained
+from orchestrator.backends.azure.problems import explained, retry_after
 from orchestrator.backends.azure.wire import Store
 from orchestrator.errors import ConflictError, NotFoundError
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 Content = bytes | Path
+TOO_MANY = 429
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure says how long
 THREADS = 8
 BLOCK = 4 * 1024 * 1024  # bytes of a file that are sent or fetched at once
 SHA256 = "sha256"  # name of the metadata that holds a blob's hash
@@ -63,7 +68,9 @@ class Files:
                     (blob.metadata or {}).get(SHA256),
                     bytes(blob.content_settings.content_md5) if blob.content_settings.content_md5 else None,
                 )
-                for blob in self._container.list_blobs(name_starts_with=folder, include=["metadata"])
+                for blob in _patiently(
+                    lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
+                )
             ]
         return [blob for blob in found if blob.name and not blob.name.endswith("/")]
 
@@ -105,7 +112,9 @@ class Files:
 
         with explained(f"datastore file {name}"):
             try:
-                data: bytes = self._container.download_blob(name, offset=start, length=length).readall()
+                data: bytes = _patiently(
+                    lambda: self._container.download_blob(name, offset=start, length=length).readall()
+                )
                 return data
             except HttpResponseError as problem:
                 if problem.status_code == 416:  # nothing there yet, or nothing behind `start`
@@ -155,16 +164,16 @@ class Files:
         with explained(f"upload of {name}"):
             if _size(content) <= BLOCK:
                 data = content if isinstance(content, bytes) else content.read_bytes()
-                client.upload_blob(data, overwrite=True, metadata=metadata)
+                _patiently(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
                 return
             known = _uncommitted(client)
             blocks = []
             for block in _blocks(content):
                 identity = hashlib.sha256(block).hexdigest()[:32]
                 if identity not in known:
-                    client.stage_block(identity, block, length=len(block))
+                    _patiently(partial(client.stage_block, identity, block, length=len(block)))
                 blocks.append(BlobBlock(block_id=identity))
-            client.commit_block_list(blocks, metadata=metadata)
+            _patiently(lambda: client.commit_block_list(blocks, metadata=metadata))
 
     def _fetch_one(self, folder: str, blob: Blob, to: Path) -> int:
         target = to / blob.name
@@ -195,12 +204,30 @@ class Files:
     @property
     def _container(self) -> Any:
         if self._made is None:
-            from azure.storage.blob import ContainerClient
+            from azure.storage.blob import ContainerClient, ExponentialRetry
 
             self._made = ContainerClient(
-                self._store.url, self._store.container, credential=self._store.credential, max_single_get_size=BLOCK
+                self._store.url,
+                self._store.container,
+                credential=self._store.credential,
+                max_single_get_size=BLOCK,
+                retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=6),
             )
         return self._made
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Asks again as long as Azure wants to be left in peace, which its blob client, unlike all others, does not do."""
+    from azure.core.exceptions import HttpResponseError
+
+    for pause in PAUSES:
+        try:
+            return ask()
+        except HttpResponseError as problem:
+            if problem.status_code != TOO_MANY:
+                raise
+            time.sleep(retry_after(problem) or pause)
+    return ask()
 
 
 def _uncommitted(client: Any) -> set[str]:

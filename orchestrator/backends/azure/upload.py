@@ -15,6 +15,7 @@ from train_jobs.config.formats import source_files
 from train_jobs.config.initial import VOCABULARY
 from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import MODEL, find_checkpoint
+from train_jobs.config.store import store_folder
 
 if TYPE_CHECKING:
     from orchestrator.plan import PretrainPlan as Plan  # no other kind runs on Azure
@@ -37,9 +38,13 @@ def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Co
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}
     if name == places.TEXT:
-        root = text_root(plan.job.data.text)
+        root = str(text_root(plan.job.data.text))
         paths = [file.path for source in plan.job.data.text for file in source_files(source)]
         return {path.relative_to(root).as_posix(): path for path in paths}
+    if name == places.STORE:
+        folder = store_folder(plan.job.data, plan.job.data.store)
+        assert folder is not None, "the asset is of a store"
+        return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return _start_files(plan)
 
 
@@ -63,13 +68,12 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
     """What the job of a run and whoever attaches to it reads: name -> text."""
     import yaml
 
-    data = plan.job.data.model_copy(update={"text": [], "vocabulary": None})
+    data = plan.job.data.model_copy(update={"text": [], "vocabulary": None, "store": None})
     config = plan.job.model_copy(update={"data": data, "init_from": None, "phase_from": None})
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
-    handle = f"azure://{request.workspace.workspace}/{request.name}"
     return {
         CONFIG: config.model_dump_json(indent=1),
-        TAGS: json.dumps({**tags, "orchestrator.handle": handle}),
+        TAGS: json.dumps(tags),
         "plan.json": json.dumps(plan.as_dict(), indent=1),
         "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
         "request.json": request.model_dump_json(indent=1),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.problems import explained
@@ -20,6 +22,7 @@ from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.errors import NotFoundError
 
 T = TypeVar("T")
+STORE_SECONDS = 1800  # a signature lasts for an hour; half of that is left to whoever gets it
 POLLING_SECONDS = 5  # of long operations, where Azure does not say how long to wait
 _READ_ONLY = ("provisioningState", "provisioningErrors", "createdOn", "modifiedOn", "resourceId", "isAttachedCompute")
 
@@ -52,7 +55,7 @@ class Wire:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._made: Any = None
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, tuple[float, Store]] = {}
 
     def location(self) -> str:
         """The region of the workspace, which has to be there.
@@ -124,7 +127,8 @@ class Wire:
         Raises:
             NotFoundError: the workspace has no such datastore.
         """
-        if name not in self._stores:
+        known = self._stores.get(name)
+        if known is None or time.monotonic() - known[0] > STORE_SECONDS:
             from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
 
             found = self._or_none(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
@@ -132,14 +136,9 @@ class Wire:
                 raise NotFoundError(
                     f"workspace {self.workspace.workspace} has no datastore {name}", fix="--set azure.datastore=NAME"
                 )
-            self._stores[name] = Store(
-                found["storage_account"], found["account_url"], found["container_name"], found["credential"]
-            )
-        return self._stores[name]
-
-    def forget_stores(self) -> None:
-        """Asks anew for what lets us in: a signature lasts for an hour."""
-        self._stores.clear()
+            names = ("storage_account", "account_url", "container_name", "credential")
+            known = self._stores[name] = time.monotonic(), Store(*(found[key] for key in names))
+        return known[1]
 
     def job(self, name: str) -> Body | None:
         """A job as Azure has it."""
@@ -152,24 +151,34 @@ class Wire:
         Raises:
             UserError: it was refused, or nobody knows; `__cause__` has Azure's own error.
         """
-        jobs = self._ml().jobs.service_client_01_2025_preview.jobs
-        more: dict[str, Any] = {}
-        if body["properties"].get("identity", {}).get("identityType") == "UserIdentity":
-            self._ml().jobs._set_headers_with_user_aml_token(more)
-        with explained(f"job {name}"):
-            jobs.create_or_update(*self._scope, name, body, retry_total=0, **more)
+        user = body["properties"].get("identity", {}).get("identityType") == "UserIdentity"
+
+        def put(ml: Any) -> None:
+            more: dict[str, Any] = {}
+            if user:
+                ml.jobs._set_headers_with_user_aml_token(more)
+            ml.jobs.service_client_01_2025_preview.jobs.create_or_update(
+                *self._scope, name, body, retry_total=0, **more
+            )
+
+        self._call(f"job {name}", put)
+
+    def put_job_file(self, job: Any) -> None:
+        """Submits a job of a file by the SDK's own operation, which uploads what it names."""
+        self._call(f"job {job.name}", lambda ml: ml.jobs.create_or_update(job))
 
     def cancel_job(self, name: str) -> None:
         """Asks a job to end."""
         self._call(f"job {name}", lambda ml: ml.jobs.begin_cancel(name))
 
-    def jobs(self) -> Iterator[Body]:
-        """Jobs of the workspace that are not archived, the newest first: {name, status, tags}."""
+    def jobs(self, limit: int) -> list[Body]:
+        """So many jobs of the workspace that are not archived, the newest first: {name, tags}."""
 
         def ask(ml: Any) -> list[Body]:
-            return [{"name": job.name, "status": job.status, "tags": dict(job.tags or {})} for job in ml.jobs.list()]
+            found = islice((job for job in ml.jobs.list() if job is not None), limit)
+            return [{"name": job.name, "tags": dict(job.tags or {})} for job in found]
 
-        yield from self._call("jobs", ask)
+        return self._call("jobs", ask)
 
     def details(self, name: str) -> Body:
         """What the run history knows of a job: status, times, error, and the addresses of its logs."""
@@ -242,10 +251,9 @@ class Wire:
 
 def _client(workspace: Workspace) -> Any:
     """MLClient, which says nothing on its own: stdout and stderr are ours."""
-    for name in ("azure", "msal"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     from azure.ai.ml import MLClient
 
+    quiet()
     return MLClient(
         SignIn(os.environ),
         workspace.subscription_id,
@@ -255,6 +263,12 @@ def _client(workspace: Workspace) -> Any:
         show_progress=False,
         polling_interval=POLLING_SECONDS,
     )
+
+
+def quiet() -> None:
+    """Silences Azure's SDK, of which every class that it calls experimental says so. Call it once that is loaded."""
+    for name in ("azure", "azure.ai.ml", "azure.ai.ml._utils._experimental", "msal"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _versions(ml: Any, kind: str) -> Any:

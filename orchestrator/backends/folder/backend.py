@@ -191,6 +191,24 @@ class FolderBackend(Backend):
         except OSError as problem:
             raise StorageError(f"cannot delete run {name}: {problem.strerror}", facts={"where": run.path}) from problem
 
+    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """Into the registry of the run's MLflow store."""
+        from orchestrator.backends.folder.models import register
+
+        return register(self._existing(name), self.describe(name), self.plan(name), model)
+
+    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+        """A server on the loopback interface, with the requests and answers of an endpoint on Azure."""
+        from orchestrator.backends.folder.models import deploy
+
+        return deploy(self._home, self.describe(name), endpoint)
+
+    def delete_endpoint(self, endpoint: str) -> None:
+        """Ends the server."""
+        from orchestrator.backends.folder.models import delete
+
+        delete(self._home, endpoint)
+
     def leftovers(self) -> list[Path]:
         """Hidden folders beside the runs that nothing has touched for an hour."""
         if not self._runs.is_dir():

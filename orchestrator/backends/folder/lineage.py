@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import NotFoundError
+from orchestrator.home import TOKEN_STORES
 from orchestrator.lineage import Check, CheckedLineage, Verdict
 from orchestrator.plan import FINGERPRINT_CACHE
 from orchestrator.runs import Handle
@@ -34,7 +36,8 @@ def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineag
     lineage = read_lineage(run.lineage)
     if lineage is None:
         raise NotFoundError(f"run {run.name} has no lineage yet", fix=f"orchestrator status {run.name}")
-    stores, cache = Path(run.read_json("request.json")["token_stores"]), home / FINGERPRINT_CACHE
+    stores = Path(run.read_json("request.json").get("token_stores", home / TOKEN_STORES))
+    cache = home / FINGERPRINT_CACHE
     models = _models(run, handle, lineage)
     checks = {
         link.hash: _check_store(link, _store_of(link, run, stores), cache)
@@ -65,7 +68,7 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
 def _run_of(link: Link, run: RunFolder, handle: Handle) -> RunFolder | None:
     """The run of this backend that a link tells of, if it is here."""
     told = link.facts.get("run")
-    if told != str(Handle(handle.backend, link.name)):
+    if told != str(replace(handle, name=link.name)):
         return None
     found = RunFolder(run.path.parent / link.name)
     return found if found.config.is_file() else None

@@ -40,9 +40,8 @@ def list_versions(service: ResourceManager, call: Call, kind: str, name: str) ->
         found = [document for document in _all_versions(service, kind) if _hash(document) == wanted]
     else:
         found = service.state.below(f"{kind}/{name}/versions")
-    if top := call.query.get("$top"):
-        found = found[: int(top)]
-    return page(call, _listed(call, found), service.page_size)
+    listed = _listed(call, found)
+    return page(call, listed[: int(call.query.get("$top") or len(listed))], service.page_size)
 
 
 def get_version(service: ResourceManager, call: Call, kind: str, name: str, version: str) -> Reply:

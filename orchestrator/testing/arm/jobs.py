@@ -126,7 +126,6 @@ def shown(service: ResourceManager, job: Job) -> Document:
     properties = {**job.properties, "outputs": outputs, "services": services, "status": job.status}
     properties.setdefault("experimentName", "Default")
     properties.setdefault("displayName", job.name)
-    properties["properties"] = {**(job.properties.get("properties") or {}), "ComputeTargetStatus": job.status}
     return {
         "id": f"{place.workspace_path}/jobs/{job.name}",
         "name": job.name,

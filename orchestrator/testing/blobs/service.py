@@ -104,7 +104,8 @@ class BlobService:
         marker = escape(names[size - 1]) if len(names) > size else ""
         return Reply.xml(
             f'<EnumerationResults ServiceEndpoint="https://{call.host}/" ContainerName="{container}">'
-            f"<Prefix>{escape(prefix)}</Prefix><Blobs>{shown}</Blobs><NextMarker>{marker}</NextMarker>"
+            f"<Prefix>{escape(prefix)}</Prefix><Marker>{escape(after)}</Marker><MaxResults>{size}</MaxResults>"
+            f"<Delimiter>{escape(delimiter)}</Delimiter><Blobs>{shown}</Blobs><NextMarker>{marker}</NextMarker>"
             "</EnumerationResults>"
         )
 

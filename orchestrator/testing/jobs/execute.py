@@ -76,7 +76,7 @@ class Executor:
         logs = self.storage.path(self.storage.datastores[ARTIFACTS], f"{job.folder}/user_logs")
         distribution = job.properties.get("distribution") or {}
         if distribution.get("distributionType") != "PyTorch":
-            yield Process(logs / "std_log.txt", {"NODE_RANK": "0", "AZUREML_NODE_COUNT": str(job.nodes)})
+            yield Process(logs / "std_log.txt", {"NODE_RANK": "0"})
             return
         per_node = distribution.get("processCountPerInstance") or 1
         for rank, variables in enumerate(ranks(job.nodes, per_node, _free_port())):
@@ -98,6 +98,7 @@ class Executor:
             "AZUREML_ARM_SUBSCRIPTION": place.subscription,
             "AZUREML_ARM_WORKSPACE_NAME": place.workspace,
             "AZUREML_EXPERIMENT_NAME": job.properties.get("experimentName", "Default"),
+            "AZUREML_NODE_COUNT": str(job.nodes),
             "AZUREML_RUN_ID": job.name,
             "AZUREML_ROOT_RUN_ID": job.name,
             "GLOO_SOCKET_IFNAME": "lo",

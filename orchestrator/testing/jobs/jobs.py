@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ QUEUED, STARTING, PREPARING = "Queued", "Starting", "Preparing"
 RUNNING, FINALIZING, CANCEL_REQUESTED = "Running", "Finalizing", "CancelRequested"
 COMPLETED, FAILED, CANCELED = "Completed", "Failed", "Canceled"
 ENDED = (COMPLETED, FAILED, CANCELED)
+DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 PREEMPTED: Document = {
     "code": "ServiceError",
     "message": "JobNodePreempted: a compute node of the job was preempted.",
@@ -39,11 +41,21 @@ class Job:
     """Every status that it has had, in their order."""
     launch: Launch | None = None
     """Its processes, while it has any."""
-    preempted: bool = False
+    lost: Document | None = None
+    """What happened to its machines."""
 
     @property
     def nodes(self) -> int:
         return int(self.properties.get("resources", {}).get("instanceCount", 1))
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds that it may run; None: as long as it takes."""
+        found = DURATION.fullmatch((self.properties.get("limits") or {}).get("timeout") or "")
+        if found is None:
+            return None
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
     @property
     def cluster(self) -> str | None:
@@ -73,6 +85,7 @@ class Jobs:
         self._changed = threading.Condition()
         self._held = False
         self._closing = False
+        self.crashes: list[Exception] = []
 
     def submit(self, name: str, properties: Document) -> Job:
         """A new job; it is on its way when this returns."""
@@ -80,7 +93,7 @@ class Jobs:
         with self._changed:
             self._jobs[name] = job
         if self._execute is not None and properties["jobType"] == "Command":
-            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}")
+            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return job
@@ -132,17 +145,25 @@ class Jobs:
         elif self._execute is None or job.properties["jobType"] != "Command":
             self.move(job, CANCELED)
 
-    def preempt(self, job: Job) -> None:
-        """Takes the job's machines away: SIGKILL, without a word before."""
+    def preempt(self, job: Job, error: Document | None = None) -> None:
+        """Takes the job's machines away: SIGKILL, without a word before.
+
+        Args:
+            job: which.
+            error: what the service will say of it.
+
+        Raises:
+            ValueError: it does not run.
+        """
         with self._changed:
             if job.status not in (RUNNING, FINALIZING):
                 raise ValueError(f"{job.name} is {job.status}: only a running job can be preempted")
-            job.preempted = True
+            job.lost = error or PREEMPTED
             launch = job.launch
         if launch is not None:
             launch.kill()
         elif self._execute is None:
-            self.move(job, FAILED, PREEMPTED)
+            self.move(job, FAILED, job.lost)
 
     def wait(self, job: Job, statuses: tuple[str, ...], seconds: float) -> str:
         """Waits until a job has one of the statuses, or has ended; returns the status that it has then.
@@ -175,11 +196,21 @@ class Jobs:
             self.move(job, CANCELED)
             return
         assert self._execute is not None
-        error = self._execute(job)
+        timer = threading.Timer(job.limit or threading.TIMEOUT_MAX, self.cancel, [job])
+        timer.daemon = True
+        timer.start()
+        try:
+            error = self._execute(job)
+        except Exception as problem:  # a mistake of the double's: the job ends, and who closes the double is told
+            self.crashes.append(problem)
+            error = {"code": "DoubleCrashed", "message": repr(problem)}
+        finally:
+            timer.cancel()
+            timer.join()
         if job.status == CANCEL_REQUESTED:
             self.move(job, CANCELED)
-        elif job.preempted:
-            self.move(job, FAILED, PREEMPTED)
+        elif job.lost is not None:
+            self.move(job, FAILED, job.lost)
         elif error is not None:
             self.move(job, FAILED, error)
         else:
@@ -202,6 +233,6 @@ class Jobs:
         """The job's processes are there, or gone."""
         with self._changed:
             job.launch = launch
-            late = self._closing or job.preempted or job.status == CANCEL_REQUESTED
+            late = self._closing or job.lost is not None or job.status == CANCEL_REQUESTED
         if late and launch is not None:  # what was asked while they started
             launch.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
+from orchestrator.client import Orchestrator
 from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan
@@ -227,3 +229,102 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert named["request"]["workspace"]["workspace"] == "place"
     file = console(*words, "-o", "yaml")
     assert yaml.safe_load(file.out)["type"] == "command"
+
+
+def test_keys_of_the_azure_section_have_variables_and_the_workspace_keeps_its_own(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan()
+    environ = {"ORCHESTRATOR_AZURE__SHM_SIZE": "2g", "ORCHESTRATOR_AZURE_WORKSPACE": "place"}
+    overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
+    plan = Orchestrator(home=tmp_path / "home", environ=environ).plan(file=tmp_path / "job.yaml", overrides=overrides)
+    assert plan.spec.azure.shm_size == "2g"
+    assert plan.warnings == ()
+
+
+def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
+    quiet = make_plan()
+    assert quiet.warnings == ()
+    changes = {
+        "tracking.uri": "sqlite:///x.db",
+        "compute.master_port": 6000,
+        "environment.variables": {"HF_TOKEN": "x"},
+    }
+    loud = "\n".join(make_plan(changes).warnings)
+    assert "tracking.uri has no effect" in loud
+    assert "compute.master_port has no effect" in loud
+    assert "HF_TOKEN: variables of a job can be read" in loud
+    embedded = make_plan({"data.text": []})
+    assert "embedded text" in "\n".join(embedded.warnings)
+    bare = {"compute.sku": None, "compute.processes_per_node": 1, "compute.max_nodes": 4}
+    assert "compute.max_nodes has no effect: the cluster is left as it is" in make_plan(bare).warnings
+    local = "\n".join(make_plan({"backend": "local", "azure.shm_size": "2g"}).warnings)
+    assert "azure.shm_size has no effect" in local
+    assert "compute.sku has no effect" in local
+
+
+def test_the_plan_says_what_an_eviction_costs_and_whether_the_environment_is_there(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    from orchestrator.backends.azure.notes import remember_asset, request_notes
+
+    plan = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "compute.price_per_hour": 6.0})
+    request = request_of(plan)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert "4 steps or 10 minutes, whichever is sooner, up to $1.00" in notes["eviction"]
+    assert notes["eviction"].endswith("up to 3 times")
+    assert "will build" in notes["image"]
+    assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, low-priority")
+    image = request.asset("environments")
+    assert image is not None
+    remember_asset(tmp_path, request.workspace, image.name, image.version)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert "cached (seen " in notes["image"]
+    assert "eviction" not in dict(note.split(": ", 1) for note in request_notes(request, make_plan(), tmp_path))
+
+
+def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
+    plan = make_plan()
+    assert plan.compute.price_per_hour == 0.526
+    assert "list price of 2025-01 in eastus" in plan.summary()
+    assert make_plan({"compute.price_per_hour": 3.0}).run_hash == plan.run_hash
+
+
+def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> None:
+    from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
+
+    from orchestrator.backends.azure.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
+    from orchestrator.backends.azure.request import asset_id
+    from tests.unit.azure.conftest import WORKSPACE
+
+    ours = model_body("workspaceblobstore", "run-1", {"a": "b"})
+    place = "azureml://datastores/workspaceblobstore/paths/orchestrator/runs/run-1/outputs/model/"
+    theirs = Model(
+        name="m", version="1", path=place, type="custom_model", tags={"a": "b"}, description="BERT of run run-1"
+    )
+    assert ours == theirs._to_rest_object().as_dict()
+    for traffic in ({}, {DEPLOYMENT: 100}):
+        endpoint = ManagedOnlineEndpoint(name="words", auth_mode="key", traffic=traffic)
+        assert endpoint_body("eastus", traffic=bool(traffic)) == endpoint._to_rest_online_endpoint("eastus").as_dict()
+    deployment = ManagedOnlineDeployment(
+        name=DEPLOYMENT,
+        endpoint_name="words",
+        model=asset_id(WORKSPACE, "models", "m", "1"),
+        environment=asset_id(WORKSPACE, "environments", "serve-cpu", "2"),
+        code_configuration=CodeConfiguration(
+            code=asset_id(WORKSPACE, "codes", "orchestrator-serve", "3"), scoring_script=SCRIPT
+        ),
+        instance_type="Standard_DS3_v2",
+        instance_count=1,
+    )
+    body = deployment_body("eastus", WORKSPACE, {"name": "m", "version": "1"}, "3", "2", "Standard_DS3_v2")
+    assert body == deployment._to_rest_object("eastus").as_dict()
+
+
+def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(make_plan: MakePlan) -> None:
+    lines = {"path": "corpus/notes.txt", "weight": 2.0}
+    command = request_of(make_plan({"data.text": [lines]})).job["properties"]["command"]
+    (word,) = [word for word in shlex.split(command.replace("&&", "")) if word.startswith("data.text=")]
+    (source,) = yaml.safe_load(word.removeprefix("data.text="))
+    assert source["path"] == ["${{inputs.text}}/notes.txt"]
+    assert source["weight"] == 2.0

@@ -224,3 +224,41 @@ def test_without_next_sentences_sequences_are_single(make: Maker) -> None:
     assert not batch.next_sentence_labels.any()
     assert ((batch.input_ids == SPECIAL.sep).sum(axis=1) == 1).all()
     assert 0.8 * LENGTH < batch.lengths.max() <= LENGTH
+
+
+def test_the_weights_of_sources_hold_in_training_and_not_in_validation(
+    tmp_path: Path, corpus_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_jobs.corpus.prepare.BLOCK_TOKENS", 500)
+    paths = [str(corpus_file(f"{name}.txt", documents=60, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
+
+    def data_of(first: float, second: float) -> tuple[PretrainingData, dict[int, int]]:
+        text = [{"path": path, "weight": weight} for path, weight in zip(paths, (first, second), strict=True)]
+        config = DataConfig.model_validate(
+            {"text": text, "vocab_size": 300, "validation_fraction": 0.25, "sequence_length": LENGTH}
+        )
+        store = prepare_store(config, tmp_path / f"{first}-{second}", progress=lambda _: None)
+        data = PretrainingData(
+            store,
+            "train",
+            data=config,
+            plan=partial(plan_block, next_sentence=True),
+            objective=ObjectiveConfig(),
+            max_predictions=PREDICTIONS,
+            seed=0,
+        )
+        return data, {block: number for number, blocks in store.blocks_by_source("train").items() for block in blocks}
+
+    def sequences(data: PretrainingData, source: dict[int, int]) -> list[int]:
+        spans, cursor = [], Cursor()
+        while cursor.epoch < 2:
+            taken, cursor = data._stream.take(cursor, 1)
+            spans += taken
+        return [sum(source[span.block] == number for span in spans) for number in (0, 1)]
+
+    even, uneven = data_of(1, 1), data_of(3, 0.5)
+    once, often = sequences(*even), sequences(*uneven)
+    assert often[0] == pytest.approx(3 * once[0], rel=0.1)
+    assert often[1] == pytest.approx(0.5 * once[1], rel=0.1)
+    for left, right in zip(*(data.validation_batches(30, 10, 0, 1) for data, _ in (even, uneven)), strict=True):
+        assert_equal(left, right)

@@ -29,6 +29,7 @@ RULES = CleanConfig()
         ("half \ud83d\ude00 of a character \ud800", "half  of a character"),
         ("e\u0301 \u212b \u1100\u1161\u11a8 \uac00\u11a8 \u0915\u093c", "\u00e9 \u00c5 \uac01 \uac01 \u0915\u093c"),
         ("a\u200b\u0301", "\u00e1"),
+        ("\u1100\u1161\u11a8", "\uac01"),
         ("\u201cTab\tand\u00a0blank\u201d \U0001f600 \u6c34", "\u201cTab\tand\u00a0blank\u201d \U0001f600 \u6c34"),
     ],
 )  # fmt: skip
@@ -83,6 +84,9 @@ def test_short_documents_are_dropped() -> None:
         ("1234567890\n2", ["1234567890", "2"]),
         ("12 45 78 0123", ["12 45 78", "0123"]),
         ("1234567890123\n56", ["1234567890", "123\n56"]),
+        ("12 4567890\n2", ["12 4567890", "2"]),
+        ("12 4567890 2", ["12 4567890", "2"]),
+        ("12345\n67890abcdefgh", ["12345", "67890abcd", "efgh"]),
     ],
 )
 def test_long_documents_are_cut_at_lines_else_at_words_else_anywhere(text: str, parts: list[str]) -> None:

@@ -23,6 +23,8 @@ from train_jobs.corpus.sentences import MAX_WORDS, split_sentences
         ('(Dr. Who) "Mr. Bean" \u201cMrs. Hall\u201d', ['(Dr. Who) "Mr. Bean" \u201cMrs. Hall\u201d']),
         ("I. Newton\nwrote.  He did.", ["I. Newton wrote.", "He did."]),
         ("Oh!? (Yes.)\tNo... \u00bfQu\u00e9? ok", ["Oh!?", "(Yes.)", "No...", "\u00bfQu\u00e9? ok"]),
+        ("one\ttwo", ["one two"]),
+        ("So did St! George. And al? Yes.", ["So did St!", "George.", "And al?", "Yes."]),
         ("Wait.\u00a0Here. \u2014 There.", ["Wait.", "Here. \u2014 There."]),
         ("In 1990. 1991 came.", ["In 1990.", "1991 came."]),
         ("1. First step. 2. Second.", ["1. First step.", "2. Second."]),

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from train_jobs.config.sources import embedded_files
 from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import Part, parts, plan_parts, read_part
+from train_jobs.corpus.sources import Part, parts, plan_parts, read_part, text
 
 NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u2003", "</doc>x", "\x0b", "x" * 80, "\r"]
 
@@ -31,7 +32,7 @@ def planned(path: Path, **options: object) -> tuple[list[SourceConfig], list[Par
 
 
 def read(sources: list[SourceConfig], planned: list[Part]) -> list[str]:
-    return [text for part in planned for text in read_part(sources, part)]
+    return [document for part in planned for document in read_part(sources, part)]
 
 
 def text_file(draw: random.Random) -> str:
@@ -69,11 +70,13 @@ def test_wherever_a_file_is_cut_its_documents_are_the_same(
         content = make(draw).encode()  # type: ignore[operator]
         (tmp_path / name).write_bytes(draw.choice([b"", b"\xef\xbb\xbf"]) + content)
         small.setattr(parts, "PART_BYTES", 1 << 20)
+        small.setattr(text, "CHUNK", 1 << 20)
         sources, whole = planned(tmp_path / name, format={"wiki_00": "wikiextractor"}.get(name, "auto"))
         expected = read(sources, whole)
         assert len(whole) == 1
         for size in (1, 2, 3, 7, 40, 200):
             small.setattr(parts, "PART_BYTES", size)
+            small.setattr(text, "CHUNK", size)
             several = plan_parts(sources)
             assert read(sources, several) == expected
             assert sum(part.size for part in several) == len((tmp_path / name).read_bytes())
@@ -94,7 +97,9 @@ def test_parts_follow_from_the_text_and_are_of_about_the_size(tmp_path: Path, sm
 def test_text_without_a_boundary_is_one_part(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("line\n" * 100)
     (tmp_path / "b.txt").write_text("line\n\n" * 100, encoding="utf-16")
-    for name, documents in (("a.txt", 1), ("b.txt", 100)):
+    (tmp_path / "c.jsonl").write_text('{"text": "line"}\n' * 100, encoding="utf-16")
+    (tmp_path / "d.txt").write_text("\u0a0a\u0a0a" * 100, encoding="utf-16")
+    for name, documents in (("a.txt", 1), ("b.txt", 100), ("c.jsonl", 100), ("d.txt", 1)):
         sources, several = planned(tmp_path / name)
         assert [part.name for part in several] == [name]
         assert len(read(sources, several)) == documents
@@ -151,10 +156,11 @@ def test_sources_come_one_after_another_each_with_its_settings(tmp_path: Path) -
     assert read(sources, several) == ["one", "two"]
 
 
-def test_no_source_is_the_embedded_corpus() -> None:
+def test_no_source_is_the_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = embedded_files()[:20]
+    monkeypatch.setattr(parts, "embedded_files", lambda: few)
     [part] = plan_parts([])
     counts: list[int] = []
-    texts = read_part([], part, read=counts.append)
-    assert len(next(texts)) > 200
-    assert sum(1 for _ in texts) > 300
+    texts = list(read_part([], part, read=counts.append))
+    assert 5 < len(texts) <= 20
     assert sum(counts) == part.size

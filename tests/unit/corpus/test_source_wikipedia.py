@@ -75,6 +75,7 @@ def test_articles_of_any_language_however_packed(tmp_path: Path, suffix: str, pa
         + page("Talk", "no", ns=1)
         + page("R", "#WEITERLEITUNG [[Eins]]", redirect=True)
         + page("R", "#REDIRECT [[Eins]] {{x}}")
+        + page("R", "Says the element.", redirect=True)
         + page("Liste", "* nur\n* Liste")
         + page("Old", "Alt.", ns=None)
         + page("Data", '{"a": 1}', more="<model>wikibase-item</model>")

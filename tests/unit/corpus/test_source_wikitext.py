@@ -29,6 +29,7 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         ("A {{ b c }} d }} e {{ f", "A d }} e {{ f"),
         ("A {{b {{c}} d", "A {{b d"),
         ("{{{{{a}}}|b}} c", "c"),
+        ("{{{{a}}}} b {{{{{{c}}}}}} d", "b d"),
         # tables
         ("A\n{| class=x\n! h\n|-\n| c || [[d]]\n{|\n| inner\n|}\n| e\n|}\nB", "A\nB"),
         (":{|\n| x\n|}\nB", "B"),
@@ -39,7 +40,7 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         ("A <!-- b\n\nc --> d <!-- open", "A d"),
         ("A<br />b <span style='x'>c</span> <blockquote>d</blockquote> m<sup>2</sup>", "A\nb c\nd\nm2"),
         ("A <math>x < y [[</math> b <code>c</code> <gallery>\nF.jpg|x\n</gallery>d", "A b c d"),
-        ("A <ref>open b. {{c}}", "A open b."),
+        ("A <ref>open b <math>x</math> c. {{c}}", "A open b c."),
         ("1 < 2 and 3 > 2, <3", "1 < 2 and 3 > 2, <3"),
         # literal text and entities
         ("<nowiki>[[a]] ''b'' {{c}} <br></nowiki> &lt;d&gt; &amp;amp; 5&nbsp;km &#8211; AT&T", None),

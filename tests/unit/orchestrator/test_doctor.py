@@ -346,9 +346,9 @@ def test_a_variable_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_there_is_not_fails(tmp_path: Path) -> None:
-    finding = project.backend("azure", tmp_path)
+    finding = project.backend("aws", tmp_path)
     assert finding.level == "fail"
-    assert "no backend named 'azure' (known: " in finding.text
+    assert "no backend named 'aws' (known: " in finding.text
     assert project.backend("local", tmp_path).level == "ok"
 
 

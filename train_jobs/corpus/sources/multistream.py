@@ -29,14 +29,13 @@ def stream_cuts(path: Path, index: Path, distance: int) -> list[int]:
     Raises:
         DataError: the index is damaged, or of another dump.
     """
-    size = path.stat().st_size
     cuts: list[int] = []
     with path.open("rb") as dump:
         for offset in _offsets(index):
             if offset - (cuts[-1] if cuts else 0) < distance:
                 continue
             dump.seek(offset)
-            if offset >= size or dump.read(3) != MAGIC["bzip2"]:
+            if dump.read(3) != MAGIC["bzip2"]:
                 raise DataError(
                     f"{index} is not the index of {path.name}",
                     facts={"where": f"byte {offset} of the dump", "need": "the beginning of a bzip2 stream"},

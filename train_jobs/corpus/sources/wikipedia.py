@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
 from train_jobs.config.errors import DataError
@@ -19,8 +19,24 @@ _REDIRECT = re.compile(r"\s*#[^\W\d_]+\s*:?\s*\[\[")  # of dumps without the ele
 _COLLECTED = frozenset({"title", "ns", "model", "text", "namespace"})
 
 
+class Article(NamedTuple):
+    """A page of a dump."""
+
+    title: str
+    markup: str
+    namespaces: Namespaces
+    """Of the wiki that it is from."""
+
+
 def read_wikipedia(piece: Piece, read: Read) -> Iterator[str]:
-    """Yields the plain text of every article: pages of namespace 0 that are no redirects and hold a passage.
+    """Yields the plain text of every article that holds a passage; arguments and errors are of `read_articles`."""
+    for article in read_articles(piece, read):
+        if text := plain_text(article.markup, article.namespaces):
+            yield text
+
+
+def read_articles(piece: Piece, read: Read) -> Iterator[Article]:
+    """Yields every article: pages of namespace 0 that are no redirects.
 
     Args:
         piece: a dump, or a range of one that begins and ends between two pages.
@@ -62,7 +78,7 @@ class _Dump:
         self.namespaces = namespaces or ENGLISH
         self.header_ended = False
         self._pages = 0
-        self._done: list[str] = []
+        self._done: list[Article] = []
         self._fields: dict[str, str] = {}
         self._text: dict[str, str] | None = None  # attributes of the page's text
         self._redirect = False
@@ -82,12 +98,10 @@ class _Dump:
         except expat.ExpatError as problem:
             self._refuse(problem, ended=last)
 
-    def articles(self) -> Iterator[str]:
-        """The plain text of the articles that have ended since the last call."""
+    def articles(self) -> list[Article]:
+        """The articles that have ended since the last call."""
         done, self._done = self._done, []
-        for markup in done:
-            if text := plain_text(markup, self.namespaces):
-                yield text
+        return done
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -143,7 +157,7 @@ class _Dump:
                 fix="take a dump with texts: *-pages-articles*.xml.bz2",
             )
         if markup and not _REDIRECT.match(markup):
-            self._done.append(markup)
+            self._done.append(Article(fields.get("title", ""), markup, self.namespaces))
 
     def _known_empty(self) -> bool:
         """Whether a page without text is said to have none, or to have had it removed."""

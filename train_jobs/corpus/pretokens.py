@@ -1,9 +1,9 @@
-"""Text cut into the pieces that BERT's tokens depend on one at a time, and each different piece numbered.
+"""Pre-tokens: text cut into words and signs, which BERT's tokens depend on one at a time.
 
 Text is cut only where no rule of BERT's normalisation looks across: at white space and around punctuation of ASCII,
 around the common punctuation beyond it, and around Chinese characters. Everything else, control characters and rarer
-white space included, stays inside a piece, which `tokenizers` may then cut further. All is numpy over the bytes of
-UTF-8, and Arrow, which knows equal pieces by their hash.
+white space included, stays inside a pre-token, which `tokenizers` may then cut further. All is numpy over the bytes of
+UTF-8.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 Offsets = npt.NDArray[np.int64]
 Classes = npt.NDArray[np.uint8]
 
-WORD, ALONE, SPACE, TAIL = range(4)  # of a byte: part of a word; starts a piece of its own; white space; rest of one
+WORD, ALONE, SPACE, TAIL = range(4)  # of a byte: part of a word; a pre-token of its own; white space; rest of one
 _SPACES = b" \t\n\r"
 _ALONE_BEYOND_ASCII = (  # of three bytes in UTF-8, with no decomposition: all that English and Chinese text uses
     (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
@@ -40,7 +40,7 @@ def _class_table() -> bytes:
 
 
 def folding_table(*, lowercase: bool) -> bytes:
-    """For `bytes.translate`: white space becomes a blank, and A-Z a-z, so that there are fewer different pieces."""
+    """For `bytes.translate`: white space becomes a blank, and A-Z a-z, so that there are fewer different ones."""
     table = bytearray(range(256))
     for code in _SPACES:
         table[code] = ord(" ")
@@ -62,12 +62,12 @@ _ALONE = _alone_table()
 
 
 def is_plain(word: bytes) -> bool:
-    """Whether BERT's normalisation leaves it alone and in one piece: then only the model need be asked."""
+    """Whether BERT's normalisation leaves it alone and whole: then only the model need be asked."""
     return word.isalnum() or (len(word) == 1 and _CLASSES[word[0]] == ALONE)
 
 
-def piece_starts(raw: bytes) -> Offsets:
-    """Where pieces start in UTF-8 text: words and signs, each with the white space behind it."""
+def pretoken_starts(raw: bytes) -> Offsets:
+    """Where pre-tokens start in UTF-8 text: words and signs, each with the white space behind it."""
     classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)
     if not raw.isascii():
         classes = _with_signs_beyond_ascii(classes, np.frombuffer(raw, np.uint8))
@@ -88,8 +88,8 @@ def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
     return classes
 
 
-def pieces_at(text: bytes, starts: Offsets) -> pa.LargeBinaryArray:
-    """The pieces that start there; together they are the text."""
+def pretokens_at(text: bytes, starts: Offsets) -> pa.LargeBinaryArray:
+    """The pre-tokens that start there; together they are the text."""
     offsets = np.append(starts, len(text))
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)]

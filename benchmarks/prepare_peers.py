@@ -1,0 +1,356 @@
+"""Peers of benchmarks.prepare, each a process of its own: text in, ids out; tells its seconds on stdout as JSON.
+
+    python -m benchmarks.prepare_peers plain TEXT VOCABULARY
+    python -m benchmarks.prepare_peers datasets TEXT VOCABULARY PROCESSES
+    python -m benchmarks.prepare_peers tokenizers TEXT VOCABULARY
+    python -m benchmarks.prepare_peers ours TEXT VOCABULARY
+    python -m benchmarks.prepare_peers stages TEXT VOCABULARY
+    python -m benchmarks.prepare_peers reading STORE SECONDS
+
+`plain` is what the original recipes do, in Python and one thread, from its published description: clean up, lower case,
+accents off, split at white space and punctuation, longest match first; then sentence pairs and masks, each instance
+made once. Its text has a sentence a line and blank lines between documents. `datasets` is the run_mlm recipe of
+transformers: `map` with a fast tokenizer over lines, then `map` that groups tokens into sequences. `tokenizers` is
+`encode_batch_fast`, `ours` the token step alone: lines in, ids out. `stages` is what our pipeline does to text, one
+thing at a time; `reading` what training does before it masks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+LENGTH, PREDICTIONS, SHORT, MASKED = 128, 20, 0.1, 0.15
+BYTES_AT_ONCE = 2_000_000  # of lines, for `encode` and its like
+EXAMPLES = 256  # of a batch
+
+
+def main() -> None:
+    """One peer."""
+    name, path, *options = sys.argv[1:]
+    print(json.dumps(PEERS[name](Path(path), *options)))
+
+
+def plain(text: Path, vocabulary: str) -> dict[str, float]:
+    """Sentences in; ids of tokens, then instances of ids, out."""
+    ids = {piece: number for number, piece in enumerate(Path(vocabulary).read_text("utf-8").splitlines())}
+    started = time.perf_counter()
+    documents: list[list[list[str]]] = [[]]
+    count = 0
+    with text.open(encoding="utf-8") as stream:
+        for line in stream:
+            if not line.strip():
+                documents.append([])
+                continue
+            pieces = [piece for word in words_of(line) for piece in word_pieces(word, ids)]
+            [ids[piece] for piece in pieces]
+            count += len(pieces)
+            documents[-1].append(pieces)
+    tokenised = time.perf_counter()
+    documents = [document for document in documents if document]
+    draw, spelt = random.Random(12345), list(ids)
+    instances = 0
+    for own in range(len(documents)):
+        for a, b, _ in pairs(documents, own, draw):
+            instance(a, b, spelt, ids, draw)
+            instances += 1
+    ended = time.perf_counter()
+    return {"tokenise": tokenised - started, "instances": ended - tokenised, "tokens": count, "examples": instances}
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Words and signs of a line, lower-cased, without accents: one pass after the other, as it was published."""
+    for word in apart(cleaned(text)).split():
+        yield from " ".join(at_punctuation(without_accents(word.lower()))).split()
+
+
+def cleaned(text: str) -> str:
+    """Without controls, white space as blanks."""
+    kept = []
+    for character in text:
+        if ord(character) in {0, 0xFFFD} or is_control(character):
+            continue
+        kept.append(" " if is_space(character) else character)
+    return "".join(kept)
+
+
+def apart(text: str) -> str:
+    """Blanks around Chinese characters."""
+    found = []
+    for character in text:
+        found += [" ", character, " "] if is_chinese(ord(character)) else [character]
+    return "".join(found)
+
+
+def without_accents(word: str) -> str:
+    """Of decomposed characters, those that are no marks."""
+    return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
+
+
+def at_punctuation(word: str) -> list[str]:
+    """Signs as words of their own."""
+    found: list[list[str]] = []
+    fresh = True
+    for character in word:
+        if is_punctuation(character):
+            found.append([character])
+            fresh = True
+            continue
+        if fresh:
+            found.append([])
+        fresh = False
+        found[-1].append(character)
+    return ["".join(characters) for characters in found]
+
+
+def is_space(character: str) -> bool:
+    """Line ends and tabs count."""
+    return character in {" ", "\t", "\n", "\r"} or unicodedata.category(character) == "Zs"
+
+
+def is_control(character: str) -> bool:
+    """Line ends and tabs do not count."""
+    return character not in {"\t", "\n", "\r"} and unicodedata.category(character).startswith("C")
+
+
+def is_chinese(code: int) -> bool:
+    """In one of the blocks whose characters are words."""
+    return (
+        0x4E00 <= code <= 0x9FFF
+        or 0x3400 <= code <= 0x4DBF
+        or 0x20000 <= code <= 0x2A6DF
+        or 0x2A700 <= code <= 0x2B73F
+        or 0x2B740 <= code <= 0x2B81F
+        or 0x2B820 <= code <= 0x2CEAF
+        or 0xF900 <= code <= 0xFAFF
+        or 0x2F800 <= code <= 0x2FA1F
+    )
+
+
+def is_punctuation(character: str) -> bool:
+    """All signs of ASCII count."""
+    code = ord(character)
+    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+        return True
+    return unicodedata.category(character).startswith("P")
+
+
+def word_pieces(word: str, ids: dict[str, int]) -> list[str]:
+    """The longest piece of the vocabulary first, and so on."""
+    if len(word) > 100:
+        return ["[UNK]"]
+    found, start = [], 0
+    while start < len(word):
+        end = len(word)
+        while start < end:
+            piece = word[start:end] if start == 0 else "##" + word[start:end]
+            if piece in ids:
+                break
+            end -= 1
+        else:
+            return ["[UNK]"]
+        found.append(piece)
+        start = end
+    return found
+
+
+def pairs(
+    documents: list[list[list[str]]], own: int, draw: random.Random
+) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Sentence pairs of a document: up to a target length, cut in two, half of the second parts from elsewhere."""
+    room = LENGTH - 3
+    target = draw.randint(2, room) if draw.random() < SHORT else room
+    waiting, at = documents[own], 0
+    while at < len(waiting):
+        end, size = at, 0
+        while end < len(waiting) and size < target:
+            size += len(waiting[end])
+            end += 1
+        cut = at + (draw.randint(1, end - at - 1) if end - at > 1 else 1)
+        a = [piece for sentence in waiting[at:cut] for piece in sentence]
+        b: list[str] = []
+        is_random = end - at == 1 or draw.random() < 0.5
+        if is_random:
+            for _ in range(10):
+                other = draw.randrange(len(documents))
+                if other != own:
+                    break
+            for sentence in documents[other][draw.randrange(len(documents[other])) :]:
+                b += sentence
+                if len(b) >= target - len(a):
+                    break
+            at = cut
+        else:
+            b = [piece for sentence in waiting[cut:end] for piece in sentence]
+            at = end
+        while len(a) + len(b) > room:
+            longer = a if len(a) > len(b) else b
+            del longer[0 if draw.random() < 0.5 else -1]
+        yield a, b, is_random
+
+
+def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], draw: random.Random) -> list[int]:
+    """Ids of a masked, padded sequence."""
+    pieces = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    places = [place for place, piece in enumerate(pieces) if piece not in {"[CLS]", "[SEP]"}]
+    draw.shuffle(places)
+    for place in places[: min(PREDICTIONS, max(1, round(len(pieces) * MASKED)))]:
+        if draw.random() < 0.8:
+            pieces[place] = "[MASK]"
+        elif draw.random() >= 0.5:
+            pieces[place] = spelt[draw.randrange(len(spelt))]
+    return [ids[piece] for piece in pieces] + [0] * (LENGTH - len(pieces))
+
+
+def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
+    """As the recipe does, which splits no sentences."""
+    import datasets
+    from transformers import BertTokenizerFast
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = folder
+        tokenizer = BertTokenizerFast(vocab=vocabulary, do_lower_case=True)
+        started = time.perf_counter()
+        raw = datasets.load_dataset("text", data_files=str(text), split="train", cache_dir=folder)
+        loaded = time.perf_counter()
+
+        def tokenise(examples: dict[str, list[str]]) -> Any:
+            return tokenizer(examples["text"], return_special_tokens_mask=True)
+
+        def group(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+            joined = {name: [value for row in rows for value in row] for name, rows in examples.items()}
+            whole = len(joined["input_ids"]) // LENGTH * LENGTH
+            return {
+                name: [values[start : start + LENGTH] for start in range(0, whole, LENGTH)]
+                for name, values in joined.items()
+            }
+
+        options = {"batched": True, "num_proc": int(processes) if int(processes) > 1 else None}
+        tokens = raw.map(tokenise, remove_columns=["text"], **options)
+        tokenised = time.perf_counter()
+        tokens.map(group, **options)
+        ended = time.perf_counter()
+    return {"load": loaded - started, "tokenise": tokenised - loaded, "group": ended - tokenised}
+
+
+def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
+    """`encode_batch_fast`, and the ids of each line."""
+    from train_jobs.corpus.vocabulary import load_vocabulary
+
+    tokenizer = load_vocabulary(Path(vocabulary), lowercase=True)
+    count = 0
+    started = time.perf_counter()
+    for lines in batches(text):
+        count += sum(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+    return {"tokenise": time.perf_counter() - started, "tokens": count}
+
+
+def ours(text: Path, vocabulary: str) -> dict[str, float]:
+    """The token step alone."""
+    from train_jobs.corpus.vocabulary import load_vocabulary
+    from train_jobs.corpus.words import WordPieceTokenizer
+
+    tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
+    count = 0
+    started = time.perf_counter()
+    for lines in batches(text):
+        count += len(tokenizer.encode(lines)[0])
+    return {"tokenise": time.perf_counter() - started, "tokens": count}
+
+
+def stages(text: Path, vocabulary: str) -> dict[str, float]:
+    """Seconds of each thing that is done to the text of a source, and its megabytes."""
+    from train_jobs.config.text import CleanConfig, SourceConfig
+    from train_jobs.corpus.clean import clean
+    from train_jobs.corpus.sentences import split_sentences
+    from train_jobs.corpus.sources import plan_parts, read_part
+    from train_jobs.corpus.splits import document_digest
+    from train_jobs.corpus.vocabulary import load_vocabulary
+    from train_jobs.corpus.words import WordPieceTokenizer
+
+    rules, sources, seconds = CleanConfig(), [SourceConfig(path=[str(text)])], Counter[str]()
+    tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        found = work()
+        seconds[name] += time.perf_counter() - started
+        return found
+
+    size = 0
+    for part in plan_parts(sources):
+        size += part.size
+        read = timed("read", lambda part=part: list(read_part(sources, part)))
+        cleaned = timed("clean", lambda read=read: [fit for document in read for fit in clean(document, rules)])
+        timed("hash", lambda cleaned=cleaned: [document_digest(document) for document in cleaned])
+        sentences = timed("sentences", lambda cleaned=cleaned: [split_sentences(document) for document in cleaned])
+        timed("tokens", lambda found=sentences: tokenizer.encode([one for document in found for one in document]))
+    return {"mb": size / 1e6, **seconds}
+
+
+def reading(store: Path, seconds: str) -> dict[str, float]:
+    """How soon examples come, from a disk that nothing was read from lately, and how many a second."""
+    from train_jobs.config.pretrain import DataConfig
+    from train_jobs.corpus.batches import assemble
+    from train_jobs.corpus.examples import Cursor, ExampleStream
+    from train_jobs.corpus.pairs import plan_block
+    from train_jobs.corpus.store import TokenStore
+
+    size = 0
+    for path in store.iterdir():
+        if path.is_file():
+            size += path.stat().st_size
+            with path.open("rb") as stream:
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    started = time.perf_counter()
+    opened = TokenStore.open(store)
+    plan = partial(plan_block, next_sentence=True)
+    stream = ExampleStream(opened, "train", data=DataConfig(sequence_length=LENGTH), plan=plan, seed=0)
+
+    def batch(cursor: Cursor) -> Cursor:
+        spans, cursor = stream.take(cursor, EXAMPLES)
+        for span in spans:
+            assemble(stream.block(span.block), span.rows, sequence_length=LENGTH, special=opened.manifest.special_ids)
+        return cursor
+
+    cursor = batch(Cursor())
+    first = time.perf_counter() - started
+    rates = {}
+    for name, step in (("slices", lambda cursor: stream.take(cursor, EXAMPLES)[1]), ("sequences", batch)):
+        count, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < float(seconds):
+            cursor = step(cursor)
+            count += EXAMPLES
+        rates[name] = count / (time.perf_counter() - begun)
+    return {"bytes": size, "first": first, **rates}
+
+
+def batches(text: Path) -> Iterator[list[str]]:
+    """Lines of a file, some at a time."""
+    with text.open(encoding="utf-8", newline="\n") as stream:
+        while lines := stream.readlines(BYTES_AT_ONCE):
+            yield lines
+
+
+PEERS: dict[str, Callable[..., dict[str, float]]] = {
+    "plain": plain,
+    "datasets": run_mlm,
+    "tokenizers": tokenizers,
+    "ours": ours,
+    "stages": stages,
+    "reading": reading,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Models of runs on this machine: in MLflow's registry, and behind a small server on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UsageError
+from orchestrator.runs import RunStatus
+from train_jobs.config.files import write_text
+from train_jobs.config.lineage import read_lineage
+from train_jobs.config.processes import boot_id, process_started
+
+ENDPOINTS = "endpoints"  # below the home folder
+ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so that one name does for both
+
+
+def model_name(status: RunStatus, model: str | None) -> str:
+    """The name to register a model under: as given, or the first part of the run's."""
+    return model or status.name.removesuffix(f"-{status.run_hash}")
+
+
+def require_model(status: RunStatus) -> None:
+    """Raises ConflictError unless the run has completed: only then is its model the last."""
+    if status.state.terminal and not status.state.resumable:
+        return
+    raise ConflictError(
+        f"run {status.name} is {status.state} and has no model to register",
+        fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+    )
+
+
+def model_tags(status: RunStatus, plan: Mapping[str, Any], lineage: str | None) -> dict[str, str]:
+    """What a registered model says of where it comes from."""
+    found = {
+        "orchestrator.run": status.name,
+        "orchestrator.handle": status.handle,
+        "orchestrator.run_hash": status.run_hash,
+        "orchestrator.recipe": str(plan.get("spec", {}).get("recipe")),
+        "orchestrator.data": str(plan.get("data", {}).get("sha256")),
+        "orchestrator.step": str(status.step),
+    }
+    if "validation_mlm_loss" in status.metrics:
+        found["validation_mlm_loss"] = f"{status.metrics['validation_mlm_loss']:.4f}"
+    return {**found, **({"orchestrator.lineage": lineage} if lineage else {})}
+
+
+def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """Makes a version of a registered model, unless there is one of the run already.
+
+    Raises:
+        ConflictError: the run has no model.
+        ServiceError: MLflow refused.
+    """
+    require_model(status)
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    name = model_name(status, model)
+    lineage = read_lineage(run.lineage)
+    tags = model_tags(status, plan, lineage.head.hash if lineage else None)
+    client = MlflowClient(tracking_uri=status.tracking_uri, registry_uri=status.tracking_uri)
+    try:
+        with suppress(MlflowException):  # there is one
+            client.create_registered_model(name)
+        for known in client.search_model_versions(f"name = '{name}'"):
+            if known.tags.get("orchestrator.run") == status.name:
+                return _document(known)
+        made = client.create_model_version(name, source=run.model.as_uri(), run_id=status.mlflow_run_id, tags=tags)
+    except MlflowException as problem:
+        raise ServiceError(
+            "MLflow's registry refused the model",
+            facts={"where": status.tracking_uri, "says": problem},
+            fix="--name with letters, digits and hyphens",
+        ) from problem
+    return _document(made)
+
+
+def _document(version: Any) -> dict[str, Any]:
+    return {"name": version.name, "version": str(version.version), "uri": version.source, "tags": dict(version.tags)}
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raises UsageError where no endpoint can be called so."""
+    if not ENDPOINT_NAME.fullmatch(endpoint):
+        raise UsageError(
+            f"no endpoint can be called {endpoint!r}",
+            facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
+            fix="--endpoint masked-words",
+        )
+
+
+def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
+    """Starts a server and waits until it answers.
+
+    Raises:
+        ConflictError: the run has no model, or such a server runs.
+        ServiceError: it did not start.
+    """
+    check_endpoint(endpoint)
+    require_model(status)
+    if status.model is None:
+        raise NotFoundError(f"the model of run {status.name} is not there", fix=f"orchestrator status {status.name}")
+    path = home / ENDPOINTS / f"{endpoint}.json"
+    if (known := _living(path)) is not None:
+        raise ConflictError(
+            f"endpoint {endpoint} answers already",
+            facts={"where": known["uri"]},
+            fix=f"orchestrator model delete {endpoint} -y",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "train_jobs.serve", "--model", status.model],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    with process.stdout as stream:
+        first = stream.readline()
+    if not first:
+        words = path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
+        raise ServiceError(
+            f"the server of endpoint {endpoint} did not start",
+            facts={"exit code": process.wait(), "says": words[-1] if words else "nothing"},
+            fix=f"less {path.with_suffix('.log')}",
+        )
+    process.returncode = 0  # ours no longer: it outlives this command
+    found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{json.loads(first)['port']}/score", "run": status.name}
+    identity = {"pid": process.pid, "started": process_started(process.pid), "boot": boot_id()}
+    write_text(path, json.dumps({**found, **identity}, indent=1))
+    return found
+
+
+def delete(home: Path, endpoint: str) -> None:
+    """Ends a server.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    check_endpoint(endpoint)
+    path = home / ENDPOINTS / f"{endpoint}.json"
+    if not path.is_file():
+        raise NotFoundError(f"there is no endpoint {endpoint}", fix="orchestrator model deploy RUN --endpoint NAME")
+    if (known := _living(path)) is not None:
+        os.kill(known["pid"], signal.SIGTERM)
+    path.unlink()
+
+
+def _living(path: Path) -> dict[str, Any] | None:
+    """What is on record of a server, if that very process lives."""
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    same = known.get("boot") == boot_id() and known.get("started") == process_started(known["pid"])
+    return known if same and known.get("started") is not None else None

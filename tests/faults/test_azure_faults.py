@@ -1,0 +1,330 @@
+"""What goes wrong with Azure, each with one clear message or silent recovery, and never with two jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
+from orchestrator.plan import Plan
+from orchestrator.runs import Handle, RunState
+from orchestrator.testing import AzureDouble
+from tests.conftest import write_corpus, write_spec
+
+T4 = "Standard_NC4as_T4_v3"
+JOB = "PUT management.azure.com*/jobs/*"
+PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute node of the job was preempted."}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDouble]:
+    """A workspace in which jobs are taken, and stay as they are; no secret of it lies in the home folder afterwards."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for name in ("subscription", "resource_group", "workspace"):
+        monkeypatch.delenv(f"ORCHESTRATOR_AZURE_{name.upper()}", raising=False)
+    logging.getLogger("azure").setLevel(logging.ERROR)
+    with AzureDouble(tmp_path / "azure", run_jobs=False) as double:
+        yield double
+        assert (double.violations, double.refused, double.faults.left) == ([], [], [])
+        kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+        text = "".join(path.read_text(errors="replace") for path in kept)
+        assert not [secret for secret in double.secrets if secret in text]
+
+
+@pytest.fixture(autouse=True)
+def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files instead of all of train_jobs: nothing here runs them."""
+    from orchestrator.snapshot import take_snapshot
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "pretrain.py"):
+        (package / name).write_text(f"# {name}\n")
+    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path, cloud: AzureDouble) -> Orchestrator:
+    return Orchestrator("azure", home=tmp_path / "home", environ={})
+
+
+@pytest.fixture
+def plan(tmp_path: Path, orchestrator: Orchestrator) -> Callable[..., Plan]:
+    """The micro job on one machine with a T4."""
+    write_corpus(tmp_path / "corpus.txt")
+
+    def make(**overrides: Any) -> Plan:
+        write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute={"cluster": "gpu", "sku": T4})
+        changed = {key.replace("__", "."): value for key, value in overrides.items()}
+        return orchestrator.plan(file=tmp_path / "job.yaml", overrides=changed)
+
+    return make
+
+
+def jobs(cloud: AzureDouble) -> list[str]:
+    return [job.name for job in cloud.jobs.all()]
+
+
+def puts(cloud: AzureDouble) -> int:
+    return len(cloud.requests(JOB))
+
+
+def records(orchestrator: Orchestrator, tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "home" / "azure").glob("*"))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_service_that_is_busy_is_asked_again(
+    status: int, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    for match in (JOB, "GET *computes/gpu", "PUT *blob*config.json", "PUT *codes*"):
+        cloud.fail_next(match, status=status, retry_after=0.01, times=2)
+    run = orchestrator.submit(plan())
+    assert jobs(cloud) == [run.name]
+    assert run.status().state == RunState.STARTING
+
+
+def test_a_service_that_stays_busy_is_one_message_and_no_run(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    cloud.fail_next(JOB, status=503, times=4)
+    with pytest.raises(ServiceError) as failure:
+        orchestrator.submit(plan())
+    assert "HTTP 503" in failure.value.message
+    assert jobs(cloud) == []
+    assert records(orchestrator, tmp_path) == []
+    assert orchestrator.submit(plan()).created
+
+
+@pytest.mark.parametrize("when", ["connection", "upload"])
+def test_an_upload_that_is_reset_goes_on_and_loses_nothing(
+    when: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    cloud.reset_next("PUT *.blob.*corpus.txt", when=when)
+    run = orchestrator.submit(plan())
+    (text,) = (cloud.folder() / "orchestrator" / "data").rglob("corpus.txt")
+    assert text.read_bytes() == (tmp_path / "corpus.txt").read_bytes()
+    assert jobs(cloud) == [run.name]
+
+
+def test_a_lost_reply_is_settled_by_asking(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    cloud.reset_next(JOB, when="reply")
+    run = orchestrator.submit(plan())
+    assert (jobs(cloud), puts(cloud)) == ([run.name], 1)
+    assert run.status().state == RunState.STARTING
+
+
+def test_a_lost_request_is_sent_again(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    cloud.reset_next(JOB, when="connection", times=2)
+    run = orchestrator.submit(plan())
+    assert jobs(cloud) == [run.name]
+
+
+def test_when_nobody_can_tell_the_name_stays_on_record_and_the_next_look_tells(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.wire import Wire
+
+    cloud.reset_next(JOB, when="reply")
+    made = plan()
+    name, put = made.name, Wire.put_job
+
+    def then_nobody_may_ask(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        cloud.fail_next(f"GET *jobs/{name}", status=403)
+        put(wire, name, body)
+
+    monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
+    with pytest.raises(ServiceError, match="is not known") as failure:
+        orchestrator.submit(made)
+    assert failure.value.fix == f"orchestrator status {name}"
+    assert jobs(cloud) == [name]
+    assert AzureBackend(orchestrator._home).describe(name).state == RunState.STARTING
+    assert not orchestrator.submit(made).created
+    assert (jobs(cloud), puts(cloud)) == ([name], 1)
+
+
+def test_a_process_that_dies_before_it_sent_the_job_leaves_a_run_that_can_be_resumed(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.wire import Wire
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            orchestrator.submit(plan())
+    (name,) = orchestrator._backends()[0].names()
+    run = orchestrator.attach(name)
+    assert run.status().state == RunState.FAILED
+    assert "not submitted" in str(run.status().reason)
+    run.resume()
+    assert jobs(cloud) == [name]
+    assert (run.status().state, run.status().attempt) == (RunState.STARTING, 1)
+
+
+def test_an_expired_token_is_replaced(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.expire_tokens()
+    assert run.status().state == RunState.STARTING
+    cloud.expire_tokens()
+    cloud.move(run.name, "Failed", PREEMPTED)
+    run._backend.tend(run.name, 1)
+    assert jobs(cloud) == [f"{run.name}-a2", run.name]
+
+
+def test_not_being_allowed_is_said_and_not_tried_again(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    cloud.fail_next(JOB, status=403)
+    with pytest.raises(AuthError) as failure:
+        orchestrator.submit(plan())
+    assert "may not do this" in failure.value.message
+    assert puts(cloud) == 1
+    assert records(orchestrator, tmp_path) == []
+
+
+def test_a_workspace_that_is_not_there(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    with pytest.raises(NotFoundError, match="no workspace elsewhere"):
+        orchestrator.submit(plan(azure__workspace="elsewhere"))
+    assert jobs(cloud) == []
+
+
+def test_a_name_that_another_job_has(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    made = plan()
+    other = Orchestrator("azure", home=tmp_path / "home" / "of-somebody-else", environ={})
+    other.submit(made)
+    with pytest.raises(ConflictError, match="has a job") as failure:
+        orchestrator.submit(made)
+    assert failure.value.fix == f"orchestrator attach azure://double/{made.name}"
+    assert puts(cloud) == 1
+    assert orchestrator.attach(f"azure://double/{made.name}").status().state == RunState.STARTING
+
+
+def test_quota_is_asked_before_anything_is_made(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    cloud.set_quota("standardNCASv3_T4Family", 6)
+    with pytest.raises(QuotaError) as failure:
+        orchestrator.submit(plan(compute__nodes=2))
+    assert failure.value.facts["need"] == "8 cores of standardNCASv3_T4Family, limit 6, used 0"
+    assert "Standard_NC24ads_A100_v4" in str(failure.value.facts["fits"])
+    assert failure.value.fix == "--set compute.nodes=1 --set compute.max_nodes=1"
+    assert cloud.requests("PUT *") == []
+
+
+def test_a_cluster_that_cannot_be_made(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    cloud.fail_compute("gpu", code="AllocationFailed", message="There is not enough capacity in the region.")
+    with pytest.raises(CapacityError, match="cluster gpu"):
+        orchestrator.submit(plan())
+    assert jobs(cloud) == []
+
+
+def test_a_job_that_stays_queued_says_why(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.move(run.name, "Queued")
+    assert (run.status().state, run.status().warning) == (RunState.QUEUED, None)
+    cloud.without_capacity("gpu")
+    assert "not enough capacity" in str(run.status().warning)
+
+
+def test_a_preempted_run_is_submitted_again_as_often_as_it_may(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan(max_restarts=2))
+    for attempt in (run.name, f"{run.name}-a2", f"{run.name}-a3"):
+        cloud.move(attempt, "Running")
+        assert run.status().state == RunState.RUNNING
+        cloud.move(attempt, "Failed", PREEMPTED)
+        run._backend.tend(run.name)
+    status = run.status()
+    assert (status.state, status.attempt, status.exit_code) == (RunState.PREEMPTED, 3, 75)
+    assert "JobNodePreempted" in str(status.reason)
+    assert len(status.attempts) == 3
+    assert jobs(cloud) == [f"{run.name}-a3", f"{run.name}-a2", run.name]
+    bodies = [json.dumps(cloud.job(name).properties["outputs"]["run"]) for name in jobs(cloud)]
+    assert len(set(bodies)) == 1  # one place for the checkpoints of all
+
+
+def test_two_who_follow_one_run_submit_one_job(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    run = orchestrator.submit(plan(max_restarts=1))
+    elsewhere = Orchestrator("azure", home=tmp_path / "home" / "of-another-machine", environ={})
+    other = elsewhere.attach(str(run.handle))
+    cloud.move(run.name, "Failed", PREEMPTED)
+    for follower in (run, other):
+        follower._backend.tend(run.name)
+    assert jobs(cloud) == [f"{run.name}-a2", run.name]
+    assert other.status().state == run.status().state == RunState.STARTING
+
+
+def test_wrong_input_a_cancel_and_success_are_not_tried_again(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    said = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 2."}
+    endings: list[tuple[Callable[[Run], None], RunState, int]] = [
+        (lambda run: cloud.move(run.name, "Failed", said), RunState.FAILED, 2),
+        (lambda run: run.cancel(), RunState.CANCELLED, 75),
+        (lambda run: cloud.move(run.name, "Completed"), RunState.COMPLETED, 0),
+    ]
+    for seed, (end, state, code) in enumerate(endings):
+        run = orchestrator.submit(plan(max_restarts=3, train__seed=seed))
+        cloud.move(run.name, "Running")
+        end(run)
+        run._backend.tend(run.name)
+        assert (run.status().state, run.status().exit_code, run.status().attempt) == (state, code, 1)
+
+
+def test_a_bare_cluster_that_is_not_there(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    with pytest.raises(NotFoundError, match="no cluster gpu") as failure:
+        orchestrator.submit(plan(compute__sku=None, compute__processes_per_node=1))
+    assert str(failure.value.fix).startswith("orchestrator cluster create --name gpu")
+    assert cloud.requests("PUT *") == []
+
+
+def test_what_is_sent_is_what_a_dry_run_shows(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    made = plan(compute__nodes=2)
+    request = json.loads(orchestrator.request(made).model_dump_json())
+    run = orchestrator.submit(made)
+    (job,) = cloud.requests(JOB)
+    assert job.body == request["job"]
+    (cluster,) = cloud.requests("PUT *computes/gpu")
+    assert cluster.body == {"location": "eastus", **request["cluster"]["body"]}
+    for asset in request["assets"]:
+        (sent,) = cloud.requests(f"PUT *{asset['kind']}/{asset['name']}/versions/{asset['version']}")
+        container = cloud.storage.datastores["workspaceblobstore"]
+        known = {"{account}": cloud.place.account, "{endpoint}": "core.windows.net", "{container}": container}
+        shown = json.dumps(asset["body"])
+        for name, value in known.items():
+            shown = shown.replace(name, value)
+        assert sent.body == json.loads(shown)
+    again = orchestrator.submit(plan(compute__nodes=2, train__seed=7))
+    assert again.name != run.name
+    assert len(cloud.requests("PUT *computes/gpu")) == 1  # nothing about it is to be changed
+    assert len(cloud.requests("PUT *versions*")) == len(request["assets"])  # nor about what is there already
+    assert Handle.parse(str(again.handle)).place == "double"

@@ -1,0 +1,165 @@
+"""Secrets are in nothing that is printed or kept; signing in is a short chain with one line about what was tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.backends.azure import sign_in
+from orchestrator.backends.azure.problems import explain, passing, retry_after
+from orchestrator.backends.azure.redact import HIDDEN, redact
+from orchestrator.backends.azure.sign_in import VARIABLE, SignIn, chain
+from orchestrator.errors import (
+    AuthError,
+    CapacityError,
+    ConflictError,
+    NotFoundError,
+    QuotaError,
+    ServiceError,
+    UsageError,
+)
+
+SECRET = "c2VjcmV0LXNpZ25hdHVyZQ%3D%3D"
+TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://a.blob.core.windows.net/c/b?sv=2024&sp=r&sig={SECRET}&se=2026",
+        f"https://a.blob.core.windows.net/c/b?sig={SECRET}",
+        f"GET ...&SIG={SECRET} failed",
+        f"Authorization: Bearer {SECRET}",
+        f"authorization: bearer {TOKEN}",
+        f"the token {TOKEN} was refused",
+        f"AccountName=a;AccountKey={SECRET};EndpointSuffix=core.windows.net",
+        f"SharedAccessSignature=sv=1&sig={SECRET}",
+        f'{{"access_token": "{SECRET}", "expires_in": 1}}',
+        f"{{'sasToken': '{SECRET}'}}",
+        f"client_secret={SECRET}&grant_type=client_credentials",
+    ],
+)
+def test_secrets_are_hidden(text: str) -> None:
+    hidden = redact(text)
+    assert SECRET not in hidden
+    assert TOKEN not in hidden
+    assert HIDDEN in hidden
+
+
+def test_what_is_no_secret_stays() -> None:
+    text = "step 10/100  loss 6.1  signature of f(x), bearer of news, sig=1, eyJ is how it begins; /runs/a?tail=5"
+    assert redact(text) == text
+    line = f"https://a.blob.core.windows.net/c/b?sv=2024&sig={SECRET}&se=2026 was not found"
+    assert redact(line) == f"https://a.blob.core.windows.net/c/b?sv=2024&sig={HIDDEN}&se=2026 was not found"
+
+
+@pytest.mark.parametrize(
+    ("environ", "links"),
+    [
+        ({}, ["cli"]),
+        ({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}, ["environment", "cli"]),
+        ({"AZURE_CLIENT_ID": "c"}, ["cli"]),
+        ({"AZURE_FEDERATED_TOKEN_FILE": "f"}, ["workload-identity", "cli"]),
+        ({"IDENTITY_ENDPOINT": "http://localhost"}, ["managed-identity", "cli"]),
+        ({VARIABLE: "browser"}, ["browser"]),
+        ({VARIABLE: "managed-identity", "AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}, ["managed-identity"]),
+    ],
+)
+def test_only_what_the_machine_is_set_up_for_is_tried(environ: dict[str, str], links: list[str]) -> None:
+    assert list(chain(environ)) == links
+
+
+def test_an_unknown_way_is_named() -> None:
+    with pytest.raises(UsageError, match="no such way"):
+        chain({VARIABLE: "magic"})
+
+
+class Credential:
+    """Gives a token, or says why not; counts how often it was asked."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    def get_token(self, *scopes: str) -> object:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_the_first_link_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from azure.core.exceptions import ClientAuthenticationError
+
+    first = Credential(ClientAuthenticationError(f"no: client_secret={SECRET}\nand more"))
+    second = Credential("token")
+    monkeypatch.setattr(sign_in, "_environment", lambda: first)
+    monkeypatch.setattr(sign_in, "_cli", lambda: second)
+    chosen = SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"})
+    assert (chosen.get_token("s"), chosen.get_token("s")) == ("token", "token")
+    assert (first.asked, second.asked) == (1, 2)
+    second.answer = ClientAuthenticationError("az is not installed")
+    with pytest.raises(AuthError) as failure:
+        SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}).get_token("s")
+    tried = str(failure.value.facts["tried"])
+    assert tried == f"environment: no: client_secret={HIDDEN}; cli: az is not installed"
+    assert failure.value.fix == "az login"
+
+
+class RefusedError(Exception):
+    """As azure-core's HttpResponseError."""
+
+    def __init__(self, status: int | None, code: str = "", message: str = "no") -> None:
+        super().__init__(message)
+        self.status_code = status
+        self.message = message
+        self.error = type("Error", (), {"code": code, "message": message})()
+        self.response = type("Response", (), {"headers": {"Retry-After": "7"}})()
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (RefusedError(None), ServiceError),
+        (RefusedError(401), AuthError),
+        (RefusedError(403), AuthError),
+        (RefusedError(404), NotFoundError),
+        (RefusedError(409), ConflictError),
+        (RefusedError(429), ServiceError),
+        (RefusedError(500), ServiceError),
+        (RefusedError(400), ServiceError),
+        (RefusedError(400, "ClusterCoreQuotaReached"), QuotaError),
+        (RefusedError(200, "AllocationFailed"), CapacityError),
+    ],
+)
+def test_each_refusal_has_its_kind(problem: RefusedError, kind: type[Exception]) -> None:
+    found = explain(problem, "job one")
+    assert type(found) is kind
+    assert found.message.startswith("job one: ")
+
+
+def test_what_azure_says_is_one_short_line_without_secrets() -> None:
+    found = explain(RefusedError(500, "Odd", f"it\n\nfailed: sig={SECRET} Bearer {SECRET} " + "x" * 1000), "job one")
+    says = str(found.facts["says"])
+    assert SECRET not in says.replace("sig=" + SECRET, "")
+    assert "\n" not in says
+    assert len(says) <= 400
+
+
+def test_what_may_pass_and_when() -> None:
+    assert [passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [True, True, True, False, False]
+    assert retry_after(RefusedError(429)) == 7.0
+    assert retry_after(ValueError()) is None
+
+
+def test_a_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from orchestrator.cli import skus
+    from orchestrator.cli.main import main
+
+    def fail(arguments: object) -> int:
+        raise RuntimeError(f"Max retries exceeded with url: /c/b?sv=1&sig={SECRET}")
+
+    monkeypatch.setattr(skus, "run_skus", fail)
+    assert main(["--debug", "skus"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert SECRET not in said.partition("error[bug]")[0]

@@ -1,0 +1,133 @@
+"""`orchestrator data fetch`: what it prints, and how far it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import data
+from orchestrator.cli.main import main
+from tests.conftest import Console, wait_for
+from tests.unit.fetch.conftest import Site, stall
+from tests.unit.fetch.test_fetch_data import publish_dump
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    dump, index, _ = publish_dump(site)
+    words = ["data", "fetch", "wikipedia:de", "--mirror", f"{site.url}/empty", "--mirror", site.url]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
+    assert f"{dump}: fetched, checked: sha1" in err
+    assert main([*words[:3], "--mirror", site.url, "--to", "data/wikipedia", "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    files = json.loads(out)["files"]
+    assert json.loads(out)["name"] == "wikipedia:de"
+    assert files[1] == {"path": f"data/wikipedia/{dump}", "bytes": 80_000, "new": False, "checked": "sha1"}
+    assert err == ""
+
+
+def test_ctrl_c_keeps_what_has_come_and_the_same_command_goes_on(site: Site, console: Console) -> None:
+    dump, index, _ = publish_dump(site)
+    site.scripts[f"dewiki/20260101/{dump}"] = [stall(50_000)]
+    words = ("data", "fetch", "wikipedia:de", "--mirror", site.url)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=console.cwd,
+        env=console.environ(),
+    )
+    folder = console.cwd / "data" / "wikipedia"
+    partial = folder / f".{dump}.part"
+    wait_for(lambda: partial.exists() and partial.stat().st_size == 50_000)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, out) == (130, "")
+    assert "the same command goes on from there" in err
+    assert console(*words).out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
+    assert site.ranges()[-1] == "bytes=50000-"
+    assert sorted(path.name for path in folder.iterdir()) == [index, dump]
+
+
+def test_an_error_is_one_document_too(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "fetch", "wikipedia:xx", "--mirror", site.url, "-o", "json"]) == 5
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["kind"] == "not-found"
+    assert err.startswith("error[not-found]: there is no dump xxwiki of latest")
+
+
+def test_fetch_needs_a_name_and_data_an_action(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data"]) == main(["data", "fetch"]) == main(["data", "fetsh", "glue"]) == 2
+    assert capsys.readouterr().err.count("error[usage]") == 3
+
+
+def test_help_is_a_page_of_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["data", "fetch", "--help"])
+    text = capsys.readouterr().out
+    assert "example:\n  orchestrator data fetch wikipedia:de --to dumps/" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+class Terminal(io.StringIO):
+    """A stream that is one, or is none."""
+
+    def __init__(self, *, live: bool) -> None:
+        super().__init__()
+        self.live = live
+
+    def isatty(self) -> bool:
+        return self.live
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, live: bool) -> str:
+    """A file of 300 MB of which 100 MB were there: 10 MB a second come."""
+    terminal = Terminal(live=live)
+    clock = [0.0]
+    monkeypatch.setattr(data.time, "monotonic", lambda: clock[0])
+    line = data.TransferLine(terminal)
+    for second in range(21):
+        clock[0] = float(second)
+        line("a.bz2", 100_000_000 + second * 10_000_000, 300_000_000)
+    line("b.bz2", 5, None)
+    clock[0] += 100
+    line("b.bz2", 6, None)
+    line.end()
+    line.end()
+    return terminal.getvalue()
+
+
+def test_a_terminal_is_shown_bytes_speed_and_what_is_left_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, live=True).split("\r\x1b[K")
+    assert lines[0] == ""
+    assert lines[1] == "a.bz2: 120 MB of 300 MB, 10.0 MB/s, 18 s left"
+    assert lines[-2:] == ["a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\n", "b.bz2: 6 B, 0.0 MB/s\n"]
+    assert len(lines) == 1 + 19 + 1
+
+
+def test_a_log_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, live=False) == "a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\nb.bz2: 6 B, 0.0 MB/s\n"
+
+
+def test_a_small_file_is_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(live=True)
+    line = data.TransferLine(terminal)
+    line("a.bz2", 0, 10)
+    line("a.bz2", 10, 10)
+    line.end()
+    assert terminal.getvalue() == ""

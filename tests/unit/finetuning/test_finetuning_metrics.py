@@ -1,0 +1,89 @@
+"""Metrics: golden values by hand, and those of scikit-learn and scipy where these are installed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from train_jobs.tasks.finetuning.metrics import METRICS, is_collapsed, scores
+
+PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "predictions", "expected"),
+    [
+        ("accuracy", *PERFECT, 1.0),
+        ("accuracy", [0, 1, 1, 0], [1, 1, 1, 1], 0.5),
+        ("accuracy", [2, 1, 0], [2, 0, 0], 2 / 3),
+        ("f1", *PERFECT, 1.0),
+        ("f1", [1, 1, 0, 0], [1, 0, 1, 0], 0.5),
+        ("f1", [1, 1, 0], [1, 1, 1], 0.8),  # MRPC's baseline: all equivalent
+        ("f1", [1, 1, 0], [0, 0, 0], 0.0),
+        ("f1", [0, 0], [0, 0], 0.0),  # nothing to find and nothing found: undefined, so 0
+        ("matthews", *PERFECT, 1.0),
+        ("matthews", [0, 1], [1, 0], -1.0),
+        ("matthews", [1, 1, 1, 0], [1, 1, 1, 1], 0.0),  # CoLA's baseline: all acceptable
+        ("matthews", [1, 1], [0, 1], 0.0),
+        ("matthews", [1, 1, 1, 0], [1, 0, 1, 1], -1 / 3),
+        ("matthews", [0, 1, 2], [0, 1, 2], 1.0),  # AX has three classes
+        ("matthews", [0, 1, 2, 2], [0, 2, 2, 1], 0.2),
+        ("pearson", [1, 2, 3], [2, 4, 6], 1.0),
+        ("pearson", [1, 2, 3], [3, 2, 1], -1.0),
+        ("pearson", [1, 2, 3], [1, 2, 4], 3 / math.sqrt(28 / 3)),
+        ("pearson", [1, 2, 3], [0.1, 0.1, 0.1], 0.0),
+        ("pearson", [2, 2], [1, 5], 0.0),
+        ("pearson", [0.1, 0.1, 0.1], [0.7, 0.7, 0.7], 0.0),  # whose means are not quite 0.1 and 0.7
+        ("spearman", [1, 2, 3], [1, 100, 1000], 1.0),
+        ("spearman", [1, 2, 3, 4], [1, 2, 2, 3], 4.5 / math.sqrt(22.5)),  # a tie shares its rank
+        ("spearman", [1, 1, 2], [3, 3, 1], -1.0),
+        ("spearman", [1, 2, 3], [7, 7, 7], 0.0),
+    ],
+)
+def test_golden_values(name: str, labels: list[float], predictions: list[float], expected: float) -> None:
+    assert METRICS[name](labels, predictions) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_they_are_those_of_scikit_learn_and_scipy(seed: int) -> None:
+    theirs, stats = pytest.importorskip("sklearn.metrics"), pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(seed)
+    pair = rng.integers(0, 2, (2, 300))
+    numbers = np.round(rng.uniform(0, 5, 300), 1)  # with ties
+    guesses = np.round(numbers + rng.normal(0, 2, 300), 1 if seed % 2 else 6)
+    assert METRICS["accuracy"](*pair) == pytest.approx(theirs.accuracy_score(*pair), abs=1e-9)
+    assert METRICS["f1"](*pair) == pytest.approx(theirs.f1_score(*pair), abs=1e-9)
+    assert METRICS["pearson"](numbers, guesses) == pytest.approx(stats.pearsonr(numbers, guesses)[0], abs=1e-9)
+    assert METRICS["spearman"](numbers, guesses) == pytest.approx(stats.spearmanr(numbers, guesses)[0], abs=1e-9)
+    for classes in (2, 3, 7):
+        several = rng.integers(0, classes, (2, 300))
+        assert METRICS["matthews"](*several) == pytest.approx(theirs.matthews_corrcoef(*several), abs=1e-9)
+
+
+def test_very_many_rows_overflow_nothing() -> None:
+    labels = np.tile(np.array([0, 1, 1]), 300_000)
+    assert METRICS["matthews"](labels, labels) == 1.0
+
+
+def test_the_score_is_the_mean_of_the_metrics() -> None:
+    found = scores(("f1", "accuracy"), [1, 1, 0], [1, 1, 1])
+    assert found == pytest.approx({"f1": 0.8, "accuracy": 2 / 3, "score": (0.8 + 2 / 3) / 2})
+    assert scores(("matthews",), *PERFECT) == {"matthews": 1.0, "score": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "regression", "expected"),
+    [
+        ([1, 1, 0], [1, 1, 1], False, True),
+        ([1, 1, 0, 0], [1, 1, 1, 0], False, False),
+        ([1, 1, 1, 0], [1, 0, 1, 1], False, True),  # not constant, and worse than a constant
+        ([1.0, 2.0], [0.3, 0.3], True, True),
+        ([1.0, 2.0], [0.3, 0.31], True, False),
+    ],
+)
+def test_a_model_that_learned_nothing_is_known(
+    labels: list[float], predictions: list[float], regression: bool, expected: bool
+) -> None:
+    assert is_collapsed(labels, predictions, regression=regression) is expected

@@ -1,0 +1,157 @@
+"""The user's own tables: columns by their names, classes from the training data, every bad row with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from train_jobs.config import DataError
+from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.config.load import build, merge, read_text
+from train_jobs.tasks.finetuning.own import read_own
+
+TEXT = ColumnsConfig()
+NUMBER = ColumnsConfig(regression=True)
+
+
+def put(path: Path, content: str) -> Path:
+    path.write_bytes(content.encode())
+    return path
+
+
+def problems(columns: ColumnsConfig, **files: Path) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        read_own(columns, files)
+    return caught.value.problems or [str(caught.value)]
+
+
+def test_classes_come_from_the_training_data_whatever_the_order_of_rows(tmp_path: Path) -> None:
+    train = put(tmp_path / "films.csv", "text,label\ngood one,pos\nbad one,neg\nso so,neu\n")
+    dev = put(tmp_path / "dev.jsonl", '{"text": "fine", "label": "neu"}\n')
+    task, splits = read_own(TEXT, {"train": train, "dev": dev})
+    assert (task.name, task.labels, task.metrics, task.regression) == (
+        *("films", ("neg", "neu", "pos"), ("accuracy",), False),
+    )
+    assert (splits["train"].labels, splits["dev"].labels) == ([2, 0, 1], [1])
+    assert splits["train"].texts == ["good one", "bad one", "so so"]
+    assert splits["train"].pairs is None
+
+
+def test_numbers_as_classes_are_ordered_as_numbers(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\t10\nb\t9\nc\t-1\n")
+    assert read_own(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
+
+
+def test_two_classes_have_f1_beside_accuracy(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
+    assert read_own(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
+
+
+def test_pairs_and_columns_by_their_names(tmp_path: Path) -> None:
+    columns = ColumnsConfig(text="one", pair="two", label="same")
+    train = put(tmp_path / "t.tsv", "two\tsame\tone\nb\tyes\ta\nd\tno\tc\n")
+    _, splits = read_own(columns, {"train": train})
+    assert (splits["train"].texts, splits["train"].pairs) == (["a", "c"], ["b", "d"])
+
+
+def test_numbers_to_predict(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\t1\nb\t-2.5e0\nc\t.5\n")
+    task, splits = read_own(NUMBER, {"train": train})
+    assert (task.regression, task.metrics) == (True, ("pearson", "spearman"))
+    assert splits["train"].labels == [1.0, -2.5, 0.5]
+
+
+@pytest.mark.parametrize("target", ["nan", "NaN", "", "inf", "-Infinity", "1e999", "three", "1_000", "0x1"])
+def test_a_target_that_is_no_finite_number_is_named(tmp_path: Path, target: str) -> None:
+    train = put(tmp_path / "t.tsv", f"text\tlabel\na\t1\nb\t{target}\nc\t2\n")
+    assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {target!r} is no finite number"]
+
+
+def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.jsonl", '{"text": "a", "label": NaN}\n{"text": "b", "label": null}\n')
+    assert [problem.split(": ", 1)[0] for problem in problems(NUMBER, train=train)] == [f"{train}:1", f"{train}:2"]
+    assert [problem.split(": ", 1)[0] for problem in problems(TEXT, train=train)] == [f"{train}:1", f"{train}:2"]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1.0, float("nan"), None]}), path)
+    assert problems(TEXT, train=path) == [
+        f"{path}:row 2: column 'label': nan is no label",
+        f"{path}:row 3: column 'label': there is no label",
+    ]
+    assert len(problems(NUMBER, train=path)) == 2
+
+
+def test_true_is_no_number(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.jsonl", '{"text": "a", "label": true}\n')
+    assert problems(NUMBER, train=train) == [f"{train}:1: column 'label': True is no finite number"]
+
+
+def test_classes_of_json_and_parquet_are_those_of_text_files(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n')
+    dev = tmp_path / "dev.parquet"
+    pq.write_table(pa.table({"text": ["a"], "label": [1.0]}), dev)
+    task, splits = read_own(TEXT, {"train": train, "dev": dev, "test": put(tmp_path / "u.csv", "text,label\nx,1\n")})
+    assert task.labels == ("0", "1")
+    assert splits["dev"].labels == splits["test"].labels == [1]
+    train = put(tmp_path / "u.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    assert read_own(TEXT, {"train": train})[0].labels == ("false", "true")
+
+
+def test_a_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
+    train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
+    dev = put(tmp_path / "dev.tsv", "text\tlabel\na\tpos\nb\tneq\n")
+    (problem,) = problems(TEXT, train=train, dev=dev)
+    assert problem.startswith(f"{dev}:3: label 'neq' is not in {train}")
+    assert problem.endswith('(did you mean "neg"?)')
+
+
+def test_rows_after_one_without_a_label_keep_their_lines(tmp_path: Path) -> None:
+    train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
+    dev = put(tmp_path / "dev.tsv", "text\tlabel\na\t\nb\tother\n")
+    first, second = problems(TEXT, train=train, dev=dev)
+    assert (first, second[: len(f"{dev}:3: label 'other'")]) == (
+        *(f"{dev}:2: column 'label': there is no label", f"{dev}:3: label 'other'"),
+    )
+
+
+def test_empty_texts_and_labels_are_named_together(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tpair\tlabel\na\tx\tpos\n \ty\tneg\nc\t\t\n")
+    assert problems(ColumnsConfig(pair="pair"), train=train) == [f"{train}:4: column 'label': there is no label"]
+    train = put(tmp_path / "u.tsv", "text\tpair\tlabel\na\tx\tpos\n \ty\tneg\nc\t\tneg\n")
+    assert problems(ColumnsConfig(pair="pair"), train=train) == [
+        f"{train}:3: column 'text' has an empty text",
+        f"{train}:4: column 'pair' has an empty text",
+    ]
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    lines = '{"text": 5, "label": "a"}\n{"text": null, "label": "b"}\n'
+    train = put(tmp_path / "t.jsonl", lines)
+    assert problems(TEXT, train=train) == [
+        f"{train}:1: column 'text' is no text: of type int",
+        f"{train}:2: column 'text' is no text: nothing",
+    ]
+
+
+def test_one_label_only_and_fractions_as_classes_are_refused(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\tx\n")
+    assert "one label only" in problems(TEXT, train=train)[0]
+    train = put(tmp_path / "u.tsv", "text\tlabel\na\t0.5\nb\t1\n")
+    assert "--set data.regression=true" in problems(TEXT, train=train)[0]
+    train = put(tmp_path / "v.tsv", "text\tlabel\na\t0.5\nb\tbeta\n")
+    assert read_own(TEXT, {"train": train})[0].labels == ("0.5", "beta")
+
+
+def test_a_test_set_may_lack_labels_and_dev_may_not(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
+    bare = put(tmp_path / "bare.tsv", "text\nc\n")
+    _, splits = read_own(TEXT, {"train": train, "test": bare})
+    assert (splits["test"].texts, splits["test"].labels) == (["c"], None)
+    assert "there is no column 'label'" in problems(TEXT, train=train, dev=bare)[0]
+
+
+def test_columns_must_differ() -> None:
+    with pytest.raises(Exception, match="must be different columns"):
+        build(ColumnsConfig, merge([read_text("text: a\nlabel: a\n", "x.yaml")]))

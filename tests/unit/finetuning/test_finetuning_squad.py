@@ -1,0 +1,377 @@
+"""SQuAD: reading, windows, and from logits to answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tests.conftest import SHARED
+from train_jobs.config import DataError, SpecError
+from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.tasks.finetuning.squad.answers import best_spans, predict, write_predictions
+from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.finetuning.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.finetuning.squad.windows import Window, answer_tokens, best_window, make_windows, window_spans
+
+REAL = SHARED / "data" / "squad"
+VOCABULARY = SHARED / "data" / "bert" / "vocab_uncased.txt"
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of SQuAD are not in {REAL}")
+CONTEXT = "The Normans gave their name to Normandy, a region in France."
+WORDS = ["the", "normans", "gave", "their", "name", "to", "normandy", ",", "a", "region", "in", "france", "."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "who", "what", "where", "?"]) + "\n"
+    )
+    return load_vocabulary(path, lowercase=True)
+
+
+def qa(name: str = "q1", **keys: Any) -> dict[str, Any]:
+    answers = [{"text": "France", "answer_start": CONTEXT.index("France")}]
+    return {"id": name, "question": "Where?", "answers": answers, **keys}
+
+
+def squad(path: Path, *questions: Any, version: str = "1.1", context: Any = CONTEXT) -> Path:
+    document = {"version": version, "data": [{"title": "x", "paragraphs": [{"context": context, "qas": questions}]}]}
+    path.write_text(json.dumps(document, indent=1))
+    return path
+
+
+def problems(path: Path, *, training: bool = True) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        read_squad(path, training=training)
+    return [problem.removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+def line_of(path: Path, name: str) -> int:
+    return next(n for n, line in enumerate(path.read_text().splitlines(), start=1) if f'"{name}"' in line)
+
+
+def test_questions_in_the_order_of_the_file(tmp_path: Path) -> None:
+    found = read_squad(squad(tmp_path / "s.json", qa("a"), qa("b", question="Who?")), training=True)
+    assert [(q.id, q.text, q.context) for q in found.questions] == [("a", "Where?", CONTEXT), ("b", "Who?", CONTEXT)]
+    assert found.questions[0].answers == (Answer("France", CONTEXT.index("France")),)
+    assert (found.version_2, found.notes) == (False, [])
+
+
+def test_version_2_is_known_by_its_version_or_its_questions(tmp_path: Path) -> None:
+    unanswerable = qa("b", answers=[], is_impossible=True)
+    assert read_squad(squad(tmp_path / "a.json", qa(), version="v2.0")).version_2
+    found = read_squad(squad(tmp_path / "b.json", qa(), unanswerable), training=True)
+    assert found.version_2
+    assert found.questions[1].answers == ()
+
+
+def test_an_answer_that_is_not_in_its_context_is_named(tmp_path: Path) -> None:
+    path = squad(
+        tmp_path / "s.json",
+        qa("good"),
+        qa("absent", answers=[{"text": "Spain", "answer_start": 53}]),
+        qa("moved", answers=[{"text": "France", "answer_start": 5}]),
+        qa("before", answers=[{"text": ".", "answer_start": -1}]),
+        qa("empty", answers=[{"text": "", "answer_start": 0}]),
+    )
+    place = CONTEXT.index("France")
+    expected = {
+        "absent": "answer 'Spain' is not anywhere in its context",
+        "moved": f"answer 'France' is not at character 5 of its context, but at {place}",
+        "before": f"answer '.' is not at character -1 of its context, but at {len(CONTEXT) - 1}",
+        "empty": "an answer is empty",
+    }
+    lines = [f"{line_of(path, name)}: question {name}: {what}" for name, what in expected.items()]
+    assert problems(path) == lines
+    found = read_squad(path)
+    assert len(found.questions) == 5
+    assert found.notes == [f"{path}:{line}" for line in lines]
+
+
+def test_what_is_no_question_is_named(tmp_path: Path) -> None:
+    path = squad(
+        tmp_path / "s.json",
+        qa("twice"),
+        qa("twice"),
+        {"id": "bare"},
+        "text",
+        qa("listless", answers={"text": ["France"]}),
+        qa("unsure", answers=[], is_impossible=False),
+        qa("torn", is_impossible=True),
+        version="v2.0",
+    )
+    assert [problem.split(": ", 1)[1] for problem in problems(path)] == [
+        "question twice: the id was there before",
+        "question bare: lacks question",
+        "question None: is no object",
+        "question listless: its answers are no list of text and answer_start",
+        "question unsure: has no answer, and is_impossible is false",
+        "question torn: is_impossible, and has answers",
+    ]
+
+
+def test_version_1_learns_from_answers_only_and_predicts_without(tmp_path: Path) -> None:
+    path = squad(tmp_path / "s.json", qa("q", answers=[]))
+    assert problems(path) == [f"{line_of(path, 'q')}: question q: has no answer"]
+    assert read_squad(path).questions[0].answers == ()
+
+
+def test_a_context_that_is_none_and_an_empty_question(tmp_path: Path) -> None:
+    assert problems(squad(tmp_path / "s.json", qa(), context=" "))[0].endswith("its context is no text")
+    path = squad(tmp_path / "t.json", qa(question=" "))
+    assert read_squad(path, training=True).notes == [f"{path}:{line_of(path, 'q1')}: question q1: asks ' '"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"data": [', "is not JSON"),
+        ("[]", "is not of SQuAD's form"),
+        ('{"data": [{"title": "x"}]}', "article 1"),
+        ('{"data": []}', "has no question"),
+        ("caf\u00e9", "is not UTF-8"),
+    ],
+)
+def test_files_of_another_form(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(content.encode("latin1"))
+    with pytest.raises(DataError) as caught:
+        read_squad(path)
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_byte_order_mark_and_a_context_of_a_million_characters(tmp_path: Path) -> None:
+    path = squad(tmp_path / "s.json", qa(), context=CONTEXT + " in" * 333_313)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_squad(path, training=True).notes == [
+        f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes",
+    ]
+
+
+# --- windows
+
+
+def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
+    asked = Question("q", "Where?", CONTEXT, (Answer("France", CONTEXT.index("France")),))
+    (window,) = make_windows([asked], tokenizer, max_length=64, stride=8, max_query_length=8)
+    pieces = [tokenizer.id_to_token(number) for number in window.input_ids.tolist()]
+    assert pieces == ["[CLS]", "where", "?", "[SEP]", *WORDS, "[SEP]"]
+    assert window.token_type_ids.tolist() == [0] * 4 + [1] * 14
+    assert window.first == 4
+    assert (pieces[window.start], pieces[window.end]) == ("france", "france")
+    assert window.is_best.all()
+    assert [CONTEXT[a:b] for a, b in window.offsets.tolist()][1] == "Normans"
+
+
+def test_windows_overlap_and_the_answer_is_where_it_is_whole(tokenizer: Tokenizer) -> None:
+    text = "normandy , a"
+    asked = Question("q", "Who?", CONTEXT, (Answer("Normandy, a", CONTEXT.index("Normandy")),))
+    windows = make_windows([asked, asked], tokenizer, max_length=12, stride=3, max_query_length=1)
+    assert [window.question for window in windows] == [0] * 3 + [1] * 3
+    found = [[tokenizer.id_to_token(number) for number in window.input_ids] for window in windows[:3]]
+    assert all(pieces[:3] == ["[CLS]", "who", "[SEP]"] and pieces[-1] == "[SEP]" for pieces in found)
+    assert [" ".join(pieces[3:-1]) for pieces in found] == [
+        " ".join(WORDS[begin:end]) for begin, end in ((0, 8), (3, 11), (6, 13))
+    ]
+    answers = [" ".join(pieces[w.start : w.end + 1]) for pieces, w in zip(found, windows, strict=False) if w.start]
+    assert answers == [text] * 2
+    assert (windows[0].start, windows[0].end) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room", "stride", "expected"),
+    [
+        (5, 8, 3, [(0, 5)]),
+        (8, 8, 3, [(0, 8)]),
+        (9, 8, 3, [(0, 8), (3, 9)]),
+        (20, 8, 4, [(0, 8), (4, 12), (8, 16), (12, 20)]),
+        (20, 8, 100, [(0, 8), (8, 16), (16, 20)]),  # a stride past a window's end would leave tokens out
+        (0, 8, 4, [(0, 0)]),
+    ],
+)
+def test_spans_cover_all(tokens: int, room: int, stride: int, expected: list[tuple[int, int]]) -> None:
+    assert window_spans(tokens, room, stride) == expected
+
+
+def test_a_token_belongs_to_the_window_with_the_most_context() -> None:
+    spans = [(0, 8), (4, 12), (8, 14)]
+    assert best_window(14, spans).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_of_two_windows_with_as_much_context_the_longer_has_a_token_then_the_first() -> None:
+    assert best_window(9, [(0, 5), (2, 9)])[3] == 1
+    assert best_window(7, [(0, 5), (2, 7)])[3] == 0
+
+
+def test_what_has_more_context_is_as_the_paper_of_bert_has_it() -> None:
+    """The example in Google's run_squad.py: `bought` is in two windows, with 4 and 0 tokens to its sides or 3 and 1."""
+    assert best_window(11, [(0, 5), (3, 8), (6, 11)])[[3, 4]].tolist() == [0, 1]
+
+
+def test_a_question_too_long_is_cut_and_must_leave_room(tokenizer: Tokenizer) -> None:
+    asked = Question("q", "who what where " * 9, CONTEXT, ())
+    windows = make_windows([asked], tokenizer, max_length=10, stride=1, max_query_length=6)
+    assert {window.first for window in windows} == {8}
+    assert {len(window.input_ids) for window in windows} == {10}
+    with pytest.raises(SpecError, match="leaves no room"):
+        make_windows([asked], tokenizer, max_length=9, stride=1, max_query_length=6)
+
+
+def test_an_answer_inside_a_word_is_the_token_around_it() -> None:
+    offsets = np.array([[0, 3], [4, 11], [11, 12], [14, 20]])
+    for start, text, expected in [
+        (5, "orm", (1, 1)),
+        (4, "Normans,", (1, 2)),
+        (11, ",", (2, 2)),
+        (12, "  France", (3, 3)),
+        (12, " ", None),
+        (0, "The Normans", (0, 1)),
+    ]:
+        asked = Question("q", "?", "", (Answer(text, start),))
+        assert answer_tokens(asked, offsets) == expected
+
+
+# --- answers
+
+
+def window(tokens: int = 4, first: int = 3, best: list[bool] | None = None) -> Window:
+    offsets = np.array([[2 * place, 2 * place + 1] for place in range(tokens)])
+    ids = np.zeros(first + tokens + 1, np.int64)
+    return Window(0, ids, first, offsets, np.array(best or [True] * tokens), 0, 0)
+
+
+def logits(context: list[float], cls: float = 0.0, first: int = 3) -> np.ndarray:
+    return np.array([cls, *[90.0] * (first - 1), *context, 90.0], np.float32)  # question and [SEP] are no answers
+
+
+ASKED = Question("q", "?", "a b c d", ())
+
+
+def texts(candidates: list[dict[str, Any]]) -> list[str]:
+    return [found["text"] for found in candidates]
+
+
+def test_spans_are_ordered_and_neither_backwards_nor_too_long() -> None:
+    start, end = logits([1, 5, 2, 0]), logits([7, 1, 3, 4])
+    found = best_spans(window(), start, end, n_best=10, max_answer_length=2)
+    assert [ASKED.context[span.begin : span.end] for span in found] == ["b c", "a", "b", "c d", "c", "d", "a b"]
+    assert found[1] == (8.0, 1.0, 7.0, 0, 1)
+    assert all(span.score == span.start_logit + span.end_logit for span in found)
+
+
+def test_only_the_n_best_places_are_paired() -> None:
+    start, end = logits([1, 5, 2, 0]), logits([7, 1, 3, 4])
+    found = best_spans(window(), start, end, n_best=1, max_answer_length=9)
+    assert found == [], "the best end is before the best start"
+    assert len(best_spans(window(), start, end, n_best=2, max_answer_length=9)) == 2
+
+
+def test_an_answer_begins_where_its_window_has_the_most_context() -> None:
+    start, end = logits([9, 1, 0, 0]), logits([0, 0, 0, 5])
+    found = best_spans(window(best=[False, True, True, True]), start, end, n_best=9, max_answer_length=9)
+    assert ASKED.context[found[0].begin : found[0].end] == "b c d"
+
+
+def test_of_spans_with_one_text_the_best_counts() -> None:
+    asked = Question("q", "?", "a b a d", ())
+    found = predict(asked, [window()], [(logits([1, 0, 3, 0]), logits([1, 0, 3, 0]))], version_2=False)
+    assert found.best == "a"
+    assert [one["start_logit"] for one in found.candidates if one["text"] == "a"] == [3.0]
+    assert sum(one["probability"] for one in found.candidates) == pytest.approx(1.0)  # type: ignore[misc]
+    assert found.text(None) == "a"
+
+
+def test_several_windows_compete_and_the_least_null_counts() -> None:
+    pairs = [
+        (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4)),
+        (logits([0, 0, 0, 2], cls=1.5), logits([0, 0, 0, 2], cls=1)),
+    ]
+    found = predict(ASKED, [window(), window()], pairs, version_2=True)
+    assert found.best == "d"
+    assert found.null_odds == 2.5 - 4.0
+    assert [found.text(threshold) for threshold in (0.0, -1.5, -1.6)] == ["d", "d", ""]
+    null = next(one for one in found.candidates if one["text"] == "")
+    assert (null["start_logit"], null["end_logit"]) == (1.5, 1.0)
+    assert found.candidates[0]["text"] == "d"
+
+
+def test_candidates_are_ordered_with_no_answer_among_them() -> None:
+    pair = (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4))
+    found = predict(ASKED, [window()], [pair], version_2=True, n_best=2)
+    assert texts(found.candidates)[:2] == ["", "a"]
+    assert len(found.candidates) == 3
+    assert found.candidates[0]["probability"] == max(one["probability"] for one in found.candidates)
+    assert found.text(0.0) == ""
+
+
+def test_where_nothing_can_be_an_answer_there_is_an_empty_one() -> None:
+    pair = (logits([]), logits([]))
+    for version_2 in (False, True):
+        found = predict(ASKED, [window(tokens=0)], [pair], version_2=version_2)
+        assert (found.best, texts(found.candidates)) == ("", [""])
+
+
+def test_the_files_of_the_official_format(tmp_path: Path) -> None:
+    pair = (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4))
+    found = predict(ASKED, [window()], [pair], version_2=True)
+    write_predictions(tmp_path, [found], threshold=0.0)
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"q": ""}
+    assert json.loads((tmp_path / "null_odds.json").read_text()) == {"q": 6.0}
+    assert json.loads((tmp_path / "nbest_predictions.json").read_text())["q"] == found.candidates
+    (tmp_path / "v1").mkdir()
+    write_predictions(tmp_path / "v1", [found], threshold=None)
+    assert json.loads((tmp_path / "v1" / "predictions.json").read_text()) == {"q": "a"}
+    assert not (tmp_path / "v1" / "null_odds.json").exists()
+
+
+# --- all together, on real files
+
+
+def perfect(found: Squad, windows: list[Window]) -> dict[str, Any]:
+    """Predictions from logits that point at the first answer in every window that has it, else at [CLS]."""
+    by_question: dict[int, list[Window]] = {}
+    for one in windows:
+        by_question.setdefault(one.question, []).append(one)
+    answered = {}
+    for number, group in by_question.items():
+        pairs = []
+        for one in group:
+            start, end = np.zeros((2, len(one.input_ids)), np.float32)
+            start[one.start] += 9
+            end[one.end] += 9
+            pairs.append((start, end))
+        answered[found.questions[number].id] = predict(found.questions[number], group, pairs, version_2=found.version_2)
+    return answered
+
+
+@needs_real
+@pytest.mark.parametrize(
+    ("file", "rows", "version_2", "at_least"),
+    [
+        ("v1.1/derived-v1.1-from-cs224n-dev.json", 2910, False, 99.0),
+        ("v2.0/official-dev-v2.0-5articles.json", 1407, True, 99.0),
+    ],
+)
+def test_who_knows_the_answers_scores_all(file: str, rows: int, version_2: bool, at_least: float) -> None:
+    found = read_squad(REAL / file, training=True)
+    assert (len(found.questions), found.version_2, found.notes) == (rows, version_2, [])
+    found = dataclasses.replace(found, questions=found.questions[::5])
+    tokenizer = load_vocabulary(VOCABULARY, lowercase=True)
+    windows = make_windows(found.questions, tokenizer, max_length=128, stride=64, max_query_length=64)
+    assert len(windows) > 1.5 * len(found.questions)
+    answered = perfect(found, windows)
+    texts_of = {name: one.text(0.0 if version_2 else None) for name, one in answered.items()}
+    if version_2:
+        odds = {name: one.null_odds for name, one in answered.items()}
+        scores = score_v2(found.questions, texts_of, odds, threshold=0.0)
+        assert scores["NoAns_exact"] == 100.0
+        assert scores["HasAns_exact"] > at_least
+    else:
+        assert score_v1(found.questions, texts_of)["exact_match"] > at_least

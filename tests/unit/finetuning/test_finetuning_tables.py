@@ -1,0 +1,200 @@
+"""Tables of every kind: what is odd is read as it was meant and told, what is wrong is named with its line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from train_jobs.config import DataError
+from train_jobs.tasks.finetuning.tables import Table, read_table
+
+ROWS = [("1", 'He said "no', "a\u2028b"), ("0", '"Yes', "c"), ("1", "na\u00efve", "d")]
+COLUMNS = ["label", "first", "second"]
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def tsv(rows: list[tuple[str, ...]], newline: str = "\n", *, end: bool = True) -> str:
+    lines = ["\t".join(row) for row in [tuple(COLUMNS), *rows]]
+    return newline.join(lines) + (newline if end else "")
+
+
+def rows_of(table: Table) -> list[tuple[str, ...]]:
+    return list(zip(*table.columns.values(), strict=True))
+
+
+def refusal(path: Path, columns: list[str] = COLUMNS, **options: object) -> DataError:
+    with pytest.raises(DataError) as caught:
+        read_table(path, columns, **options)  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", [True, False])
+def test_tsv_is_read_as_it_stands(tmp_path: Path, newline: str, mark: str, end: bool) -> None:
+    path = put(tmp_path / "t.tsv", mark + tsv(ROWS, newline, end=end))
+    table = read_table(path, COLUMNS)
+    assert rows_of(table) == ROWS
+    assert table.lines == [2, 3, 4]
+    assert table.where(1) == f"{path}:3"
+    count = 4 if end else 3
+    told = [f"{path}:1: begins with a byte-order mark, which is no part of the first column"] if mark else []
+    told += [f"{path}:1: {count} lines end with CRLF, read as ends of lines"] if newline == "\r\n" else []
+    assert table.notes == told
+
+
+def test_quotation_marks_that_never_end_merge_no_rows(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", tsv(ROWS))
+    with path.open(encoding="utf-8", newline="") as stream:
+        assert len(list(csv.reader(stream, delimiter="\t"))) < 1 + len(ROWS), "what this is about"
+    assert len(read_table(path, COLUMNS)) == len(ROWS)
+
+
+def test_only_the_columns_that_are_wanted_are_read_in_their_order(tmp_path: Path) -> None:
+    table = read_table(put(tmp_path / "t.tsv", tsv(ROWS)), ["second", "label"])
+    assert table.columns == {"second": ["a\u2028b", "c", "d"], "label": ["1", "0", "1"]}
+
+
+def test_a_header_is_given_where_the_first_line_is_a_row(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", "x\t1\ny\t0")
+    table = read_table(path, ["label"], header=("text", "label"))
+    assert (table.columns, table.lines) == ({"label": ["1", "0"]}, [1, 2])
+
+
+def test_wrong_rows_are_all_named_with_their_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\n0\n\n1\tb\tc\n\t\n0\td\n")
+    error = refusal(path, ["label", "text"])
+    assert error.problems == [
+        f"{path}:3: 0 tabs, need 1",
+        f"{path}:4: an empty row",
+        f"{path}:5: 2 tabs, need 1",
+        f"{path}:6: an empty row",
+    ]
+    assert f"{path}:4: an empty row" in str(error)
+
+
+def test_of_very_many_wrong_rows_ten_are_spelled_out(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", "label\ttext\n" + "1\n" * 25)
+    problems = refusal(path, ["label"]).problems
+    assert (len(problems), problems[9], problems[10]) == (11, f"{path}:11: 0 tabs, need 1", "and 15 more")
+
+
+def test_rows_that_are_passed_over_are_told(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\nnot this\n0\tb\n")
+    table = read_table(path, ["label", "text"], pass_over=True)
+    assert rows_of(table) == [("1", "a"), ("0", "b")]
+    assert table.lines == [2, 4]
+    assert table.notes == [f"{path}:3: left out: 0 tabs, need 1"]
+
+
+def test_an_empty_row_is_never_passed_over(tmp_path: Path) -> None:
+    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], pass_over=True).problems
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.parquet"])
+def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(pa.table({"label": [1], "sentence": ["x"]}), path)
+    else:
+        put(path, "label\tsentence\n1\tx\n".replace("\t", "," if name == "t.csv" else "\t"))
+    error = refusal(path, ["label", "sentense"])
+    assert "there is no column 'sentense' (did you mean \"sentence\"?)" in error.message
+    assert str(path) in error.message
+    assert error.facts["have"] == "label, sentence"
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    assert "columns of one name: a" in refusal(put(tmp_path / "t.tsv", "a\ta\n1\t2\n"), ["a"]).message
+
+
+def test_csv_has_quotes_that_hold_commas_quotes_and_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.csv", 'text,label\r\n"a, ""b""\nc",1\r\nd,0')
+    table = read_table(path, ["text", "label"])
+    assert rows_of(table) == [('a, "b"\nc', "1"), ("d", "0")]
+    assert table.lines == [2, 4]
+
+
+def test_csv_quotes_that_do_not_pair_up_are_named_where_they_begin(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.csv", 'text,label\na,1\n"b,0\nc,1\n')
+    assert refusal(path, ["text"]).facts["where"] == f"{path}:3"
+    path = put(tmp_path / "u.csv", 'text,label\n"b,0\n"c,1\n')
+    assert refusal(path, ["text"]).facts["where"] == f"{path}:2"
+
+
+def test_quoting_can_be_told_either_way(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path / "t.csv", 'a,b\n"x,1\n'), ["a"], quoting=False).columns == {"a": ['"x']}
+    assert read_table(put(tmp_path / "t.tsv", 'a\tb\n"x\ty"\t1\n'), ["a"], quoting=True).columns == {"a": ["x\ty"]}
+
+
+def test_a_carriage_return_inside_a_field_ends_no_row(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path / "t.tsv", "a\tb\nx\ry\t1\n"), ["a"]).columns == {"a": ["x\ry"]}
+    assert refusal(put(tmp_path / "t.csv", "a,b\nx\ry,1\n"), ["a"]).facts["where"] == f"{tmp_path}/t.csv:2"
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.jsonl"])
+def test_a_text_of_a_million_characters_is_read_whole_and_told(tmp_path: Path, name: str) -> None:
+    text = "ab " * 333_333 + "c"
+    content = {"t.jsonl": json.dumps({"a": text, "b": 1}) + "\n", "t.csv": f'a,b\n"{text}",1\n'}
+    path = put(tmp_path / name, content.get(name, f"a\tb\n{text}\t1\n"))
+    csv.field_size_limit(131_072)
+    table = read_table(path, ["a", "b"])
+    assert table.columns["a"] == [text]
+    line = 1 if name == "t.jsonl" else 2
+    assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, cut to the longest sequence"]
+    assert csv.field_size_limit() == 131_072
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.jsonl", '{"a": "x", "b": 1}\n{"b": true, "a": null}')
+    table = read_table(path, ["a", "b"])
+    assert (rows_of(table), table.lines) == ([("x", 1), (None, True)], [1, 2])
+    path = put(tmp_path / "u.jsonl", '{"a": 1}\n\n[1]\n{"a":\n{"b": 2}\n')
+    problems = refusal(path, ["a"]).problems
+    assert [problem.split(": ")[0] for problem in problems] == [f"{path}:{line}" for line in (2, 3, 4, 5)]
+    assert [problem.split(": ")[1] for problem in problems] == [
+        *("an empty row", "no JSON object, but of type list", "not JSON", "there is no column 'a'; have b"),
+    ]
+
+
+def test_parquet_names_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": ["x", "y"], "b": [1.5, None], "c": [0, 0]}), path)
+    table = read_table(path, ["b", "a"])
+    assert rows_of(table) == [(1.5, "x"), (None, "y")]
+    assert table.where(1) == f"{path}:row 2"
+    assert "cannot read" in refusal(put(tmp_path / "u.parquet", b"PAR1 not really"), ["a"]).message
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.parquet"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    assert "no such file" in refusal(tmp_path / name).message
+
+
+def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.tsv", b"a\tb\nx\t1\n" + "caf\u00e9\t1\n".encode("latin1"))
+    error = refusal(path, ["a"])
+    assert error.facts["where"] == f"{path}:3, byte 11 of the file"
+    assert error.fix == f"iconv -f latin1 -t utf-8 {path} > t.utf8.tsv"
+    path = put(tmp_path / "u.tsv", "a\tb\n".encode("utf-16"))
+    assert "UTF-16" in refusal(path, ["a"]).message
+
+
+@pytest.mark.parametrize("content", ["", "a\tb\n"])
+def test_a_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
+    refusal(put(tmp_path / "t.tsv", content), ["a"])
+
+
+def test_a_file_of_no_known_kind_is_asked_about(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.dat", "a\tb\nx\t1\n")
+    assert "what kind of table" in refusal(path, ["a"]).message
+    assert read_table(path, ["a"], format="tsv").columns == {"a": ["x"]}

@@ -1,0 +1,155 @@
+"""`orchestrator cluster` against the double: made, changed, left alone, and it says which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.testing import AzureDouble
+
+T4 = "Standard_NC4as_T4_v3"
+PUT = "PUT *computes/gpu"
+CREATE = ("create", "--name", "gpu", "--sku", T4)
+Cluster = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(
+    azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cluster:
+    """Runs `orchestrator cluster` in this process; returns exit code, stdout and stderr."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["cluster", *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_it_says_whether_it_made_changed_or_left_alone(cluster: Cluster, azure: AzureDouble) -> None:
+    made = cluster(*CREATE, "--max-nodes", "2", "-y")
+    assert made == (0, f"cluster gpu: created, 0 to 2 x {T4}\n", "")
+    assert cluster(*CREATE, "--max-nodes", "2", "-y")[1] == f"cluster gpu: there, 0 to 2 x {T4}\n"
+    assert len(azure.requests(PUT)) == 1
+    changed = cluster(*CREATE, "--max-nodes", "4", "--idle-seconds", "600", "-y")
+    assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT30M -> PT10M\n"
+    scaled = cluster("scale", "--name", "gpu", "--min-nodes", "1", "-y")
+    assert scaled[1] == "cluster gpu: updated, minNodeCount 0 -> 1\n"
+    assert len(azure.requests(PUT)) == 3
+    assert azure.violations == []
+
+
+def test_what_else_a_cluster_has_stays_as_it_is(cluster: Cluster, azure: AzureDouble) -> None:
+    cluster(*CREATE, "-y")
+    subnet = {"id": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/default"}
+    azure.state.resources["computes/gpu"]["properties"]["properties"]["subnet"] = subnet
+    azure.state.resources["computes/gpu"]["tags"] = {"team": "nlp"}
+    cluster("scale", "--name", "gpu", "--max-nodes", "3", "-y")
+    sent = azure.requests(PUT)[-1].body
+    assert sent["properties"]["properties"]["subnet"] == subnet
+    assert sent["tags"] == {"team": "nlp"}
+    assert "provisioningState" not in sent["properties"]
+    assert azure.violations == []
+
+
+def test_another_size_is_refused(cluster: Cluster, azure: AzureDouble) -> None:
+    cluster(*CREATE, "-y")
+    code, _, err = cluster("create", "--name", "gpu", "--sku", "Standard_NC24ads_A100_v4", "-y")
+    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu is of another size")
+    code, _, err = cluster(*CREATE, "--tier", "low-priority", "-y")
+    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu is of another tier")
+
+
+def test_nothing_is_done_unless_confirmed(
+    cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = cluster(*CREATE)
+    assert (code, "has to be confirmed" in err) == (2, True)
+
+    class Terminal:
+        def __init__(self, answer: str) -> None:
+            self.answer = answer
+
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return self.answer
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    code, _, err = cluster(*CREATE)
+    assert (code, "nothing was done" in err) == (2, True)
+    assert azure.requests(PUT) == []
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert cluster(*CREATE)[0] == 0
+
+
+def test_list_and_show_tell_what_idle_machines_cost(cluster: Cluster, azure: AzureDouble) -> None:
+    assert cluster("list")[:2] == (0, "")
+    cluster(*CREATE, "--min-nodes", "1", "-y")
+    cluster("create", "--name", "big-one", "--sku", "Standard_ND96isr_H200_v5", "-y")
+    rows = {row["name"]: row for row in json.loads(cluster("list", "-o", "json")[1])}
+    assert rows["gpu"]["idle_cost_per_day"] == round(0.526 * 24, 2)
+    assert (rows["gpu"]["min_nodes"], rows["gpu"]["nodes"], rows["gpu"]["idle_seconds"]) == (1, 1, 1800)
+    assert rows["big-one"]["idle_cost_per_day"] is None
+    text = cluster("list")[1]
+    assert "$12.62" in text
+    assert max(map(len, text.splitlines())) <= 80
+    shown = json.loads(cluster("show", "--name", "gpu", "-o", "json")[1])
+    assert shown == rows["gpu"]
+
+
+def test_delete(cluster: Cluster, azure: AzureDouble) -> None:
+    cluster(*CREATE, "-y")
+    assert cluster("delete", "--name", "gpu", "-y")[1] == "cluster gpu: deleted\n"
+    code, _, err = cluster("delete", "--name", "gpu", "-y")
+    assert (code, err.splitlines()[0]) == (5, "error[not-found]: there is no cluster gpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("create", "--name", "gpu"), "required: --sku"),
+        (("list", "--name", "gpu"), "does not know: --name gpu"),
+        (("scale", "--name", "gpu", "--sku", T4), "does not know: --sku"),
+        ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "is less than --min-nodes 3"),
+        (("create", "--name", "1gpu", "--sku", T4, "-y"), "no cluster can be called '1gpu'"),
+        (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "was retired"),
+    ],
+)
+def test_wrong_words(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
+    code, _, err = cluster(*words)
+    assert code == 2
+    assert said in err
+
+
+def test_scaling_needs_room_in_the_quota_for_what_is_new(cluster: Cluster, azure: AzureDouble) -> None:
+    azure.set_quota("standardNCASv3_T4Family", 12)
+    cluster(*CREATE, "--min-nodes", "2", "--max-nodes", "2", "-y")
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "3", "-y")[0] == 0
+    code, _, err = cluster("scale", "--name", "gpu", "--max-nodes", "4", "-y")
+    assert code == 4
+    assert "need  16 cores of standardNCASv3_T4Family, limit 12, used 8" in err
+
+
+def test_the_workspace_may_be_given_by_flags(
+    cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Any] = {
+        "--subscription": azure.place.subscription,
+        "--resource-group": azure.place.resource_group,
+        "--workspace": azure.place.workspace,
+    }
+    for variable in ("SUBSCRIPTION_ID", "RESOURCE_GROUP", "WORKSPACE"):
+        monkeypatch.delenv(f"ORCHESTRATOR_AZURE_{variable}")
+    code, _, err = cluster("list")
+    assert (code, "no Azure ML workspace is given" in err) == (2, True)
+    assert cluster("list", *(word for pair in names.items() for word in pair))[0] == 0

@@ -1,0 +1,378 @@
+"""Runs on Azure as their user sees them: logs of every rank and attempt, metrics, downloads, another machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.base import LogQuery
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.runs import RunState
+from orchestrator.testing import AzureDouble
+from tests.conftest import wait_for, write_corpus, write_spec
+
+PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute node of the job was preempted."}
+SIZE = "Standard_NC48ads_A100_v4"  # two GPUs
+
+
+@pytest.fixture(autouse=True)
+def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files instead of all of train_jobs: nothing here runs them."""
+    from orchestrator.snapshot import take_snapshot
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "pretrain.py"):
+        (package / name).write_text(f"# {name}\n")
+    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Orchestrator:
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    return Orchestrator("azure", home=tmp_path / "home", environ={})
+
+
+@pytest.fixture
+def run(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> Run:
+    """A job of two nodes with two ranks each, that was taken and may be started once more."""
+    write_corpus(tmp_path / "corpus.txt")
+    compute = {"cluster": "gpu", "sku": SIZE, "nodes": 2}
+    write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, max_restarts=1)
+    return orchestrator.submit(orchestrator.plan(file=tmp_path / "job.yaml"))
+
+
+def log(azure: AzureDouble, job: str, rank: int, text: str) -> None:
+    """What a rank of a job printed so far."""
+    path = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{job}/user_logs/std_log_process_{rank:02}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        stream.write(text)
+
+
+def outputs(azure: AzureDouble, run: Run) -> Path:
+    folder = azure.folder() / "orchestrator" / "runs" / run.name / "outputs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def lines(run: Run, **query: Any) -> list[tuple[int | None, int | None, str]]:
+    return [(line.node, line.rank, line.text) for line in run.logs(**query)]
+
+
+def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> None:
+    for rank in range(4):
+        log(azure, run.name, rank, f"one from {rank}\ntwo from {rank}\n")
+    assert lines(run) == [(0, 0, "one from 0"), (0, 0, "two from 0")]
+    assert lines(run, all_ranks=True, tail=1) == [(rank // 2, rank, f"two from {rank}") for rank in range(4)]
+    assert lines(run, node=1, tail=1) == [(1, 2, "two from 2"), (1, 3, "two from 3")]
+    assert lines(run, rank=3, grep="^one") == [(1, 3, "one from 3")]
+    for wrong in ({"rank": 4}, {"node": 2}, {"node": 0, "rank": 2}):
+        with pytest.raises(NotFoundError):
+            lines(run, **wrong)
+
+
+def test_a_secret_that_a_job_prints_is_hidden(run: Run, azure: AzureDouble) -> None:
+    log(azure, run.name, 0, "reading https://a.blob.core.windows.net/c/b?sv=1&sig=abcdefgh%3D\nBearer abcdefghij\n")
+    text = "".join(line.text for line in run.logs())
+    assert "abcdefgh" not in text
+    assert text.count("REDACTED") == 2
+
+
+def test_following_shows_all_attempts_and_starts_the_second_itself(run: Run, azure: AzureDouble) -> None:
+    azure.move(run.name, "Running")
+    log(azure, run.name, 0, "first attempt\nhalf a line")
+    seen: list[str] = []
+    idle = threading.Event()
+
+    def follow() -> None:
+        for block in run.log_blocks(LogQuery(follow=True)):
+            seen.extend(line.text for line in block.lines())
+            if not block.data:
+                idle.set()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    assert idle.wait(30)
+    assert seen == ["first attempt"]
+    azure.move(run.name, "Failed", PREEMPTED)
+    second = f"{run.name}-a2"
+    wait_for(lambda: azure.jobs.get(second), what="the second attempt")
+    azure.move(second, "Running")
+    log(azure, second, 0, "second attempt\n")
+    wait_for(lambda: "second attempt" in seen, what="its log")
+    azure.move(second, "Completed")
+    follower.join(30)
+    assert not follower.is_alive()
+    assert seen == ["first attempt", "half a line", "second attempt"]
+    status = run.status()
+    assert (status.state, status.attempt) == (RunState.COMPLETED, 2)
+    assert [attempt.state for attempt in status.attempts] == [RunState.PREEMPTED, RunState.COMPLETED]
+    assert lines(run) == [(0, 0, text) for text in seen]
+
+
+def test_status_has_what_the_job_reported(run: Run, azure: AzureDouble) -> None:
+    reports = [{"step": step, "time": time.time() + step, "metrics": {"train_loss": 9.0 - step}} for step in (2, 4)]
+    reports.append({"step": 4, "time": time.time() + 4, "metrics": {"sequences_per_second": 100.0}})
+    text = "".join(json.dumps(report) + "\n" for report in reports)
+    (outputs(azure, run) / "metrics.jsonl").write_text(text + '{"step": 6')
+    assert run.status().step is None  # it has not begun
+    azure.move(run.name, "Running")
+    status = run.status()
+    assert (status.step, status.steps, status.metrics["train_loss"]) == (4, 12, 5.0)
+    assert status.eta is not None
+    assert status.cost is not None
+    assert list(run.metrics()) == reports
+    azure.move(run.name, "Completed")
+    status = run.status()
+    assert (status.state, status.exit_code, status.ranks) == (RunState.COMPLETED, 0, dict.fromkeys(range(4), 0))
+    asked = len(azure.requests())
+    assert run.status() == status
+    assert len(azure.requests()) == asked  # what can change no more is asked of nobody
+
+
+def test_the_words_of_the_rank_that_failed_are_the_reason(run: Run, azure: AzureDouble) -> None:
+    azure.move(run.name, "Running")
+    for rank, kind in ((0, "peer"), (2, "memory")):
+        left = {"error": {"kind": kind}, "text": f"error[{kind}]: of rank {rank}"}
+        (outputs(azure, run) / f"error-{rank}.json").write_text(json.dumps(left))
+    said = "Execution failed. User process '2' exited with status code 1. Please check log file"
+    azure.move(run.name, "Failed", {"code": "UserError", "message": said})
+    status = run.status()
+    assert (status.state, status.exit_code, status.reason) == (RunState.FAILED, 1, "error[memory]: of rank 2")
+
+
+def checkpoint(folder: Path, step: int, *, committed: bool = True) -> None:
+    place = folder / "checkpoints" / f"step-{step:08}"
+    place.mkdir(parents=True)
+    (place / "model.safetensors").write_bytes(b"weights" * 1000)
+    digest = hashlib.sha256(b"weights" * 1000).hexdigest()
+    commit = {"step": step, "files": {"model.safetensors": {"size": 7000, "sha256": digest}}}
+    if committed:
+        (place / "COMMIT.json").write_text(json.dumps(commit))
+
+
+def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
+    run: Run, azure: AzureDouble, tmp_path: Path
+) -> None:
+    azure.move(run.name, "Running")
+    folder = outputs(azure, run)
+    checkpoint(folder, 4)
+    checkpoint(folder, 8, committed=False)
+    (folder / "metrics.jsonl").write_text("{}\n")
+    (outputs(azure, Run(run._backend, run.handle.__class__("azure", f"{run.name}-2"))) / "secret.txt").write_text("no")
+    done: list[tuple[int, int]] = []
+    here = run.download("checkpoints", to=tmp_path / "to", progress=lambda *now: done.append(now))
+    assert here == [tmp_path / "to" / "checkpoints"]
+    assert [path.name for path in here[0].iterdir()] == ["step-00000004"]
+    assert done[-1][0] == done[-1][1] > 7000
+    with pytest.raises(ConflictError, match="there is something at"):
+        run.download("checkpoints", to=tmp_path / "to")
+    run.download("checkpoints", to=tmp_path / "to", force=True)
+    with pytest.raises(NotFoundError) as failure:
+        run.download("modle", to=tmp_path / "elsewhere")
+    assert failure.value.facts["has"] == "checkpoints, metrics, plan, spec"
+    assert not (tmp_path / "elsewhere").exists()
+    everything = {path.name for path in run.download(to=tmp_path / "all")}
+    assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}
+
+
+def test_a_damaged_checkpoint_is_not_handed_over(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+    checkpoint(outputs(azure, run), 4)
+    (outputs(azure, run) / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"WEIGHTS" * 1000)
+    with pytest.raises(ConflictError, match="is damaged"):
+        run.download("checkpoints", to=tmp_path / "to")
+    assert not (tmp_path / "to" / "checkpoints").exists()
+
+
+def test_an_interrupted_download_goes_on(
+    run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure import storage
+
+    monkeypatch.setattr(storage, "BLOCK", 1000)
+    monkeypatch.setattr(storage, "THREADS", 1)
+    content = bytes(range(256)) * 20
+    (outputs(azure, run) / "model").mkdir()
+    (outputs(azure, run) / "model" / "model.safetensors").write_bytes(content)
+    read, count = storage.Files.read, []
+
+    def interrupted(files: storage.Files, name: str, *where: int) -> bytes:
+        count.append(where)
+        if len(count) == 4:
+            raise KeyboardInterrupt
+        return read(files, name, *where)
+
+    monkeypatch.setattr(storage.Files, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.download("model", to=tmp_path / "to")
+    (model,) = run.download("model", to=tmp_path / "to")
+    assert (model / "model.safetensors").read_bytes() == content
+    assert [where[0] for where in count[4:]] == [3000, 4000, 5000]
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["model"]
+
+
+def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.backends.azure import storage
+    from orchestrator.backends.azure.backend import AzureBackend
+
+    monkeypatch.setattr(storage, "BLOCK", 1000)
+    content = bytes(range(256)) * 20
+    files = storage.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
+    assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == len(content) + 1
+    assert (azure.folder() / "some" / "folder" / "one.bin").read_bytes() == content
+    before = len(azure.requests("PUT *"))
+    assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == 0
+    assert len(azure.requests("PUT *")) == before  # what is there is not sent again
+    assert files.upload("some/folder/", {"two.txt": b"3"}) == 1
+
+
+def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+    azure.move(run.name, "Failed", PREEMPTED)
+    run._backend.tend(run.name)
+    azure.move(f"{run.name}-a2", "Running")
+    elsewhere = Orchestrator(home=tmp_path / "another", environ={})
+    assert elsewhere.runs() == []
+    assert [status.name for status in Orchestrator("azure", home=tmp_path / "a-third", environ={}).runs()] == [run.name]
+    found = elsewhere.attach(f"azure://double/{run.name}")
+    ours, theirs = run.status(), found.status()
+    assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
+    assert found.plan() == run.plan()
+    assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
+    with pytest.raises(NotFoundError, match="no run missing"):
+        elsewhere.attach("azure://double/missing")
+    with pytest.raises(ConflictError, match="is of workspace double, not of elsewhere"):
+        elsewhere.attach(f"azure://elsewhere/{run.name}")
+    with pytest.raises(NotFoundError, match="no workspace elsewhere"):
+        Orchestrator(home=tmp_path / "third", environ={}).attach(f"azure://elsewhere/{run.name}")
+
+
+def test_listing_asks_nothing_of_runs_that_have_ended_and_local_runs_need_no_sign_in(
+    run: Run, azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    assert [status.name for status in orchestrator.runs()] == [run.name]
+    asked = len(azure.requests())
+    assert Orchestrator(home=tmp_path / "fresh", environ={}).runs() == []
+    assert len(azure.requests()) == asked
+
+
+def test_delete_leaves_nothing_in_the_datastore_and_runs_of_longer_names_alone(run: Run, azure: AzureDouble) -> None:
+    other = outputs(azure, Run(run._backend, run.handle.__class__("azure", f"{run.name}-2"))) / "kept.txt"
+    other.write_text("kept")
+    with pytest.raises(ConflictError):
+        run._backend.delete(run.name)
+    azure.move(run.name, "Completed")
+    run._backend.delete(run.name)
+    assert run._backend.names() == []
+    assert other.read_text() == "kept"
+    assert not list((azure.folder() / "orchestrator" / "runs" / run.name).rglob("*.json"))
+
+
+def test_supervise_submits_again_as_often_as_it_is_told(run: Run, azure: AzureDouble) -> None:
+    ended: list[RunState] = []
+    waiter = threading.Thread(target=lambda: ended.append(run.wait(60, max_restarts=2).state))
+    waiter.start()
+    for attempt in (run.name, f"{run.name}-a2", f"{run.name}-a3"):
+        wait_for(lambda name=attempt: azure.jobs.get(name), what=attempt)
+        azure.move(attempt, "Running")
+        azure.move(attempt, "Failed", PREEMPTED)
+    waiter.join(60)
+    assert ended == [RunState.PREEMPTED]
+    assert len(azure.jobs.all()) == 3
+
+
+def test_identity_based_datastores_need_no_key(run: Run, azure: AzureDouble) -> None:
+    log(azure, run.name, 0, "a line\n")
+    azure.storage.by_identity = True
+    run._backend._wires.clear()
+    assert lines(run) == [(0, 0, "a line")]
+    (outputs(azure, run) / "result.json").write_text('{"steps": 12}')
+    assert run._backend.result(run.name) == {"steps": 12}
+
+
+def test_no_secret_is_kept_or_said(
+    run: Run, azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    azure.move(run.name, "Running")
+    run.status()
+    log(azure, run.name, 0, f"{azure.secrets[-1]}\n")
+    texts = [path.read_text(errors="replace") for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    said: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
+    assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, said()])]
+    assert not [text for text in texts if re.search(r"sig=(?!REDACTED)\w{8}", text)]
+
+
+def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
+    azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.azml import read_job_file
+    from orchestrator.backends.azure.backend import AzureBackend
+    from orchestrator.backends.azure.request import compute_body
+
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("print()\n")
+    job = {
+        "command": "python train.py",
+        "code": "src",
+        "environment": {"image": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"},
+        "compute": "azureml:gpu",
+    }
+    (tmp_path / "job.yml").write_text(json.dumps(job))
+    backend = AzureBackend(tmp_path / "home")
+    file = read_job_file(tmp_path / "job.yml")
+    with pytest.raises(NotFoundError, match="no cluster gpu"):
+        backend.schedule_file(file)
+    body = compute_body(size=SIZE, tier="dedicated", min_nodes=0, max_nodes=1, idle_seconds=60)
+    backend.wire({}).put_compute("gpu", {"location": "eastus", **body})
+    handle = backend.schedule_file(read_job_file(tmp_path / "job.yml"))
+    run = orchestrator.attach(str(handle))
+    azure.move(run.name, "Running")
+    log_file = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{run.name}/user_logs/std_log.txt"
+    log_file.parent.mkdir(parents=True)
+    log_file.write_text("hello\n")
+    assert [line.text for line in run.logs()] == ["hello"]
+    azure.move(run.name, "Completed")
+    assert run.wait().state == RunState.COMPLETED
+    with pytest.raises(ConflictError, match="exists"):
+        backend.schedule_file(read_job_file(tmp_path / "job.yml"))
+    assert azure.violations == []
+
+
+def test_a_prepared_store_is_uploaded_and_trained_from(
+    azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    from train_jobs.config import PretrainConfig
+    from train_jobs.config.load import build, merge, read_file
+    from train_jobs.corpus.prepare import prepare_store
+
+    write_corpus(tmp_path / "corpus.txt")
+    write_spec(tmp_path / "plain.yaml")
+    data = read_file(tmp_path / "plain.yaml").tree["data"]
+    (tmp_path / "data.yaml").write_text(json.dumps({"data": {**data, "text": [str(tmp_path / "corpus.txt")]}}))
+    config = build(PretrainConfig, merge([read_file(tmp_path / "data.yaml")]))
+    prepare_store(config.data, tmp_path / "store", progress=lambda text: None)
+    compute = {"cluster": "gpu", "sku": SIZE}
+    sections = {"data": {"store": str(tmp_path / "store")}, "compute": compute, "train": {"global_batch_size": 8}}
+    write_spec(tmp_path / "job.yaml", **sections)
+    run = orchestrator.submit(orchestrator.plan(file=tmp_path / "job.yaml"))
+    body = azure.job(run.name).properties
+    assert "--set 'data.store=${{inputs.text}}'" in body["command"]
+    uri = azure.state.resources[body["inputs"]["text"]["uri"].partition("/workspaces/double/")[2]]["properties"][
+        "dataUri"
+    ]
+    uploaded = azure.folder() / uri.partition("/paths/")[2]
+    files = sorted(path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*") if path.is_file())
+    assert [(uploaded / name).read_bytes() == (tmp_path / "store" / name).read_bytes() for name in files] == [
+        True
+    ] * len(files)
+    config_sent = json.loads((azure.folder() / "orchestrator" / "runs" / run.name / "job" / "config.json").read_text())
+    assert (config_sent["data"]["store"], config_sent["data"]["text"]) == (None, [])
