@@ -100,7 +100,7 @@ def test_a_preparation_is_preempted_cancelled_and_resumed(console: Console, back
 
     command = console.start("submit", "prepare", *words, "--store", "two", "-n", "two")
     wait_for(lambda: begun("two"), what="a part of two")
-    assert console("cancel", "two", "-b", backend, "-y").code == 0
+    assert console("cancel", "two", "-b", backend).code == 0
     command.communicate(timeout=120)
     assert command.returncode == 75
     resumed = console("resume", "two", "-b", backend, "-o", "json")

@@ -20,6 +20,7 @@ from train_jobs.config.files import write_text
 
 POLL_SECONDS = 0.2
 BEAT_SECONDS = 5.0
+SECONDS_BETWEEN_LINES = 10.0
 PATIENCE_SECONDS = 600.0  # for a sign of life: others may still be starting, and a mounted store may be slow
 T = TypeVar("T")
 
@@ -62,11 +63,12 @@ class Peers:
         folder: that all see.
         node: who we are.
         key: of the store; whoever has another one reads another text.
-        say: told once whom we wait for.
+        say: told now and then whom we wait for.
     """
 
     def __init__(self, folder: Path, node: Node, key: str, say: Callable[[str], None]) -> None:
         self._folder, self._node, self._key, self._say = folder, node, key, say
+        self._said = float("-inf")
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -91,7 +93,7 @@ class Peers:
             DataError: it reads another text.
         """
         first = seen = self._sign(rank)
-        since, told = time.monotonic(), False
+        since = time.monotonic()
         while (found := look()) is None:
             assert rank != self._node.rank, f"{what} is ours to make"
             sign = self._sign(rank)
@@ -109,9 +111,9 @@ class Peers:
                     facts={"waiting for": what, "where": self._folder},
                     fix="look into its log; then start all nodes again: they go on where they were",
                 )
-            if not told:
+            if time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
                 self._say(f"waiting for {what} of rank {rank}")
-            told = True
+                self._said = time.monotonic()
             time.sleep(POLL_SECONDS)
         return found
 

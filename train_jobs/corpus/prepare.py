@@ -81,12 +81,9 @@ def prepare_store(
         StorageError: the folder cannot be written, or holds something else.
     """
     found = found or fingerprint(data.text, hashes)
-    try:
-        return make_store(data, folder, found=found, progress=Progress(progress), hashes=hashes, replace=True)
-    except Exception:
-        if not TokenStore.exists(folder) and not _strangers(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # its space may be what is lacking
-        raise
+    return make_store(
+        data, folder, found=found, progress=Progress(progress), hashes=hashes, replace=True, keep_unfinished=False
+    )
 
 
 def make_store(
@@ -99,6 +96,7 @@ def make_store(
     node: Node = ALONE,
     replace: bool = False,
     keep_steps: bool = False,
+    keep_unfinished: bool = True,
 ) -> TokenStore:
     """The token store in `folder`, made if it is not there; on each of several nodes, which share the work.
 
@@ -111,6 +109,7 @@ def make_store(
         node: who we are.
         replace: a store of other text or settings makes room.
         keep_steps: keep what the steps left.
+        keep_unfinished: keep what is done when an error ends the rest, for the next start to go on from.
 
     Raises:
         DataError: text or vocabulary that cannot be used; the message says why.
@@ -130,16 +129,27 @@ def make_store(
         making = Preparation(
             data, found, folder, key, workers, progress, node=node, hashes=hashes, block_tokens=BLOCK_TOKENS
         )
-        manifest = making.make()
-        if manifest is not None:
-            _sweep(folder, manifest)
-            write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
-            if not keep_steps:
-                making.clear()
-            progress.say(told(manifest))
-        else:
-            making.peers.wait("the manifest", 0, lambda: _fitting(folder, key))
+        try:
+            _complete(making, keep_steps=keep_steps)
+        except Exception:
+            if not keep_unfinished:
+                shutil.rmtree(folder, ignore_errors=True)  # here, where nobody else makes it meanwhile
+            raise
     return TokenStore.open(folder)
+
+
+def _complete(making: Preparation, *, keep_steps: bool) -> None:
+    """All steps, and the manifest; a node that does not lead waits for that."""
+    folder, key = making.store, making.key
+    manifest = making.make()
+    if manifest is None:
+        making.peers.wait("the manifest", 0, lambda: _fitting(folder, key))
+        return
+    _sweep(folder, manifest)
+    write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
+    if not keep_steps:
+        making.clear()
+    making.progress.say(told(manifest))
 
 
 def told(manifest: StoreManifest) -> str:

@@ -68,7 +68,10 @@ class DebugSession(Supervision):
             run_module(self.request.module, run_name="__main__", alter_sys=True)
             return 0
         except SystemExit as ending:
-            return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+            code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+            if code == INTERRUPT_CODE:  # the job took Ctrl-C for itself, and ended in order
+                self.run.cancel_file.touch()
+            return code
         except KeyboardInterrupt:
             self.run.cancel_file.touch()
             return INTERRUPT_CODE

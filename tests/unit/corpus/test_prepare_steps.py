@@ -13,10 +13,13 @@ import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.config import ConflictError, DataError, TextConfig
-from train_jobs.corpus import workers
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus import extraction, workers
 from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
 from train_jobs.corpus.extraction import HASHES, hashes_file
+from train_jobs.corpus.keys import store_key
 from train_jobs.corpus.progress import Progress
+from train_jobs.corpus.records import VocabularyRecord, describe_file, read_record, write_record
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -211,3 +214,50 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkey
     monkeypatch.undo()
     prepare(data, tmp_path / "store")
     shutil.rmtree(tmp_path / "store")
+
+
+def test_a_record_counts_with_all_of_its_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "data.arrow").write_bytes(b"12345")
+    record = VocabularyRecord(key="k", seconds=0.0, pieces=5, files=[describe_file(tmp_path / "data.arrow")])
+    write_record(tmp_path, "step", record)
+    assert read_record(tmp_path, "step", VocabularyRecord, "k") == record
+    assert read_record(tmp_path, "step", VocabularyRecord, "other") is None
+    (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may come behind their record
+    assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
+
+
+def test_a_part_is_written_in_batches_and_duplicates_go_from_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = sources(tmp_path, 2)
+    (tmp_path / "again.txt").write_text("\n\n".join([*documents_of(0)[::3], *documents_of(7), *documents_of(1)[::4]]))
+    data = TextConfig(text=[*text, str(tmp_path / "again.txt")], vocab_size=200)
+    whole = prepare(data, tmp_path / "whole")
+    monkeypatch.setattr(extraction, "BATCH_CHARACTERS", 900)  # a few documents each
+    cut = prepare(data, tmp_path / "cut")
+    assert contents(cut.folder) == contents(whole.folder)
+    assert cut.manifest.sources[2].documents == 30
+
+
+def test_what_a_step_left_is_used_for_the_very_same_alone(tmp_path: Path) -> None:
+    vocabulary = prepare(TextConfig(text=sources(tmp_path, 1), vocab_size=200), tmp_path / "first").vocabulary
+    text, folder = sources(tmp_path, 2), tmp_path / "store"
+
+    def remade(name: str, **rules: Any) -> None:
+        data = TextConfig(text=text, vocabulary=vocabulary, clean=rules)
+        prepare(data, folder, keep_steps=True)
+        assert contents(folder) == contents(prepare(data, tmp_path / name).folder)
+
+    remade("one")
+    with Path(text[0]).open("a") as stream:  # a document of the other source, which is there a duplicate now
+        stream.write("\n\n" + documents_of(1)[4])
+    remade("two")
+    remade("three", min_characters=440)
+
+
+def test_weights_are_part_of_a_store(tmp_path: Path) -> None:
+    def key(weight: float) -> str:
+        data = TextConfig(text=[{"path": sources(tmp_path, 1), "weight": weight}])
+        return store_key(data, fingerprint(data.text))
+
+    assert len({key(1), key(2), key(0.5)}) == 3

@@ -1,0 +1,59 @@
+"""What a node makes of the others' files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from train_jobs.config import DataError, PeerError
+from train_jobs.corpus import nodes
+from train_jobs.corpus.nodes import Node, Peers
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(nodes, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(nodes, "PATIENCE_SECONDS", 0.3)
+
+
+def test_who_a_process_is_tells_its_environment() -> None:
+    assert Node.from_environment({}) == Node(0, 1, 1)
+    node = Node.from_environment({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    assert (node.rank, node.size, node.local_size, node.leads) == (3, 4, 2, False)
+    assert [node.owner(part) for part in range(6)] == [0, 1, 2, 3, 0, 1]
+
+
+def test_a_node_that_lives_is_waited_for_longer_than_one_that_does_not(tmp_path: Path) -> None:
+    lines: list[str] = []
+    mine, theirs = (Peers(tmp_path, Node(rank, 2), "key", lines.append) for rank in (0, 1))
+    with pytest.raises(PeerError, match="rank 1 has given no sign of life") as caught:
+        mine.wait("a part", 1, lambda: None)
+    assert caught.value.facts["waiting for"] == "a part"
+    found: list[str] = []
+    later = threading.Timer(0.6, lambda: found.append("it"))
+    later.start()
+    with theirs.beating():
+        assert mine.wait("a part", 1, lambda: found[0] if found else None) == "it"
+    later.join()
+    assert lines == ["waiting for a part of rank 1"]  # not once for every part
+
+
+def test_a_node_that_reads_another_text_is_told(tmp_path: Path) -> None:
+    mine, theirs = Peers(tmp_path, Node(0, 2), "key", print), Peers(tmp_path, Node(1, 2), "other", print)
+    with theirs.beating(), pytest.raises(DataError, match="the nodes do not see the same text"):
+        mine.wait("a part", 1, lambda: None)
+
+
+def test_what_an_earlier_start_left_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "alive-1.json").write_text(json.dumps({"key": "of another text", "beat": 1}))
+    with pytest.raises(PeerError):
+        Peers(tmp_path, Node(0, 2), "key", print).wait("a part", 1, lambda: None)
+
+
+def test_a_node_alone_leaves_no_sign(tmp_path: Path) -> None:
+    with Peers(tmp_path, Node(), "key", print).beating():
+        assert list(tmp_path.iterdir()) == []
