@@ -146,12 +146,6 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> Pre
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
     remote = spec.azure.data if spec.backend == AZURE else None
-    if store is not None and spec.backend == AZURE:
-        raise SpecError(
-            "a token store of this machine cannot be trained on in Azure",
-            facts={"where": named},
-            fix="--data with the text itself, or --backend local",
-        )
     if store is not None:
         job, data = on_store(job, store), store.data
     elif remote is not None:
