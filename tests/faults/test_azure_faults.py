@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
 from orchestrator.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.plan import Plan
@@ -354,3 +355,32 @@ def test_a_job_may_run_as_its_user_or_as_the_cluster(
 ) -> None:
     run = orchestrator.submit(plan(azure__identity=identity))
     assert cloud.job(run.name).properties["identity"] == {"identityType": sent}
+
+
+def test_who_waits_and_who_follows_outlast_an_outage(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.move(run.name, "Running")
+    assert run.status().warning is None
+    cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=4)  # one look, and its retries
+    status = run.status()
+    assert (status.state, "HTTP 503" in str(status.warning)) == (RunState.RUNNING, True)
+    assert run.status().warning is None
+    cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=8)
+    blocks = run.log_blocks(LogQuery(follow=True))
+    assert next(blocks).data == b""
+    cloud.move(run.name, "Completed")
+    assert list(blocks) == []
+    fresh = AzureBackend(orchestrator._home)
+    assert fresh.describe(run.name).state == RunState.COMPLETED
+    assert run.wait().state == RunState.COMPLETED
+
+
+def test_who_asks_for_the_first_time_hears_of_an_outage(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    run = orchestrator.submit(plan())
+    cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=4)
+    with pytest.raises(ServiceError, match="HTTP 503"):
+        AzureBackend(orchestrator._home).describe(run.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
 from orchestrator.backends.base import Backend, LogBlock, LogQuery
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UsageError
 from orchestrator.home import run_names
 from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PLACE = "azure"  # folder below the home folder
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
+OUTAGE_SECONDS = 3600.0  # that Azure may be away from one who follows a run: runs take weeks
 MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
@@ -49,6 +51,7 @@ class AzureBackend(Backend):
         self._runs = home / PLACE
         self._environ = os.environ if environ is None else environ
         self._wires: dict[Workspace, Wire] = {}
+        self._seen: dict[str, tuple[float, RunStatus]] = {}
         self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
 
     def request(self, plan: Plan, run_name: str) -> AzureRequest:
@@ -89,8 +92,16 @@ class AzureBackend(Backend):
         return Handle(self.name, file.name, workspace.workspace)
 
     def describe(self, name: str) -> RunStatus:
-        """How a run stands."""
-        return self._look(name).status()
+        """How a run stands. While Azure is away, who has asked before gets the last answer, with a warning."""
+        try:
+            status = self._look(name).status()
+        except ServiceError as problem:
+            seen, known = self._seen.get(name, (0.0, None))
+            if known is None or time.monotonic() - seen > OUTAGE_SECONDS:
+                raise
+            return known.model_copy(update={"warning": problem.message})
+        self._seen[name] = time.monotonic(), status
+        return status
 
     def runs(self) -> Iterator[RunStatus]:
         """All runs of this machine's record, the newest first."""
@@ -140,6 +151,7 @@ class AzureBackend(Backend):
             sources,
             query,
             pause=self.poll_seconds,
+            outage=OUTAGE_SECONDS,
         )
 
     def metrics(self, name: str) -> Iterator[dict[str, Any]]:

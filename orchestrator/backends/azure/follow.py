@@ -12,7 +12,7 @@ from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.folder.search import LineSearch
-from orchestrator.errors import NotFoundError
+from orchestrator.errors import NotFoundError, ServiceError
 
 # Rank N of a job of several processes; a job of one has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")
@@ -150,6 +150,7 @@ def follow(
     query: LogQuery,
     *,
     pause: float,
+    outage: float,
 ) -> Iterator[LogBlock]:
     """Lines of a run's logs, attempt after attempt; an empty block whenever there is nothing new.
 
@@ -160,6 +161,10 @@ def follow(
         choose: which ranks.
         query: what else is asked for.
         pause: seconds between two rounds.
+        outage: seconds that Azure may be away from one who follows.
+
+    Raises:
+        ServiceError: it was away for longer.
     """
     search = LineSearch(query.grep) if query.grep else None
     known: dict[str, JobLogs] = {}
@@ -173,21 +178,27 @@ def follow(
             if final:
                 read.add(job)
 
-    first = True
+    first, seen = True, time.monotonic()
     while True:
-        over = ended() if query.follow else True
-        blocks = round_of(over)
-        if first and query.tail is not None:
-            blocks = shortened(blocks, query.tail, search)
-        idle = True
-        for block in blocks:
-            data = search.keep(block.data) if search else block.data
-            if data:
-                idle = False
-                yield LogBlock(data, block.source)
+        idle = over = False
+        try:
+            over = ended() if query.follow else True
+            blocks = round_of(over)
+            if first and query.tail is not None:
+                blocks = shortened(blocks, query.tail, search)
+            idle = True
+            for block in blocks:
+                data = search.keep(block.data) if search else block.data
+                if data:
+                    idle = False
+                    yield LogBlock(data, block.source)
+            first, seen = False, time.monotonic()
+        except ServiceError:  # Azure is away for a moment: what was not read is read later
+            over = False
+            if not query.follow or time.monotonic() - seen > outage:
+                raise
         if over:
             return
-        first = False
         if idle:
             yield LogBlock(b"")
         time.sleep(pause)
