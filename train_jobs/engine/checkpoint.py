@@ -172,6 +172,16 @@ class CheckpointStore:
                 return Checkpoint(folder, step)
         return None
 
+    def best(self) -> Checkpoint | None:
+        """That of the lowest validation loss among those that verify, the earliest of equal ones; None without any.
+
+        Raises:
+            ConflictError: it is of another format.
+        """
+        found = [one for folder in self._folders().values() if (one := candidate(folder))]
+        ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)
+        return next((checkpoint for _, step in ranked if (checkpoint := self.at(step))), None)
+
     def at(self, step: int) -> Checkpoint | None:
         """The checkpoint of `step` if it verifies, or None.
 

@@ -35,6 +35,7 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.engine.sharding import ShardedOptimizer
 from train_jobs.engine.state import Agreement, Differentiated, LoopState
 from train_jobs.engine.task import Batch, Task
+from train_jobs.optim.groups import LR_SCALE
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error
@@ -69,6 +70,8 @@ class Loop:
         profiler: records some of the steps. None: none.
         peak_flops: floating-point operations a second that all processes' devices could make. None: not known.
         prefetch: a thread makes batches one step ahead. None: where a GPU leaves the host time for it.
+        best_by: figure of a validation that is lowest in the best.
+        patience: so many validations in a row that are none of the best end training. None: only the steps do.
     """
 
     def __init__(
@@ -93,10 +96,13 @@ class Loop:
         profiler: StepProfiler | None = None,
         peak_flops: float | None = None,
         prefetch: bool | None = None,
+        best_by: Callable[[Mapping[str, float]], float] = lambda found: found["loss"],
+        patience: int | None = None,
     ) -> None:
         self.task, self.world, self.config, self.precision = task, world, config, precision
         self.schedule, self.max_grad_norm = schedule, max_grad_norm
         self.validate_every, self.cadence = validate_every, cadence
+        self.best_by, self.patience = best_by, patience
         self.checkpoints, self.checkpoint_extra = checkpoints, dict(checkpoint_extra)
         self.metrics, self.progress, self.stop = metrics, progress, stop
         self.profiler = profiler or StepProfiler(ProfileConfig(), world, None)
@@ -225,7 +231,8 @@ class Loop:
     @property
     def ended(self) -> bool:
         """True after the last step."""
-        return self.state.out_of_time or self.state.step >= self.config.steps
+        out_of_patience = self.patience is not None and self.state.stale >= self.patience
+        return self.state.out_of_time or out_of_patience or self.state.step >= self.config.steps
 
     def _doing(self, stage: str) -> AbstractContextManager[None]:
         """The body is a stage of the step that is being made."""
@@ -301,8 +308,9 @@ class Loop:
         found = self._differentiate(batch, agreed.totals)
         if found.finite:
             with self._doing("optimizer"):
+                rate = self.schedule(self.state.step, self.budget.share(agreed.seconds))
                 for group in self.optimizer.param_groups:
-                    group["lr"] = self.schedule(self.state.step, self.budget.share(agreed.seconds))
+                    group["lr"] = rate * group.get(LR_SCALE, 1.0)
                 self.optimizer.step()
             self.state.step += 1
             self.state.out_of_time = self.budget.share(agreed.seconds) >= 1
@@ -426,7 +434,7 @@ class Loop:
         sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
         metrics = {
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": max(group["lr"] for group in self.optimizer.param_groups),
             **meter.rates(
                 global_batch_size=self.config.global_batch_size,
                 flops=self.task.flops,
@@ -454,7 +462,7 @@ class Loop:
     def _validate(self) -> bool:
         """Validates and reports; True if the loss is one of the lowest that are kept."""
         found = self._measure()
-        loss = found["loss"]
+        loss = self.best_by(found)
         self._validated = self.state.step, loss
         if self.world.is_main:
             self.metrics.report(self.state.step, {f"validation_{name}": value for name, value in found.items()})
@@ -463,6 +471,7 @@ class Loop:
         best = self.cadence.is_best(loss, self.state.best)
         if best:
             self.state.best = sorted([*self.state.best, loss])[: self.cadence.keep_best]
+        self.state.stale = 0 if best else self.state.stale + 1
         return best
 
 

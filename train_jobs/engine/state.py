@@ -20,6 +20,8 @@ class LoopState:
     skipped: int = 0
     best: list[float] = field(default_factory=list)
     """Validation losses of the checkpoints that are kept as the best, in rising order."""
+    stale: int = 0
+    """Validations since one was among the best."""
     seconds: float = 0.0
     """Training time over all attempts, counted where there is a budget of it."""
     out_of_time: bool = False

@@ -15,15 +15,16 @@ _FUSED_ADAMW = {"cpu", "cuda"}  # device types that torch's fused AdamW runs on
 
 
 def build_optimizer(
-    config: OptimizerConfig, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    config: OptimizerConfig, named_parameters: Iterable[tuple[str, nn.Parameter]], *, layer_decay: float = 1.0
 ) -> torch.optim.Optimizer:
     """The optimizer of `config` over the trainable parameters, at the peak learning rate until a schedule sets it.
 
     Args:
         config: which one, and its options. Clipping (`max_grad_norm`) is left to the caller.
         named_parameters: `model.named_parameters()`, on the device that they are trained on.
+        layer_decay: as of `parameter_groups`.
     """
-    groups = parameter_groups(named_parameters, config.weight_decay)
+    groups = parameter_groups(named_parameters, config.weight_decay, layer_decay=layer_decay)
     assert groups, "no trainable parameters"
     if config.name == "adamw" and config.bias_correction:
         devices = {parameter.device.type for group in groups for _, parameter in group["params"]}

@@ -107,3 +107,24 @@ def test_lambs_options_reach_it() -> None:
     optimizer = build_optimizer(config, small_model().named_parameters())
     for group in optimizer.param_groups:
         assert (group["betas"], group["eps"], group["bias_correction"], group["lr"]) == ((0.7, 0.8), 1e-3, False, 0.25)
+
+
+def test_each_layer_takes_less_of_the_rate_than_the_one_above_it() -> None:
+    model = BertForPreTraining(SHAPE.model_copy(update={"num_hidden_layers": 2}), 16)
+    optimizer = build_optimizer(
+        OptimizerConfig(name="adamw", weight_decay=0.25), model.named_parameters(), layer_decay=0.5
+    )
+    scales = {name: group["lr_scale"] for group in optimizer.param_groups for name in group["param_names"]}
+    decays = {name: group["weight_decay"] for group in optimizer.param_groups for name in group["param_names"]}
+    assert scales.keys() == dict(model.named_parameters()).keys()
+    assert {scales[name] for name in scales if "encoder.layer.1." in name} == {0.5}
+    assert {scales[name] for name in scales if "encoder.layer.0." in name} == {0.25}
+    assert {scales[name] for name in scales if "embeddings." in name} == {0.125}
+    assert {scales[name] for name in scales if "pooler" in name or "cls." in name} == {1.0}
+    for name, decay in decays.items():
+        assert decay == (0.0 if "LayerNorm" in name or name.endswith("bias") else 0.25), name
+
+
+def test_without_layer_decay_groups_are_as_ever() -> None:
+    groups = parameter_groups(small_model().named_parameters(), 0.25, layer_decay=1.0)
+    assert [sorted(group) for group in groups] == [["params", "weight_decay"]] * 2

@@ -1,0 +1,89 @@
+"""Training by the best validation: what is best, stopping early, parts of the learning rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_toy import ToyTask, make_loop, run
+
+from train_jobs.engine.loop import Loop
+
+
+class Scored(ToyTask):
+    """A toy task whose validations have these scores, one after another."""
+
+    def __init__(self, *scores: float) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def validate(self, micro_batch_size: int) -> dict[str, float]:
+        found = super().validate(micro_batch_size)
+        return {**found, "score": self.scores[min(self.validations, len(self.scores)) - 1]}
+
+
+def scored(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
+    loop = make_loop(Scored(*scores), folder, steps=8, checkpoint={"keep_best": 1, **checkpoint})
+    loop.best_by = lambda found: -found["score"]
+    return loop
+
+
+def test_the_best_checkpoint_is_that_of_the_best_score_the_earliest_of_equal_ones(tmp_path: Path) -> None:
+    loop = scored(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
+    run(loop)
+    best = loop.checkpoints.best()
+    assert best is not None
+    assert best.step == 4
+    assert (loop.state.step, loop.state.stale) == (8, 2)
+
+
+def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
+    loop = scored(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
+    run(loop)
+    (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"torn")
+    best = loop.checkpoints.best()
+    assert best is not None
+    assert best.step == 8
+
+
+def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
+    assert make_loop(ToyTask(), tmp_path).checkpoints.best() is None
+
+
+@pytest.mark.parametrize(
+    ("patience", "scores", "steps"),
+    [(1, (0.5, 0.6, 0.6, 0.9), 6), (2, (0.5, 0.4, 0.6, 0.5, 0.5), 8), (None, (0.5, 0.4, 0.3, 0.2), 8)],
+)
+def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tuple[float, ...], steps: int) -> None:
+    loop = scored(tmp_path, *scores)
+    loop.patience = patience
+    run(loop)
+    assert loop.state.step == steps
+    newest = loop.checkpoints.newest()
+    assert newest is not None
+    assert newest.step == steps
+
+
+def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
+    loop = scored(tmp_path, 0.5, 0.4)
+    loop.patience = 1
+    run(loop)
+    again = scored(tmp_path, 0.5, 0.9)
+    again.patience = 1
+    newest = again.checkpoints.newest()
+    assert newest is not None
+    again.restore(newest)
+    assert again.ended
+    run(again)
+    assert again.state.step == 4
+
+
+def test_a_group_takes_its_part_of_the_rate(tmp_path: Path) -> None:
+    loop = make_loop(ToyTask(), tmp_path, steps=3, schedule=lambda step, time_used: 0.5 / (1 + step))
+    first, second = list(loop.task.model.parameters())[:2]
+    groups = [{"params": [first], "lr_scale": 0.25}, {"params": [second]}]
+    loop.optimizer = torch.optim.SGD(groups, lr=9.0)
+    run(loop)
+    assert [group["lr"] for group in loop.optimizer.param_groups] == pytest.approx([0.25 * 0.5 / 3, 0.5 / 3])
