@@ -156,10 +156,11 @@ def run_seeds(job: Job, output: Path) -> dict[str, Any]:
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / f"seed-{seed}"
             job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            done = folder / RESULT
-            one = json.loads(done.read_text()) if done.is_file() else run_seed(job, seed, folder, mirrored=False)
-            if job.world.is_main and not done.is_file():
-                storage.write_json(done, one)
+            result_file = folder / RESULT
+            done = job.world.from_main(int(result_file.is_file()))
+            one = json.loads(result_file.read_text()) if done else run_seed(job, seed, folder, mirrored=False)
+            if job.world.is_main and not done:
+                storage.write_json(result_file, one)
             found.append(one)
             metrics.report(number, {f"validation_{name}": value for name, value in one["metrics"].items()})
         result = together(job.config.task, found)
