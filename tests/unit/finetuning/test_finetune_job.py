@@ -203,6 +203,7 @@ def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) 
         {"mean": np.mean(each), "sd": np.std(each, ddof=1), "median": np.mean(each), "max": max(each)}
     )
     assert result["collapsed"] == sum(run["metrics"]["collapsed"] for run in result["seeds"])
+    assert result["best_seed"] == max(result["seeds"], key=lambda run: run["metrics"]["score"])["seed"]
     best = output / f"seed-{result['best_seed']}" / "model" / "model.safetensors"
     assert (output / "model" / "model.safetensors").read_bytes() == best.read_bytes()
     assert len((output / "predictions" / "predictions.tsv").read_text().splitlines()) == 7
