@@ -16,5 +16,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         long = item.get_closest_marker("live") or "wrong_input" in item.name
         if long and params.get("name") == "azure":  # each command loads Azure's SDK, which takes seconds
             item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("live") and params.get("name") in COVERED:
+        if long and params.get("name") in COVERED:
             item.add_marker(pytest.mark.slow)

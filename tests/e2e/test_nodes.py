@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -35,6 +36,7 @@ def test_two_nodes_train_what_two_processes_train(console: Console, corpus: Path
     assert [key for key in one if not torch.equal(one[key], other[key])] == []
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_ends_the_other_and_a_restart_goes_on(console: Console, corpus: Path) -> None:
     write_spec(
         console.cwd / "job.yaml",

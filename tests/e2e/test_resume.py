@@ -52,7 +52,7 @@ def mlflow_status(console: Console, name: str) -> str:
 @pytest.mark.parametrize(
     ("precision", "processes"),
     [
-        pytest.param("fp32", 1),
+        pytest.param("fp32", 1, marks=pytest.mark.slow),
         pytest.param("bf16", 2),
         pytest.param("fp32", 2, marks=pytest.mark.slow),
         pytest.param("bf16", 1, marks=pytest.mark.slow),

@@ -12,6 +12,7 @@ from train_jobs.config.errors import (
     TrainingError,
     UserError,
 )
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.prepare import PrepareConfig, TextConfig
 from train_jobs.config.pretrain import (
     CardConfig,
@@ -35,6 +36,7 @@ __all__ = [
     "ConflictError",
     "DataConfig",
     "DataError",
+    "FinetuneConfig",
     "HangError",
     "InternalError",
     "OutOfMemoryError",

@@ -128,8 +128,10 @@ def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def number_loss(numbers: Tensor, targets: Tensor) -> Tensor:
-    """Sum of squared errors: [B, 1], [B] -> 0-dim."""
-    return F.mse_loss(numbers[:, 0].float(), targets.float(), reduction="sum")
+    """Sum of squared errors: [B, 1], [B] -> 0-dim; a target of NaN does not count."""
+    found = numbers[:, 0].float()
+    counted = ~targets.isnan()
+    return F.mse_loss(torch.where(counted, found, 0), torch.where(counted, targets, 0).float(), reduction="sum")
 
 
 def span_loss(logits: Tensor, first: Tensor, last: Tensor, lengths: Tensor) -> Tensor:

@@ -165,6 +165,7 @@ def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
         "good_steps": 0,
         "skipped": 0,
         "best": [],
+        "stale": 1,
         "seconds": 0.0,
         "out_of_time": False,
     }

@@ -197,13 +197,13 @@ def class_names(task: GlueTask) -> tuple[str, ...]:
     return CLASS_NAMES.get(task.name, task.labels)
 
 
-def read_split(task: GlueTask, split: str, glue: Path, *, file: Path | None = None) -> Examples:
+def read_split(task: GlueTask, split: str, glue: Path | None, *, file: Path | None = None) -> Examples:
     """One split of a task.
 
     Args:
         task: one of GLUE.
         split: one of its files.
-        glue: the folder of GLUE.
+        glue: the folder of GLUE; None with a file.
         file: this one instead of the official one below the folder.
 
     Returns:
@@ -214,6 +214,7 @@ def read_split(task: GlueTask, split: str, glue: Path, *, file: Path | None = No
         DataError: the file is missing, or has rows that cannot be used.
     """
     official = task.files[split]
+    assert file or glue, "a split is looked for somewhere"
     path = file or _find(glue, official)
     columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
     table = read_table(path, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)

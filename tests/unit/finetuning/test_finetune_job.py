@@ -1,0 +1,256 @@
+"""The whole job on tiny models and tables: it learns, keeps its best, goes on where it was stopped, and is saved."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file
+
+from train_jobs import finetune
+from train_jobs.config import ModelConfig, SpecError
+from train_jobs.config.finetune import TASKS, FinetuneConfig
+from train_jobs.engine.loop import Preempted
+from train_jobs.engine.metrics import read_reports
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.huggingface import export
+from train_jobs.tasks.finetuning.classification import Classification
+from train_jobs.tasks.finetuning.glue import SCORED
+
+WORDS = [f"w{number}" for number in range(40)]
+SHAPE = ModelConfig(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
+)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT with drawn weights."""
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]) + "\n")
+    model = BertForPreTraining(SHAPE, 46)
+    initialise(model, 1)
+    with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(5)
+    vocabulary = folder / "vocab.txt"
+    export(model, folder / "model", config=SHAPE, vocab_size=46, vocabulary=vocabulary, lowercase=True)
+    return folder / "model"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _signals() -> Iterator[None]:
+    """A job in this process listens for SIGTERM: not for longer than these tests."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:
+    """Two sentences, the second of which has a word `not` where it says another thing; two of three say the same."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(rows):
+        words = draw.choices(WORDS, k=draw.randint(3, 9))
+        same = int(draw.random() < 0.67)
+        found.append((same, " ".join(words), " ".join(words if same else ["not", *words[1:]])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in GLUE's form that has MRPC alone."""
+    folder = tmp_path_factory.mktemp("glue")
+    (folder / "MRPC").mkdir()
+    for number, (split, rows) in enumerate({"train": 240, "dev": 60, "test": 30}.items()):
+        header = "\ufeffQuality" if split != "test" else "index"
+        lines = [f"{header}\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+        lines += [f"{label}\t1\t2\t{one}\t{two}" for label, one, two in pairs(rows, number)]
+        (folder / "MRPC" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def settings(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
+    """A job of eight epochs that takes some seconds."""
+    return {
+        "task": "MRPC",
+        "init_from": str(bert),
+        "data": {"glue": str(glue), "max_length": 32},
+        "optimizer": {"learning_rate": 3e-3},
+        "checkpoint": {"asynchronous": False, "every_minutes": None, "every": 40},
+        **sections,
+        "train": {"epochs": 8, "global_batch_size": 16, "precision": "fp32", **sections.get("train", {})},
+    }
+
+
+def run(folder: Path, document: dict[str, Any], *words: str) -> int:
+    folder.mkdir(exist_ok=True)
+    (folder / "finetune.yaml").write_text(yaml.safe_dump(document))
+    return finetune.main(["--config", str(folder / "finetune.yaml"), "--output", str(folder / "out"), *words])
+
+
+def validations(output: Path) -> dict[int, float]:
+    reports = [report for _, report in read_reports(output / "metrics.jsonl")]
+    key = "validation_score"
+    return {report["step"]: report["metrics"][key] for report in reports if key in report["metrics"]}
+
+
+@pytest.fixture(scope="module")
+def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of the job, run without a break."""
+    folder = tmp_path_factory.mktemp("done")
+    assert run(folder, settings(bert, glue)) == 0
+    return folder / "out"
+
+
+def test_it_learns_what_a_constant_prediction_does_not_know(done: Path) -> None:
+    result = json.loads((done / "result.json").read_text())
+    share = float(np.mean([label for label, _, _ in pairs(60, 1)]))
+    assert 0.5 < share < 0.8
+    assert result["metrics"]["accuracy"] > max(share + 0.15, 0.85)
+    assert result["metrics"]["f1"] > 2 * share / (1 + share)
+    assert result["metrics"]["collapsed"] == 0.0
+    assert (result["task"], result["seed"], result["steps"]) == ("MRPC", 42, 120)
+
+
+def test_each_epoch_is_evaluated_and_the_best_is_kept(done: Path) -> None:
+    result = json.loads((done / "result.json").read_text())
+    found = validations(done)
+    assert list(found) == [15 * epoch for epoch in range(1, 9)]
+    best = next(step for step, score in found.items() if score == max(found.values()))
+    assert result["best_step"] == best
+    assert result["metrics"]["score"] == pytest.approx(found[best])
+    saved = load_file(done / "model" / "model.safetensors")
+    kept = load_file(done / "checkpoints" / f"step-{best:08d}" / "model.safetensors")
+    assert saved.keys() == kept.keys()
+    assert all(torch.equal(saved[name], kept[name]) for name in saved)
+
+
+def test_transformers_loads_it_with_its_labels_and_predicts_the_same(done: Path) -> None:
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(done / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(done / "model")
+    assert model.config.id2label == {0: "not_equivalent", 1: "equivalent"}
+    first, second = zip(*(pair[1:] for pair in pairs(30, 2)), strict=True)
+    with torch.no_grad():
+        logits = model(**tokenizer(list(first), list(second), padding=True, return_tensors="pt")).logits
+    expected = [f"{row}\t{label}" for row, label in enumerate(logits.argmax(-1).tolist())]
+    lines = (done / "predictions" / "MRPC.tsv").read_text().splitlines()
+    assert lines == ["index\tprediction", *expected]
+    assert len(set(logits.argmax(-1).tolist())) == 2
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
+    bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Classification.train_batch
+
+    def stopped(self: Classification, cursor: dict[str, int]) -> Any:
+        if cursor.get("epoch") == 4:
+            raise Preempted
+        return whole(self, cursor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Classification, "train_batch", stopped)
+        assert run(tmp_path, settings(bert, glue)) == finetune.PREEMPTED
+    assert not (tmp_path / "out" / "model").exists()
+    assert run(tmp_path, settings(bert, glue)) == 0
+    name = Path("model", "model.safetensors")
+    here, there = load_file(tmp_path / "out" / name), load_file(done / name)
+    assert all(torch.equal(here[key], there[key]) for key in there)
+    assert validations(tmp_path / "out") == validations(done)
+
+
+def test_another_configuration_does_not_go_on_there(
+    bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(done.parent, settings(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
+    assert "optimizer.learning_rate: 0.003 -> 0.002" in capsys.readouterr().err
+
+
+def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) -> None:
+    for split, rows in {"train": 48, "dev": 24, "test": 6}.items():
+        table = [{"text": one, "pair": two, "label": 2.5 * label} for label, one, two in pairs(rows, len(split))]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    data = {"train": "train", "validation": "dev", "test": "test"}
+    document = {
+        "init_from": str(bert),
+        "seeds": [3, 4],
+        "data": {
+            **{key: str(tmp_path / f"{name}.jsonl") for key, name in data.items()},
+            "pair": "pair",
+            "regression": True,
+            "max_length": 24,
+        },
+        "train": {"epochs": 1, "global_batch_size": 16, "group_by_length": True, "unpad": False, "precision": "fp32"},
+        "optimizer": {"layer_decay": 0.9},
+    }
+    assert run(tmp_path, document) == 0
+    output = tmp_path / "out"
+    result = json.loads((output / "result.json").read_text())
+    each = [run["metrics"]["pearson"] for run in result["seeds"]]
+    assert each[0] != each[1]
+    assert result["metrics"]["pearson"] == pytest.approx(
+        {"mean": np.mean(each), "sd": np.std(each, ddof=1), "median": np.mean(each), "max": max(each)}
+    )
+    assert result["collapsed"] == sum(run["metrics"]["collapsed"] for run in result["seeds"])
+    assert result["best_seed"] == max(result["seeds"], key=lambda run: run["metrics"]["score"])["seed"]
+    best = output / f"seed-{result['best_seed']}" / "model" / "model.safetensors"
+    assert (output / "model" / "model.safetensors").read_bytes() == best.read_bytes()
+    assert len((output / "predictions" / "predictions.tsv").read_text().splitlines()) == 7
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(output / "model")
+    assert (model.config.problem_type, model.config.num_labels) == ("regression", 1)
+    before = best.stat().st_mtime_ns
+    assert run(tmp_path, document) == 0
+    assert best.stat().st_mtime_ns == before, "what is done is left alone"
+    assert [report["step"] for _, report in read_reports(output / "metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"task": "MRCP"}, 'did you mean "MRPC"?'),
+        ({"seeds": [1, 1]}, "a seed that is there twice"),
+        ({"data": {"max_length": 33}}, "data.glue, the folder of GLUE, is needed for MRPC"),
+        ({"train": {"epoch": 3}}, 'train.epoch: unknown key (did you mean "epochs"?)'),
+        ({"optimizer": {"name": "lion:Lion"}}, "takes no code of your own"),
+        ({"schedule": {"hours": 2.0}}, "fine-tuning ends with train.epochs"),
+    ],
+)
+def test_wrong_keys_and_values_are_named(
+    bert: Path, glue: Path, tmp_path: Path, changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, settings(bert, glue, **changes)) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_sequence_longer_than_the_model_is_refused(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, settings(bert, glue), "--set", "data.max_length=33") == 2
+    assert "--set data.max_length=32" in capsys.readouterr().err
+
+
+def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("text\tlabel\na\tx\n\tx\nb\ty\nc\n")
+    document = {"init_from": str(bert), "data": {"train": str(path), "validation": str(path), "max_length": 32}}
+    assert run(tmp_path, document) == 2
+    assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
+
+
+def test_tasks_are_spelled_as_one_likes() -> None:
+    assert TASKS == SCORED
+    with pytest.raises(SpecError):
+        finetune.read_config("there-is-none.yaml", [])
+    config = FinetuneConfig(task="sst2", init_from=Path("x"), data={"glue": "y"})  # type: ignore[arg-type]
+    assert config.task == "SST-2"
