@@ -33,6 +33,7 @@ from benchmarks.machine import describe
 
 PLAIN_BYTES = 6_000_000  # for the plain pipeline, whose speed is the same for any
 SECONDS_OF_READING = 10
+ALSO_ALONE = 1.0  # GB of text at most that one worker takes as well
 WIKIPEDIA_BZ2, WIKIPEDIA_TEXT = 24e9, 20e9  # bytes: articles of English Wikipedia, end of 2025; a guess for the text
 CORES = 16
 
@@ -119,18 +120,17 @@ class Benchmark:
             print(f"| {name} | {seconds:.2f} | {seconds / whole.seconds:.0%} |", flush=True)
 
     def sizes(self, texts: dict[float, Path], written: dict[float, int], stores: dict[float, Path]) -> None:
-        """Memory and speed by size; one worker and two. Leaves the largest store."""
+        """Memory and speed by size, of two workers, and for the smaller ones of one. Leaves the largest store."""
         print("\n| text, GB | workers | s | CPU s | MB/s | peak memory, MB |\n|---|---|---|---|---|---|", flush=True)
         for size, text in texts.items():
             if size not in written:
                 written[size] = prepare_corpus.write(self.documents, text, int(size * 1e9))
-            for count in (1, 2):
+            for count in (1, 2) if size <= ALSO_ALONE else (2,):
                 stores[size] = self.work / "store"
                 found = self.prepared(text, workers=count, keep=stores[size])
                 speed = written[size] / 1e6 / found.seconds
-                print(
-                    f"| {written[size] / 1e9:.2f} | {count} | {found.seconds:.1f} | {speed:.1f} | {found.peak:,.0f} |"
-                )
+                figures = f"{found.seconds:.1f} | {found.cpu:.1f} | {speed:.1f} | {found.peak:,.0f}"
+                print(f"| {written[size] / 1e9:.2f} | {count} | {figures} |", flush=True)
             shutil.rmtree(text)
 
     def reading(self, store: Path) -> None:
