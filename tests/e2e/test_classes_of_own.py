@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
@@ -20,6 +21,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 def test_all_four_at_once_and_through_a_kill(console: Console, corpus: Path) -> None:
     train = {"steps": 40, "precision": "fp32"}
     write_spec(

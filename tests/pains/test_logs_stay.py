@@ -14,6 +14,7 @@ from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 from tests.run_folders import make_run
 
 
+@pytest.mark.slow
 def test_all_that_was_printed_is_there_after_a_death_a_restart_and_a_cancellation(
     console: Console, corpus: Path
 ) -> None:

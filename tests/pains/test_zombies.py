@@ -23,6 +23,7 @@ def submit(console: Console, corpus: Path, *words: str) -> str:
     return str(console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json", *words).json["name"])
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_takes_its_ranks_along_and_a_torn_checkpoint_is_passed_over(
     console: Console, corpus: Path
 ) -> None:

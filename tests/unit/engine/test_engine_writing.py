@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -217,6 +218,7 @@ def test_without_memory_for_the_copy_training_waits_and_one_warning_says_so(tmp_
 @contextmanager
 def no_more_memory() -> Iterator[None]:
     """This process may grow by 32 MiB and no more."""
+    gc.collect()  # what earlier tests left would make room as it goes
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (32 << 20), before[1]))
