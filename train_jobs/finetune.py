@@ -26,20 +26,20 @@ import shutil
 import signal
 import statistics
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from train_jobs.config import InternalError, ModelConfig, SpecError, UserError
+from train_jobs.config import ModelConfig, SpecError, UserError
 from train_jobs.config.files import write_text
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
 from train_jobs.config.load import build, merge, read_assignments, read_file
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine import determinism, distributed, last_words, memory, storage
+from train_jobs.engine import determinism, distributed, last_words, storage
+from train_jobs.engine.boundary import explained
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.devices import peak_flops
 from train_jobs.engine.distributed import World
@@ -399,22 +399,10 @@ def main(argv: list[str] | None = None) -> int:
         print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
         return PREEMPTED
     except UserError as problem:
-        return fail(problem, arguments.output, rank)
-    except Exception as problem:  # the boundary: ours keeps its trace, what the user can mend has none to tell
-        found = storage.explain(problem, arguments.output, "the run's output")
-        if found is None:
-            traceback.print_exc()
-        found = found or memory.explain(problem) or distributed.explain(problem, rank)
-        found = found or InternalError(f"{type(problem).__name__}: {problem}")
-        return fail(found, arguments.output, rank)
+        return last_words.fail(problem, arguments.output, rank)
+    except Exception as problem:
+        return last_words.fail(explained(problem, arguments.output, rank), arguments.output, rank)
     return 0
-
-
-def fail(problem: UserError, output: Path, rank: int) -> int:
-    """Prints the error, and leaves it in the output folder for whoever watches the job."""
-    print(problem, file=sys.stderr, flush=True)
-    last_words.leave(problem, output, rank)
-    return problem.exit_code
 
 
 if __name__ == "__main__":

@@ -154,21 +154,14 @@ def main(argv: list[str] | None = None) -> int:
         say(f"stopped by {how}; what is done is kept, the same command goes on from there")
         return code
     except UserError as problem:
-        return fail(problem, arguments.output, node.rank)
+        return last_words.fail(problem, arguments.output, node.rank)
     except Exception as problem:  # the boundary: ours keeps its trace, a full disk has none to tell
         found = storage.explain(problem, arguments.output, "the run's output")
         if found is None:
             traceback.print_exc()
         found = found or InternalError(f"{type(problem).__name__}: {problem}")
-        return fail(found, arguments.output, node.rank)
+        return last_words.fail(found, arguments.output, node.rank)
     return 0
-
-
-def fail(problem: UserError, output: Path, rank: int) -> int:
-    """Prints the error, and leaves it in the output folder for whoever watches the job."""
-    print(problem, file=sys.stderr, flush=True)
-    last_words.leave(problem, output, rank)
-    return problem.exit_code
 
 
 def _stop(signum: int, frame: FrameType | None) -> NoReturn:

@@ -25,14 +25,13 @@ import os
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from train_jobs import lineage
-from train_jobs.config import InternalError, PretrainConfig, SpecError, UserError
+from train_jobs.config import PretrainConfig, SpecError, UserError
 from train_jobs.config.files import write_text
 from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
@@ -43,7 +42,8 @@ from train_jobs.config.sources import fingerprint
 from train_jobs.config.store import store_folder
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import determinism, distributed, last_words, memory, storage
+from train_jobs.engine import determinism, distributed, last_words, storage
+from train_jobs.engine.boundary import explained
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.devices import peak_flops
@@ -302,24 +302,10 @@ def main(argv: list[str] | None = None) -> int:
         print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
         return PREEMPTED
     except UserError as problem:
-        return fail(problem, arguments.output, rank)
-    except (
-        Exception
-    ) as problem:  # the boundary: a full disk is the user's to mend, the rest is ours and keeps its trace
-        found = storage.explain(problem, arguments.output, "the run's output")
-        if found is None:
-            traceback.print_exc()
-        found = found or memory.explain(problem) or distributed.explain(problem, rank)
-        found = found or InternalError(f"{type(problem).__name__}: {problem}")
-        return fail(found, arguments.output, rank)
+        return last_words.fail(problem, arguments.output, rank)
+    except Exception as problem:
+        return last_words.fail(explained(problem, arguments.output, rank), arguments.output, rank)
     return 0
-
-
-def fail(problem: UserError, output: Path, rank: int) -> int:
-    """Prints the error, and leaves it in the output folder for whoever watches the job."""
-    print(problem, file=sys.stderr, flush=True)
-    last_words.leave(problem, output, rank)
-    return problem.exit_code
 
 
 if __name__ == "__main__":

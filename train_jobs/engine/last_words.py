@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ def leave(problem: UserError, output: Path, rank: int) -> None:
     """Writes `problem` as JSON and as text; not where the disk refuses, which may be the problem."""
     with suppress(OSError):
         write_json(_path(output, rank), {**problem.as_json(), "text": str(problem)})
+
+
+def fail(problem: UserError, output: Path, rank: int) -> int:
+    """Prints the error and leaves it; returns the exit code that a process ends with for it."""
+    print(problem, file=sys.stderr, flush=True)
+    leave(problem, output, rank)
+    return problem.exit_code
 
 
 def forget(output: Path, rank: int) -> None:

@@ -7,6 +7,7 @@ import codecs
 import io
 import lzma
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -135,9 +136,9 @@ class _Raw(io.RawIOBase):
         self._left = self._left[count:]
         return count
 
+    @abstractmethod
     def _block(self) -> bytes:
         """What comes next; empty at the end."""
-        raise NotImplementedError
 
 
 class _Disk(_Raw):
