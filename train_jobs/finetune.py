@@ -34,7 +34,7 @@ import torch
 
 from train_jobs.config import ModelConfig, SpecError, UserError
 from train_jobs.config.files import write_text
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.finetune import GLUE, NER, SQUAD_TASKS, FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
 from train_jobs.config.load import build, merge, read_assignments, read_file
 from train_jobs.corpus.vocabulary import load_vocabulary
@@ -119,6 +119,8 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
+    if config.task in (GLUE, *SQUAD_TASKS, NER):
+        raise SpecError(f"task {config.task} is known, but there is no training for it yet")
     initial = read_initial_model(config.init_from)
     check_length(config, initial)
     data = read_data(config)
@@ -211,7 +213,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         *(job.data.task, model, job.rows.train, job.rows.dev),
         config=config.train,
         seed=seed,
-        max_length=config.data.max_length,
+        max_length=config.max_length,
         world=world,
     )
     steps = config.train.epochs * task.steps_per_epoch
@@ -309,7 +311,7 @@ def finish(job: Job, task: Classification, loop: Loop, output: Path) -> dict[str
 def tokens_of(config: FinetuneConfig, data: TaskData, initial: InitialModel, *, lowercase: bool) -> Rows:
     """Every split as tokens of the initial model's vocabulary."""
     tokenizer = load_vocabulary(initial.vocabulary, lowercase=lowercase)
-    settings = {"max_length": config.data.max_length, "regression": data.task.regression}
+    settings = {"max_length": config.max_length, "regression": data.task.regression}
     return Rows(
         encode(data.train, tokenizer, **settings),
         {name: encode(split, tokenizer, **settings) for name, split in data.dev.items()},
@@ -342,9 +344,9 @@ def check_length(config: FinetuneConfig, initial: InitialModel) -> None:
         SpecError: data.max_length is more than they are.
     """
     positions = int(initial.shape["max_position_embeddings"])
-    if config.data.max_length > positions:
+    if config.max_length > positions:
         raise SpecError(
-            f"data.max_length {config.data.max_length} is more than the {positions} positions of {initial.folder}",
+            f"data.max_length {config.max_length} is more than the {positions} positions of {initial.folder}",
             fix=f"--set data.max_length={positions}",
         )
 
@@ -358,7 +360,7 @@ def describe(job: Job) -> str:
     what = f"classes {', '.join(job.data.names)}" if job.data.names else "a number"
     lines = [
         f"task       {job.config.task}: {what}; scored by {' and '.join(task.metrics)}",
-        f"rows       {counts}" + (f"; cut to {job.config.data.max_length} tokens: {cut}" if cut else ""),
+        f"rows       {counts}" + (f"; cut to {job.config.max_length} tokens: {cut}" if cut else ""),
         f"model      {job.initial.folder}",
         f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}",
