@@ -19,7 +19,6 @@ Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -34,7 +33,7 @@ import torch
 
 from train_jobs.config import ModelConfig, SpecError, UserError
 from train_jobs.config.files import write_text
-from train_jobs.config.finetune import GLUE, NER, SQUAD_TASKS, FinetuneConfig
+from train_jobs.config.finetune import GLUE, FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
 from train_jobs.config.load import build, merge, read_assignments, read_file
 from train_jobs.corpus.vocabulary import load_vocabulary
@@ -50,36 +49,17 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.mirror import MirrorThread
-from train_jobs.model.finetuning import BertForSequenceClassification
 from train_jobs.model.heads import initialise
 from train_jobs.model.huggingface import export
 from train_jobs.model.labels import label_settings, load_for_finetuning
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
 from train_jobs.resume import resume
-from train_jobs.tasks.finetuning.classification import Classification
-from train_jobs.tasks.finetuning.data import TaskData, predictions_text, read_data
-from train_jobs.tasks.finetuning.sequences import Encoded, encode
+from train_jobs.tasks.finetuning.base import Finetuning
+from train_jobs.tasks.finetuning.kinds import Kind, read_kind
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """All rows as tokens."""
-
-    train: Encoded
-    dev: dict[str, Encoded]
-    test: dict[str, Encoded]
-
-    @property
-    def sha256(self) -> str:
-        """Of what training sees."""
-        digest = hashlib.sha256(self.train.targets.tobytes())
-        for ids in self.train.ids:
-            digest.update(ids.tobytes())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -88,8 +68,7 @@ class Job:
 
     config: FinetuneConfig
     initial: InitialModel
-    data: TaskData
-    rows: Rows
+    kind: Kind
     lowercase: bool
     world: World
     precision: str
@@ -119,18 +98,17 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
-    if config.task in (GLUE, *SQUAD_TASKS, NER):
+    if config.task == GLUE:
         raise SpecError(f"task {config.task} is known, but there is no training for it yet")
     initial = read_initial_model(config.init_from)
     check_length(config, initial)
-    data = read_data(config)
+    lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
+    kind = read_kind(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
     if config.train.deterministic:
         determinism.demand()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
-    rows = tokens_of(config, data, initial, lowercase=lowercase)
     precision = resolve(config.train.precision, world.device)
-    job = Job(config, initial, data, rows, lowercase, world, precision, stop)
+    job = Job(config, initial, kind, lowercase, world, precision, stop)
     world.say(describe(job))
     if len(config.seeds) == 1:
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirrored=True)}
@@ -203,19 +181,13 @@ def together(task: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, Any]:
     """Trains with one seed, exports the best checkpoint and predicts the test sets with it."""
     config, world = job.config, job.world
-    model = BertForSequenceClassification(job.shape, job.initial.rows, max(len(job.data.task.labels), 1))
+    model = job.kind.model(job.shape, job.initial.rows)
     initialise(model, seed)
-    absent = load_for_finetuning(model, config.init_from, job.data.names)
+    absent = load_for_finetuning(model, config.init_from, job.kind.labels)
     model.to(world.device)
     if world.device.type == "cuda" if config.train.compile == "auto" else config.train.compile:
         model.bert.encoder.compile_layers()
-    task = Classification(
-        *(job.data.task, model, job.rows.train, job.rows.dev),
-        config=config.train,
-        seed=seed,
-        max_length=config.max_length,
-        world=world,
-    )
+    task = job.kind.training(model, seed=seed, world=world)
     steps = config.train.epochs * task.steps_per_epoch
     progress = Progress(steps)
     loop = Loop(
@@ -276,8 +248,8 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
     return result
 
 
-def finish(job: Job, task: Classification, loop: Loop, output: Path) -> dict[str, Any]:
-    """Takes the best checkpoint, scores it once more, predicts the test sets and exports it."""
+def finish(job: Job, task: Finetuning, loop: Loop, output: Path) -> dict[str, Any]:
+    """Takes the best checkpoint, scores it once more, predicts with it and exports it."""
     best = loop.checkpoints.best() if job.world.is_main else None
     step = job.world.from_main(best.step if best else -1)
     checkpoint = loop.checkpoints.at(step)
@@ -285,15 +257,13 @@ def finish(job: Job, task: Classification, loop: Loop, output: Path) -> dict[str
     task.model.load_state_dict(checkpoint.weights())
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
-        metrics = task.validate(loop.micro_batch_size)
-        outputs = {name: task.predict(encoded, loop.micro_batch_size) for name, encoded in job.rows.test.items()}
+        found = task.conclude(loop.micro_batch_size)
     if job.world.is_main:
         with storage.storage_errors(output, "the export"):
-            for name, found in outputs.items():
-                (output / "predictions").mkdir(exist_ok=True)
-                predictions = task.predictions(found).tolist()
-                text = predictions_text(job.data.task, name, predictions)
-                write_text(output / "predictions" / f"{name}.tsv", text)
+            for name, text in found.files.items():
+                path = output / "predictions" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, text)
             export(
                 task.model,
                 output / "model",
@@ -301,22 +271,11 @@ def finish(job: Job, task: Classification, loop: Loop, output: Path) -> dict[str
                 vocab_size=job.initial.rows,
                 vocabulary=job.initial.vocabulary,
                 lowercase=job.lowercase,
-                more=label_settings(task.model, job.data.names),
+                more={**label_settings(task.model, job.kind.labels), **found.settings},
             )
-        figures = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in found.metrics.items())
         print(f"best at step {step}: {figures}", flush=True)
-    return {"best_step": step, "metrics": metrics, "model": str(output / "model")}
-
-
-def tokens_of(config: FinetuneConfig, data: TaskData, initial: InitialModel, *, lowercase: bool) -> Rows:
-    """Every split as tokens of the initial model's vocabulary."""
-    tokenizer = load_vocabulary(initial.vocabulary, lowercase=lowercase)
-    settings = {"max_length": config.max_length, "regression": data.task.regression}
-    return Rows(
-        encode(data.train, tokenizer, **settings),
-        {name: encode(split, tokenizer, **settings) for name, split in data.dev.items()},
-        {name: encode(split, tokenizer, **settings) for name, split in data.test.items()},
-    )
+    return {"best_step": step, "metrics": found.metrics, **found.settings, "model": str(output / "model")}
 
 
 def trajectory(job: Job, seed: int) -> dict[str, dict[str, Any]]:
@@ -332,7 +291,7 @@ def trajectory(job: Job, seed: int) -> dict[str, dict[str, Any]]:
             "task": job.config.task,
             "seed": seed,
             "weights": initial_weights(job.config.init_from),
-            "rows": job.rows.sha256,
+            "rows": job.kind.sha256,
         },
     }
 
@@ -352,20 +311,15 @@ def check_length(config: FinetuneConfig, initial: InitialModel) -> None:
 
 
 def describe(job: Job) -> str:
-    """What is about to be trained, in a few lines, and what is to be known of its files."""
-    task, rows = job.data.task, job.rows
-    sets = {"train": rows.train, **rows.dev, **rows.test}
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in sets.items())
-    cut = ", ".join(f"{split.cut:,} of {name}" for name, split in sets.items() if split.cut)
-    what = f"classes {', '.join(job.data.names)}" if job.data.names else "a number"
+    """What is about to be trained, in a few lines, and what is to be known of its files and settings."""
     lines = [
-        f"task       {job.config.task}: {what}; scored by {' and '.join(task.metrics)}",
-        f"rows       {counts}" + (f"; cut to {job.config.max_length} tokens: {cut}" if cut else ""),
+        *job.kind.describe(),
         f"model      {job.initial.folder}",
         f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}",
     ]
-    return "\n".join([*lines, *(f"warning: {note}" for note in job.data.notes)])
+    ignored = [f"{key}: task {job.config.task} has no use for it" for key in job.config.ignored()]
+    return "\n".join([*lines, *(f"warning: {note}" for note in [*ignored, *job.kind.notes])])
 
 
 def read_config(source: str, sets: list[str]) -> FinetuneConfig:
