@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataError
 from train_jobs.config.names import did_you_mean
-from train_jobs.tasks.finetuning.tables import Problems, read_text, text_lines
+from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems, read_text, text_lines
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that is no word
 IGNORED = -100
@@ -92,15 +92,17 @@ def read_conll(
         if len(columns) != width or width < least:
             problems.add(f"{path}:{line}", f"{len(columns)} columns, need {least}")
             continue
-        tag = columns[(tag_column or 0) - 1]
+        word, tag = columns[word_column - 1], columns[(tag_column or 0) - 1] if tagged else ""
         if tagged and (wrong := _wrong(tag, known)):
             problems.add(f"{path}:{line}", wrong)
             continue
+        if len(word) > LONG_TEXT:
+            notes.append(f"{path}:{line}: a word of {len(word):,} characters, of which little or nothing is seen")
         if not begun:
             found.words.append([])
             found.tags.extend([[]] if tagged else [])
             begun = True
-        found.words[-1].append(columns[word_column - 1])
+        found.words[-1].append(word)
         if tagged:
             found.tags[-1].append(tag)
     problems.check()
