@@ -14,6 +14,7 @@ from orchestrator.specs.job import KINDS
 from train_jobs.config import PrepareConfig
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import VOCABULARY
+from train_jobs.config.machine import METADATA_VARIABLE
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.store import store_folder
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TAGS = "tags.json"
 CONFIG = "config.json"
+METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
 ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"  # ND A100 v4 needs it to find its network cards; others do not
 
 
@@ -100,6 +102,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         **(_network(size, compute.nodes) if compute.device == "gpu" else {}),
+        **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "low-priority" else {}),
         **plan.spec.environment.variables,
     }
 
