@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from train_jobs.config.base import Config
-from train_jobs.config.finetune import TASKS as GLUE_TASKS
-from train_jobs.config.finetune import Column
+from train_jobs.config.finetune import GLUE_TASKS, Column
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.pretrain import Positive, WatchdogConfig
 
