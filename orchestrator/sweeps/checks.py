@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import Any, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.errors import SpecError
 from orchestrator.specs import JobSpec, PretrainSpec, Resolved
 from orchestrator.specs.space import Parameter, all_parameters
-from orchestrator.specs.sweep import SamplingSpec, Settings, SweepSpec, as_tree
+from orchestrator.specs.sweep import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree
+from orchestrator.sweeps.settings import is_section, job_config, seed_setting, setting_type
 from orchestrator.sweeps.sobol import MOST_DIMENSIONS
 from orchestrator.sweeps.space import draw, latent, size, trials, value
 from train_jobs.config.load import KeyPath, Layer, leaves, merge
@@ -22,13 +23,6 @@ NORMAL_TAIL = 3e-5  # four standard deviations: what of a normal distribution ha
 Problem = tuple[KeyPath, str]
 
 
-def seed_setting(job: JobSpec, seed: int) -> Settings | None:
-    """The setting that gives a job its seed; None: it has none."""
-    if "seeds" in type(job).model_fields:
-        return {"seeds": [seed]}
-    return {"train.seed": seed} if _field(type(job), "train.seed") is not None else None
-
-
 def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     """What is wrong with a sweep of this trial: where it stands, and what."""
     job = trial.spec
@@ -38,6 +32,8 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
         yield ("seeds",), f"a {job.kind} job has no seed"
     if spec.sampling.name == "sobol" and (count := len(list(all_parameters(spec.space)))) > MOST_DIMENSIONS:
         yield ("sampling",), f"sobol is for at most {MOST_DIMENSIONS} parameters, and there are {count}"
+    if (count := trials(spec)) > MOST_TRIALS:
+        yield ("limits", "trials"), f"the grid has {count} points, and a sweep at most {MOST_TRIALS} trials"
     yield from _metric_problems(spec, job)
     wrong = list(_wrong_values(spec, job, unknown))
     yield from wrong
@@ -48,22 +44,22 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
 def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]]:
     """Parameters, by name, of what a trial does not take, and why."""
     seeds = seed_setting(job, 0) or {}
-    config, no_section = _config_keys(job), "["  # of which no name begins with
+    config, no_section = type(job_config(job)).model_fields, "["  # of which no name begins with
     for name, path, parameter in all_parameters(spec.space):
         if name.startswith(no_section):
             continue
         if any(option.space is not None for option in parameter.choice or ()):
-            if not _is_section(type(job), path):
+            if not is_section(type(job), path):
                 no_section = f"{name}["
                 yield name, f"{path} is no section of a {job.kind} job: an option of it is no mapping"
             continue
-        field = _field(type(job), path)
+        found = setting_type(type(job), path)
         if path in seeds:
             yield name, "a seed is nothing to choose by: seeds: [1, 2, 3] repeats every point with each"
-        elif path.split(".")[0] not in config and field is not None:
+        elif path.split(".")[0] not in config and found is not None:
             yield name, f"{path} is not read by the job itself, and can't vary"
-        elif field is None:
-            known = [".".join(map(str, key)) for key, _ in leaves(job.job_config().model_dump())]  # type: ignore[attr-defined]
+        elif found is None:
+            known = [".".join(map(str, key)) for key, _ in leaves(job_config(job).model_dump())]
             yield name, f"a {job.kind} job has no setting {path}{did_you_mean(path, known)}"
 
 
@@ -71,7 +67,7 @@ def _metric_problems(spec: SweepSpec, job: JobSpec) -> Iterator[Problem]:
     metric = spec.objective.metric
     if job.code.entry != type(job).model_fields["code"].default.entry:
         return  # only the user's own module knows
-    known = reported_metrics(job.job_config())  # type: ignore[attr-defined]
+    known = reported_metrics(job_config(job))
     if known is None or metric in known:
         return
     hint = did_you_mean(metric, known) or f" (known: {', '.join(known)})"
@@ -158,29 +154,3 @@ def _candidates(parameter: Parameter) -> list[Any]:
 def _where(name: str) -> KeyPath:
     """Where a parameter is written: its top-level one."""
     return ("space", name.split("[")[0])
-
-
-def _config_keys(job: JobSpec) -> set[str]:
-    return set(type(job.job_config()).model_fields)  # type: ignore[attr-defined]
-
-
-def _field(model: type[BaseModel], path: str) -> Any:
-    """The type of a setting, None if there is none; below a free mapping there is any."""
-    annotation: Any = model
-    for part in path.split("."):
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return Any if _is_mapping(annotation) else None
-        if part not in annotation.model_fields:
-            return None
-        annotation = annotation.model_fields[part].annotation
-    return annotation
-
-
-def _is_section(model: type[BaseModel], path: str) -> bool:
-    """Whether a setting has others below it: a section, or a free mapping."""
-    annotation = _field(model, path)
-    return _is_mapping(annotation) or (isinstance(annotation, type) and issubclass(annotation, BaseModel))
-
-
-def _is_mapping(annotation: Any) -> bool:
-    return get_origin(annotation) is dict

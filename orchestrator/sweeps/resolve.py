@@ -43,11 +43,6 @@ class ResolvedSweep:
     _flags: Mapping[str, Flag]
     _around: Surroundings
 
-    @property
-    def on_service(self) -> bool:
-        """Whether Azure's own service draws points and stops trials, and no process of this machine."""
-        return AZURE in (self.spec.driver, self.trial.spec.backend if self.spec.driver == "auto" else "")
-
     def at(self, settings: Settings, *, source: str = "space") -> Resolved:
         """The job with these settings.
 
@@ -56,6 +51,11 @@ class ResolvedSweep:
         """
         point = Layer(source, as_tree(settings))
         return _resolve_trial(self._kind, (*self._layers, point), self._flags, self._around)
+
+
+def on_service(spec: SweepSpec, trial: Resolved) -> bool:
+    """Whether Azure's own service draws points and stops trials, and no process of this machine."""
+    return (trial.spec.backend if spec.driver == "auto" else spec.driver) == AZURE
 
 
 def resolve_sweep(
@@ -91,7 +91,7 @@ def resolve_sweep(
         problems.extend(_placed(merged, wrong))
         if trial is not None and not wrong:
             problems.extend(_placed(merged, trial_problems(spec, trial)))
-            problems.extend(_placed(merged, _misplaced(spec, trial)))
+            problems.extend(_placed(merged, _refused_by_driver(spec, trial)))
     problems.raise_all("sweep")
     assert spec is not None
     assert trial is not None
@@ -102,10 +102,14 @@ def _resolve_trial(kind: str, layers: tuple[Layer, ...], flags: Mapping[str, Fla
     return resolve_spec(kind, layers=layers, flags=flags, **around._asdict())
 
 
-def _misplaced(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
+def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
     backend = trial.spec.backend
     if spec.driver == AZURE and backend != AZURE:
         yield ("driver",), f"Azure's sweep service runs on Azure alone, and the trial's backend is {backend}"
+    elif on_service(spec, trial):
+        from orchestrator.sweeps.azure import refusals
+
+        yield from refusals(spec, trial.spec)
 
 
 def _placed(merged: Merged, problems: Iterable[Problem]) -> Iterable[str]:

@@ -11,7 +11,7 @@ import yaml
 from orchestrator.errors import SpecError
 from orchestrator.specs import Flag
 from orchestrator.specs.sweep import SweepSpec
-from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
+from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.written import SWEEP_PRESETS
 from tests.conftest import write_spec
 from tests.unit.sweeps.conftest import NO_GPU
@@ -138,6 +138,14 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
         ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling has no end of its own"),
         ({"space": RATE, "seeds": [1, 1]}, "seeds: a seed that is there twice"),
         ({"space": RATE, "limits": {"trials": 1001}}, "less than or equal to 1000"),
+        (
+            {
+                "space": {"train.steps": [*range(1, 41)], "train.log_every": {"randint": 30}},
+                "sampling": "grid",
+                "limits": {},
+            },
+            "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
+        ),
         ({"space": RATE, "driver": "azure"}, "driver: Azure's sweep service runs on Azure alone"),
         (
             {"space": {**RATE, "optimizer": ["lamb", "adamw"]}},
@@ -232,7 +240,7 @@ def test_flags_variables_and_the_project_are_about_the_trial() -> None:
 def test_who_drives(driver: str, backend: str, service: bool) -> None:
     compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
     found = resolve({"space": RATE, "driver": driver, "trial": {"backend": backend, "compute": compute}})
-    assert found.on_service is service
+    assert on_service(found.spec, found.trial) is service
 
 
 @pytest.mark.parametrize("name", preset_names(SWEEP_PRESETS))
