@@ -87,6 +87,14 @@ def test_a_dry_run_of_it_is_a_plan(line: str, place: str, project: Path, capsys:
     assert code == 0, f"{place}: {capsys.readouterr().err}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("document", ["README.md", "docs/sdk.md"])
+def test_the_sdk_s_example_runs(document: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = (block.text for block in blocks("python") if block.document == document)
+    exec(example.replace('"train.steps": 500', '"train.steps": 2, "train.micro_batch_size": 8'), {})
+    assert "data" in capsys.readouterr().out
+
+
 def plain_jobs() -> list[tuple[str, str]]:
     return [one for one in COMMANDS if "train_jobs." in one[0] and words_of(one[0])[0] in {"python", "torchrun"}]
 
