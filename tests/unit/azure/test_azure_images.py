@@ -30,7 +30,7 @@ def test_both_environments_have_the_same_packages_in_the_versions_of_the_constra
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
 
 
-OPTIONAL = {"onnxruntime", "datasets"}  # sources that a run need not have; who does not have it is told what to install
+OPTIONAL = {"datasets", "onnxruntime"}  # what a run need not have; who does not have it is told what to install
 
 
 def test_they_have_whatever_the_job_imports() -> None:
