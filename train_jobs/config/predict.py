@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from train_jobs.config.base import Config
-from train_jobs.config.finetune import GLUE_TASKS, Column
+from train_jobs.config.finetune import ALIASES, GLUE_TASKS, NER, SQUAD_TASKS, Column
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.pretrain import Positive, WatchdogConfig
 
@@ -36,13 +36,14 @@ INPUT_FORMATS: dict[str, InputFormat] = {
     ".bio": "conll",
     ".iob2": "conll",
 }
+_KIND_OF = {**dict.fromkeys(SQUAD_TASKS, QUESTION_ANSWERING), NER: TOKEN_CLASSIFICATION}
 OUTPUT_FORMATS = (".jsonl", ".tsv", ".parquet", ".npz")
 
 
 def _known_task(name: str) -> str:
-    spelled = {_bare(task): task for task in (AUTO, *KINDS, *GLUE_TASKS)}
+    spelled = {**ALIASES, **{_bare(task): task for task in (AUTO, *KINDS, *GLUE_TASKS, *SQUAD_TASKS, NER)}}
     if _bare(name) in spelled:
-        return spelled[_bare(name)]
+        return _KIND_OF.get(spelled[_bare(name)], spelled[_bare(name)])
     names = ", ".join((AUTO, *KINDS))
     raise ValueError(f"must be {names}, or a task of GLUE{did_you_mean(name, spelled.values())}")
 
@@ -61,6 +62,12 @@ def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, str | Path) else value
 
 
+def _without_section(value: object) -> object:
+    """As written: layers of a configuration turn `model: X` into `model: {name: X}`, as a recipe of training has it."""
+    return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
+
+
+ModelFolder = Annotated[Path, BeforeValidator(_without_section)]
 PredictTask = Annotated[str, AfterValidator(_known_task)]
 Inputs = Annotated[list[Path], BeforeValidator(_one_or_more), Field(min_length=1)]
 Output = Annotated[Path, AfterValidator(_known_output)]
@@ -91,7 +98,7 @@ class InputConfig(Config):
     max_length: Annotated[int, Field(ge=8)] | None = None
     """Tokens of a sequence, [CLS] and [SEP] included. Longer texts are cut off, and told of; contexts and texts with
     entities are read in several sequences. None: as many as the model has positions, of questions at most 384."""
-    stride: Positive = 128
+    doc_stride: Positive = 128
     """Tokens from the beginning of a sequence to that of the next, where a context takes several."""
     max_query_length: Positive = 64
     """Tokens of a question; the rest of it is cut off."""
@@ -156,7 +163,7 @@ class MaskingConfig(Config):
 class PredictConfig(Config):
     """Everything that `python -m train_jobs.predict --config FILE` reads from FILE."""
 
-    model: Path
+    model: ModelFolder
     """Hugging Face BERT with the head that predicts: a folder, an exported one or any other."""
     input: Inputs
     """File of what to predict, or several of one form, which are predicted as if they were one."""
@@ -165,8 +172,8 @@ class PredictConfig(Config):
     name, or a path that is not absolute, lies in the folder of the run."""
     task: PredictTask = AUTO
     """What is predicted: text-classification (or a number), question-answering, token-classification, fill-mask or
-    embeddings; or a task of GLUE, whose files and metrics are known. auto: what the model has a head for, and
-    embeddings if it has none."""
+    embeddings; or a task of GLUE, whose files and metrics are known, SQuAD or NER. auto: what the model has a head
+    for, and embeddings if it has none."""
     evaluate: bool = False
     """Score the predictions by what the input says is right: its labels, answers or tags, or words masked here."""
     top_k: Positive | None = None

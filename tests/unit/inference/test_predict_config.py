@@ -22,7 +22,13 @@ def test_one_file_is_a_list_of_one():
 
 @pytest.mark.parametrize(
     ("written", "task"),
-    [("auto", "auto"), ("Question_Answering", "question-answering"), ("sst2", "SST-2"), ("fillmask", "fill-mask")],
+    [
+        ("auto", "auto"),
+        ("Question_Answering", "question-answering"),
+        ("sst2", "SST-2"),
+        ("squad2", "question-answering"),
+        ("ner", "token-classification"),
+    ],
 )
 def test_tasks_are_known_however_they_are_spelled(written, task):
     assert config(task=written).task == task

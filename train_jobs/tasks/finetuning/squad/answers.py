@@ -46,6 +46,8 @@ class Prediction:
     """Score of no answer less that of the best one; 0 where the data has no such questions."""
     candidates: list[dict[str, str | float]]
     """The n best, `""` among them where that may be: text, probability, start_logit, end_logit."""
+    begin: int | None = None
+    """First character of the best answer in its context; None if there is none."""
 
     def text(self, threshold: float | None) -> str:
         """The answer, or `""` if the odds for none are above the threshold; None: there always is one."""
@@ -112,11 +114,12 @@ def predict(
             break
         chosen.setdefault(question.context[span.begin : span.end], span)
     best = next(iter(chosen), "")
+    begin = chosen[best].begin if chosen else None
     if not version_2:
-        return Prediction(question.id, best, 0.0, _candidates(chosen))
+        return Prediction(question.id, best, 0.0, _candidates(chosen), begin)
     null = min(Span(float(start[0] + end[0]), float(start[0]), float(end[0]), 0, 0) for start, end in logits)
     null_odds = null.score - (chosen[best].score if chosen else 0.0)
-    return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}))
+    return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}), begin)
 
 
 def prediction_files(predictions: Sequence[Prediction], *, threshold: float | None) -> dict[str, str]:
