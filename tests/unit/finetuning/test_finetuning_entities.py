@@ -183,4 +183,5 @@ def test_words_and_tags_may_stand_in_other_columns(tmp_path: Path) -> None:
     bare = put(tmp_path / "u.txt", "1 Peter\n2 runs\n")
     assert problems(bare, word_column=2, tag_column=3) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]
     assert read_conll(bare, word_column=2, tag_column=3, tags_needed=False).tags == []
+    assert read_conll(path, word_column=3, tags_needed=False).tags == [["O", "O"]]
     assert problems(bare, word_column=3, tags_needed=False) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]
