@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -372,3 +374,27 @@ def test_the_command(saved, jsonl, texts, tmp_path, capsys):
     assert predict.main([*arguments, "--set", "batchng.window=10"]) == 2
     assert 'did you mean "batching"' in capsys.readouterr().err
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
+
+
+def test_processes_share_the_windows(saved, run, jsonl, texts, tmp_path):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source, batching=WINDOWS)
+    settings = ["--set", "batching.window=4", "--set", "batching.precision=fp32"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "train_jobs.predict", "--model", str(folder), "--input", str(source), "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "two"), *settings],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "two" / "predictions.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=1e-4)
+    assert [line for line in done.stdout.splitlines() if line.startswith("rows ")][1:] == [
+        line for line in done.stdout.splitlines() if line.startswith("rows ") and "/25" in line
+    ]
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["rows"] == 25
