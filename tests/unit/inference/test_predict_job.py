@@ -328,9 +328,13 @@ def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
         run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))
 
 
-def test_rows_that_were_cut_are_counted(saved, run, jsonl, tmp_path):
-    run(classifier(saved), jsonl([{"text": "w1 " * 30}, {"text": "w1 " * 31}]))
-    assert result(tmp_path)["cut"] == 1
+def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_path, monkeypatch):
+    source = jsonl([{"text": "w1 " * size} for size in (31, 30, 50)])
+    stop_after(monkeypatch, 1)
+    with pytest.raises(Preempted):
+        run(classifier(saved), source, batching={"window": 1})
+    run(classifier(saved), source, batching={"window": 1})
+    assert result(tmp_path)["cut"] == 2
 
 
 @pytest.mark.parametrize(
@@ -340,6 +344,7 @@ def test_rows_that_were_cut_are_counted(saved, run, jsonl, tmp_path):
         ("BertForMaskedLM", {"task": "question-answering"}, "has no head for question-answering"),
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
         ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds embeddings"),
+        ("BertModel", {"evaluate": True}, "nothing says which embeddings are right"),
         ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
     ],
 )
