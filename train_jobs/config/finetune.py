@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializationInfo,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
 from train_jobs.config.base import Config
 from train_jobs.config.names import did_you_mean
@@ -252,7 +259,7 @@ class FinetuneConfig(Sections):
     def of_task(self, name: str) -> FinetuneConfig:
         """The configuration of one task of GLUE, in a job of all of them."""
         own = self.per_task[name].model_dump(exclude_unset=True) if name in self.per_task else {}
-        told = self.model_dump(exclude_unset=True, exclude={"per_task"})
+        told = self.model_dump(exclude_unset=True, include=FinetuneConfig.model_fields.keys() - {"per_task"})
         return FinetuneConfig.model_validate({**_laid_over(told, own), "task": name})
 
     def ignored(self) -> list[str]:
@@ -264,6 +271,11 @@ class FinetuneConfig(Sections):
             if self.task not in tasks and getattr(here, name) != type(here).model_fields[name].default:
                 found.append(key)
         return found
+
+    @field_serializer("per_task")
+    def _as_written(self, tasks: dict[str, TaskOverrides], info: SerializationInfo) -> dict[str, Any]:
+        """What was said alone: a default would be read as said."""
+        return {name: own.model_dump(mode=info.mode, exclude_unset=True) for name, own in tasks.items()}
 
     @model_validator(mode="after")
     def _files_are_given(self) -> FinetuneConfig:

@@ -12,6 +12,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from train_jobs.config import DataError
 from train_jobs.config.names import did_you_mean
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SEPARATORS = {"tsv": "\t", "csv": ","}
 LONG_TEXT = 100_000  # characters; told of, since almost all of it is cut off
 LISTED = 10  # problems spelled out in an error; the rest are counted
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
@@ -103,11 +105,7 @@ def read_table(
         DataError: no such file, not UTF-8, a column that is not there, no row, or rows that are none: each with its
             line.
     """
-    kind = format or FORMATS.get(path.suffix)
-    if kind is None:
-        raise DataError(
-            f"{path}: what kind of table is it?", facts={"need": ", ".join(FORMATS)}, fix="give it such a name"
-        )
+    kind = _kind(path, format)
     if kind == "parquet":
         table = _read_parquet(path, columns)
     else:
@@ -115,15 +113,51 @@ def read_table(
         if kind == "jsonl":
             table = _read_jsonl(path, text, columns)
         else:
-            quoted = kind == "csv" if quoting is None else quoting
-            separator = "\t" if kind == "tsv" else ","
-            rows = _quoted_rows(path, text, separator) if quoted else _plain_rows(text, separator)
-            table = _from_rows(path, rows, columns, header, separator, pass_over=pass_over)
+            rows = _rows(path, text, kind, quoting)
+            table = _from_rows(path, rows, columns, header, SEPARATORS[kind], pass_over=pass_over)
         table.notes[:0] = notes
     if not len(table):
         raise DataError(f"{path} has no row", fix="fetch or make it again")
     table.notes.extend(_long_texts(table))
     return table
+
+
+def column_names(path: Path, *, format: str | None = None, quoting: bool | None = None) -> list[str]:  # noqa: A002
+    """Names of the columns of a table, of JSON lines those that any of its rows has.
+
+    Args:
+        path: the file.
+        format: as of `read_table`.
+        quoting: as of `read_table`.
+
+    Raises:
+        DataError: no such file, or not of this format.
+    """
+    kind = _kind(path, format)
+    if kind == "parquet":
+        with _parquet(path) as file:
+            return list(file.schema_arrow.names)
+    text, _ = read_text(path)
+    if kind == "jsonl":
+        rows = (json_row(line) for _, line in text_lines(text))
+        return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    return next((row for _, row in _rows(path, text, kind, quoting)), [])
+
+
+def _kind(path: Path, format: str | None) -> str:  # noqa: A002
+    kind = format or FORMATS.get(path.suffix)
+    if kind is None:
+        raise DataError(
+            f"{path}: what kind of table is it?", facts={"need": ", ".join(FORMATS)}, fix="give it such a name"
+        )
+    return kind
+
+
+def _rows(path: Path, text: str, kind: str, quoting: bool | None) -> Iterator[tuple[int, list[str]]]:
+    """Fields of a TSV or CSV, row by row, with their lines."""
+    quoted = kind == "csv" if quoting is None else quoting
+    separator = SEPARATORS[kind]
+    return _quoted_rows(path, text, separator) if quoted else _plain_rows(text, separator)
 
 
 def read_text(path: Path) -> tuple[str, list[str]]:
@@ -275,7 +309,9 @@ def json_row(line: str) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else f"no JSON object, but of type {type(row).__name__}"
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """The file, open."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -283,10 +319,15 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
         raise DataError(f"no such file: {path}", fix="give the file's own path")
     try:
         with pq.ParquetFile(path) as file:
-            column_places(str(path), file.schema_arrow.names, columns)
-            found = file.read(columns=list(columns))
+            yield file
     except (pa.ArrowInvalid, OSError) as problem:
         raise DataError(f"cannot read {path}", facts={"why": str(problem).splitlines()[0]}) from None
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
+    with _parquet(path) as file:
+        column_places(str(path), file.schema_arrow.names, columns)
+        found = file.read(columns=list(columns))
     values = {name: found[name].to_pylist() for name in columns}
     return Table(path, values, list(range(1, len(found) + 1)), unit="row ")
 

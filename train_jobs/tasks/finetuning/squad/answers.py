@@ -122,17 +122,25 @@ def predict(
     return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}), begin)
 
 
-def write_predictions(folder: Path, predictions: Sequence[Prediction], *, threshold: float | None) -> None:
-    """Writes what the official script reads, predictions.json and (where there may be no answer) null_odds.json, and
-    nbest_predictions.json."""
+def prediction_files(predictions: Sequence[Prediction], *, threshold: float | None) -> dict[str, str]:
+    """What the official script reads, predictions.json and (where there may be no answer) null_odds.json, and
+    nbest_predictions.json: name -> content."""
     documents: dict[str, dict[str, object]] = {
         "predictions": {found.id: found.text(threshold) for found in predictions},
         "nbest_predictions": {found.id: found.candidates for found in predictions},
     }
     if threshold is not None:
         documents["null_odds"] = {found.id: found.null_odds for found in predictions}
-    for name, document in documents.items():
-        write_text(folder / f"{name}.json", json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    return {
+        f"{name}.json": json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+        for name, document in documents.items()
+    }
+
+
+def write_predictions(folder: Path, predictions: Sequence[Prediction], *, threshold: float | None) -> None:
+    """Writes them."""
+    for name, text in prediction_files(predictions, threshold=threshold).items():
+        write_text(folder / name, text)
 
 
 def _candidates(chosen: dict[str, Span]) -> list[dict[str, str | float]]:
