@@ -13,7 +13,7 @@ from documents import PROGRAMS, ROOT, blocks, command_lines
 
 from orchestrator.cli.main import build_parser, main
 from tests.conftest import MICRO, write_corpus
-from train_jobs import finetune, prepare, pretrain
+from train_jobs import finetune, onnx, predict, prepare, pretrain, serve
 
 COMMANDS = sorted({words: place for place, words in reversed([*command_lines()])}.items())
 NOT_PLANNED = {
@@ -23,7 +23,7 @@ NOT_PLANNED = {
     "hidden_size=64": "shows an error",
     "ORCHESTRATOR_": "a variable, not a command",
 }
-JOBS = {"pretrain": pretrain, "prepare": prepare, "finetune": finetune}
+JOBS = {job.__name__.removeprefix("train_jobs."): job for job in (finetune, onnx, predict, prepare, pretrain, serve)}
 
 
 def words_of(line: str) -> list[str]:

@@ -88,4 +88,4 @@ def test_the_endpoint_has_the_versions_that_the_model_was_made_with() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
     found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if "==" in line)
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in found}
-    assert {"torch", "transformers", "tokenizers", "safetensors", "numpy"} == found.keys()
+    assert {"torch", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "PyYAML"} == found.keys()
