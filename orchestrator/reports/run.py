@@ -95,6 +95,6 @@ def _facts(status: RunStatus, result: Mapping[str, Any], last_heard: float | Non
     if status.tags:
         yield "Tags", ", ".join(f"{label}={value}" for label, value in status.tags.items())
     if best := status.best_checkpoint:
-        yield "Best checkpoint", f"step {best.step:,}, validation loss {best.validation_loss:.4f}"
+        yield "Best checkpoint", best.text
     if "model" in result:
         yield "Exported model", element("code", result["model"])

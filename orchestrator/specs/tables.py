@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -52,13 +52,22 @@ class TaskFile(NamedTuple):
 
 
 def task_files(job: FinetuneConfig) -> list[TaskFile]:
-    """All files that a job reads.
+    """All files that a job reads; of all of GLUE those of the tasks that there are.
 
     Raises:
         DataError: one that it cannot do without is missing.
     """
-    tasks = GLUE_TASKS if job.task == GLUE else (job.task,)
-    return [file for task in tasks for file in _files_of(task, (job.of_task(task) if job.task == GLUE else job).data)]
+    if job.task != GLUE:
+        return list(_files_of(job.task, job.data))
+    sections = {task: job.of_task(task).data for task in GLUE_TASKS}
+    there = [task for task, data in sections.items() if data.train or (data.glue and _official(task, data.glue))]
+    if not there:
+        raise DataError(
+            f"no task of GLUE is in {job.data.glue}",
+            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as its download script makes them"},
+            fix="orchestrator data fetch glue --to FOLDER, and --data FOLDER",
+        )
+    return [file for task in there for file in _files_of(task, sections[task])]
 
 
 def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
@@ -69,7 +78,7 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
             continue
         if task not in FOLDERS or (folder := getattr(data, FOLDERS[task])) is None:
             continue
-        found = list(_official(task, split, folder))
+        found = list(_official(task, folder, split))
         if not found and split != "test":
             raise DataError(
                 f"no such file: {folder / _wanted(task, split)[0]}",
@@ -79,15 +88,13 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
         yield from found
 
 
-def _official(task: str, split: str, folder: Path) -> Iterator[TaskFile]:
+def _official(task: str, folder: Path, split: str = "train") -> list[TaskFile]:
     """Those that there are; of names that stand for the same file the first, of MNLI's sets all."""
     there = [name for name in _wanted(task, split) if (folder / name).is_file()]
-    for name in there if task == "MNLI" else there[:1]:
-        yield TaskFile(task, split, FOLDERS[task], name, folder / name)
+    names = [(task, name) for name in (there if task == "MNLI" else there[:1])]
     if (task, split) == ("MNLI", "test"):
-        diagnostic = next((name for name in DIAGNOSTICS if (folder / name).is_file()), None)
-        if diagnostic is not None:
-            yield TaskFile("AX", split, FOLDERS[task], diagnostic, folder / diagnostic)
+        names += [("AX", name) for name in DIAGNOSTICS if (folder / name).is_file()][:1]
+    return [TaskFile(whose, split, FOLDERS[task], name, folder / name) for whose, name in names]
 
 
 def _wanted(task: str, split: str) -> tuple[str, ...]:
@@ -103,34 +110,60 @@ def _wanted(task: str, split: str) -> tuple[str, ...]:
 
 
 def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
-    """Rows of a file: lines of a table, questions of SQuAD, sentences of NER; None where only the job can tell.
+    """Rows of a file of a task, as of `count_table`."""
+    if file.task in SQUAD_TASKS:
+        form = "squad"
+    elif file.task == NER:
+        form = "conll"
+    elif file.task in {*GLUE_TASKS, "AX"}:
+        form = "tsv"
+    else:
+        form = file.path.suffix.removeprefix(".") if data.format == "auto" else data.format
+    header = (file.task, file.split) not in WITHOUT_HEADER
+    return count_table(file.path, form, quoting=data.quoting, header=header)
+
+
+def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) -> int | None:
+    """Rows of a file: of a table, questions of SQuAD, sentences of NER; None where only the job can tell.
+
+    Args:
+        path: the file.
+        form: tsv, csv, jsonl, parquet, lines, squad or conll.
+        quoting: of tsv and csv, as `data.quoting`.
+        header: whether the first line of tsv and csv is none of them.
 
     Raises:
         DataError: it cannot be read.
     """
     try:
-        if file.task in SQUAD_TASKS:
-            return _count(file.path, QUESTION)
-        if file.task == NER:
-            return _sentences(file.path)
-        return _table_rows(file, data)
+        if form == "squad":
+            return path.read_bytes().count(QUESTION)
+        if form == "conll":
+            return _sentences(path)
+        if form == "parquet":
+            return _parquet_rows(path)
+        if form in {"jsonl", "lines"}:
+            return _lines(path)
+        if form not in {"tsv", "csv"}:
+            return None
+        quoted = form == "csv" if quoting is None else quoting
+        return max((_quoted_rows(path, form) if quoted else _lines(path)) - header, 0)
     except OSError as problem:
-        raise DataError(f"cannot read {file.path}: {problem.strerror}", fix=f"chmod u+r {file.path}") from None
+        raise DataError(f"cannot read {path}: {problem.strerror}", fix=f"chmod u+r {path}") from None
 
 
-def _table_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
-    form: str = "tsv" if file.task in {*GLUE_TASKS, "AX"} else data.format
-    if form == "auto":
-        form = file.path.suffix.removeprefix(".")
-    if form not in {"tsv", "csv", "jsonl", "parquet"}:
-        return None
-    if form == "parquet":
-        return _parquet_rows(file.path)
-    header = form != "jsonl" and (file.task, file.split) not in WITHOUT_HEADER
-    if form == "csv" and data.quoting is not False:
-        with file.path.open(newline="", encoding="utf-8", errors="replace") as stream:
-            return sum(1 for row in csv.reader(stream) if row) - header
-    return _lines(file.path) - header
+def portable_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Name below a folder of all -> file; files of one name are told apart by their numbers."""
+    names = [path.name for path in paths]
+    return {
+        (name if names.count(name) == 1 else f"{number}-{name}"): path
+        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    }
+
+
+def _quoted_rows(path: Path, form: str) -> int:
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        return sum(1 for row in csv.reader(stream, delimiter="\t" if form == "tsv" else ",") if row)
 
 
 def _parquet_rows(path: Path) -> int | None:
@@ -143,10 +176,6 @@ def _parquet_rows(path: Path) -> int | None:
         return int(read_metadata(path).num_rows)
     except ArrowInvalid:
         return None  # the job says what is wrong with it
-
-
-def _count(path: Path, what: bytes) -> int:
-    return path.read_bytes().count(what)
 
 
 def _lines(path: Path) -> int:
