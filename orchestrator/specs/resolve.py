@@ -9,7 +9,7 @@ Which presets lie at the bottom is itself decided by the layers above them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,6 +87,7 @@ def resolve_spec(
     kind: str,
     *,
     file: Path | None = None,
+    layers: Sequence[load.Layer] = (),
     sets: Iterable[str] = (),
     flags: Mapping[str, Flag] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -100,6 +101,7 @@ def resolve_spec(
         kind: which job: "pretrain", "prepare", "finetune", "evaluate", "predict".
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
+        layers: the same as `file`, read already, with absolute paths: the lowest first.
         sets: `path.to.key=value`, each value read as YAML.
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
         environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
@@ -116,7 +118,7 @@ def resolve_spec(
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
     which, environ, problems = KINDS[kind], environ or {}, Problems()
     model = which.spec
-    written, warnings = _written_layers(which, file, sets, flags or {}, environ, project, problems)
+    written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     if model is FinetuneSpec:
         written = written_out(written, Path.cwd())
     found = load.merge(written)
@@ -154,6 +156,7 @@ def resolve_spec(
 def _written_layers(
     kind: Kind,
     file: Path | None,
+    given: Sequence[load.Layer],
     sets: Iterable[str],
     flags: Mapping[str, Flag],
     environ: Mapping[str, str],
@@ -167,9 +170,10 @@ def _written_layers(
     starts = kind.starts or (INIT_FROM, PHASE_FROM)
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, _shown(path, here)), path.absolute().parent, starts)] if path else []
+            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, starts)] if path else []
         if path is not None and path == project and layers:
             layers = [for_kind(layers[0], model)]
+    layers += given
     with problems.collecting():
         variables, warnings = variable_layers(model, environ)
         layers += [anchor(layer, here, starts) for layer in variables]
@@ -257,6 +261,6 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     return tree
 
 
-def _shown(path: Path, here: Path) -> str:
+def shown(path: Path, here: Path) -> str:
     """A path as messages have it: relative where it lies below the current folder."""
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

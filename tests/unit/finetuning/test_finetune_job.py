@@ -15,6 +15,8 @@ from finetune_jobs import WORDS, run, same_model, settings, stop_in, validations
 from safetensors.torch import load_file
 
 from train_jobs import finetune
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.reported import reported_metrics
 from train_jobs.engine.metrics import read_reports
 
 
@@ -68,6 +70,9 @@ def test_each_epoch_is_evaluated_and_the_best_is_kept(done: Path) -> None:
     result = json.loads((done / "result.json").read_text())
     found = validations(done)
     assert list(found) == [15 * epoch for epoch in range(1, 9)]
+    names = {name for _, report in read_reports(done / "metrics.jsonl") for name in report["metrics"]}
+    told = reported_metrics(FinetuneConfig.model_validate({"task": "MRPC", "init_from": "x", "data": {"glue": "x"}}))
+    assert set(told or ()) <= names
     best = next(step for step, score in found.items() if score == max(found.values()))
     assert result["best_step"] == best
     assert result["metrics"]["score"] == pytest.approx(found[best])

@@ -139,7 +139,7 @@ def column_names(path: Path, *, format: str | None = None, quoting: bool | None 
             return list(file.schema_arrow.names)
     text, _ = read_text(path)
     if kind == "jsonl":
-        rows = (_json_row(line) for _, line in text_lines(text))
+        rows = (json_row(line) for _, line in text_lines(text))
         return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     return next((row for _, row in _rows(path, text, kind, quoting)), [])
 
