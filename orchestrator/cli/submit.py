@@ -26,7 +26,7 @@ EXAMPLES = (
     "submit finetune --task MRPC --data glue_data --model @last",
     "submit finetune --task reviews.yaml --model bert-base-uncased",
     "submit evaluate --model @last --data held-out.csv",
-    "submit predict --model @last --input new.csv --output labels.jsonl",
+    "submit predict --model @last --input new.csv --output out.jsonl",
 )
 PREDICTING = ("evaluate", "predict")  # kinds whose model predicts rows of files
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
