@@ -28,9 +28,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) 
     return make_plan(resolve_spec("finetune", flags=flags, environ={}), home=tmp_path / "home").as_dict()
 
 
-def page(
-    plan: dict[str, Any], result: dict[str, Any], *, reports: list[dict[str, Any]] | None = None, **more: Any
-) -> str:
+def page(plan: dict[str, Any], result: dict[str, Any], *, reports: Sequence[dict[str, Any]] = (), **more: Any) -> str:
     status = RunStatus(
         name="demo",
         handle="local://demo",
