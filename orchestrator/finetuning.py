@@ -22,8 +22,8 @@ from orchestrator.planning import (
 from orchestrator.runs import Counts
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.finetune import DATA_PATHS, FOLDERS
-from orchestrator.specs.tables import SPLITS, TaskFile, count_rows, task_files
+from orchestrator.specs.finetune import DATA_PATHS
+from orchestrator.specs.tables import count_rows
 from orchestrator.summary import finetuning_rows, plan_summary, tuned_model_rows
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
@@ -33,6 +33,7 @@ from train_jobs.config.initial import InitialModel, initial_lineage, initial_wei
 from train_jobs.config.lineage import Link
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.tables import FOLDERS, SPLITS, TaskFile, task_files
 
 
 class TaskRows(Config):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.finetuning import FinetunePlan
 from orchestrator.plan import PredictPlan, PreparePlan, PretrainPlan
-from orchestrator.specs.finetune import DATA_PATHS, FOLDERS
-from orchestrator.specs.tables import portable_names, task_files
+from orchestrator.specs.finetune import DATA_PATHS
+from orchestrator.specs.tables import portable_names
 from train_jobs.config.files import file_sha256
 from train_jobs.config.formats import source_files
 from train_jobs.config.initial import KEY as INIT_FROM
@@ -26,6 +26,7 @@ from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.phase import MODEL, find_checkpoint
 from train_jobs.config.store import MANIFEST_FILE, store_folder
+from train_jobs.config.tables import FOLDERS, task_files
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.storage import Content

@@ -21,9 +21,10 @@ from orchestrator.errors import DataError, SpecError
 from orchestrator.finetuning import FinetunePlan
 from orchestrator.plan import make_plan
 from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved, resolve_spec
-from orchestrator.specs.tables import TaskFile, count_rows
+from orchestrator.specs.tables import count_rows
 from tests.conftest import write_bert
 from train_jobs.config.finetune import ExamplesConfig
+from train_jobs.config.tables import TaskFile
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 MODEL = "init_from=bert"
