@@ -25,8 +25,9 @@ from orchestrator.planning import (
     remote_data,
     run_hash_of,
 )
+from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs import Counts
-from orchestrator.specs import FinetuneSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
+from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
 from orchestrator.summary import model_rows, plan_summary, preparation_rows, training_rows
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
@@ -40,7 +41,7 @@ from train_jobs.config.pretrain import OBSERVERS, on_store
 from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
 from train_jobs.config.store import StoreManifest, require_manifest, store_folder
 
-__all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PreparePlan", "PretrainPlan", "make_plan"]
+__all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PredictPlan", "PreparePlan", "PretrainPlan", "make_plan"]
 
 
 class PretrainPlan(Plan):
@@ -103,6 +104,8 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         return _plan_preparation(resolved, resolved.spec, home)
     if isinstance(resolved.spec, FinetuneSpec):
         return plan_finetuning(resolved, resolved.spec, home)
+    if isinstance(resolved.spec, PredictSpec):
+        return plan_prediction(resolved, resolved.spec, home)
     assert isinstance(resolved.spec, PretrainSpec)
     return _plan_pretraining(resolved, resolved.spec, home)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Link
-from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.sources import DataFingerprint, content_hashes
 
 HASH_DIGITS = 8
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
@@ -125,6 +125,25 @@ def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> Resol
 def remote_data(name: str) -> DataFingerprint:
     """Data that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
     return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
+def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> DataFingerprint:
+    """Files by content.
+
+    Args:
+        name: what they are called in the plan.
+        files: name by which the job knows each -> where it lies.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+    """
+    hashes = content_hashes(list(files.values()), cache)
+    lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))
+    unique = {*files.values()}
+    return DataFingerprint(
+        name=name,
+        files=len(unique),
+        total_bytes=sum(path.stat().st_size for path in unique),
+        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+    )
 
 
 def run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
