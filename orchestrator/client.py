@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.plan import Plan
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
+    from orchestrator.sweeps.sweeps import Sweeps
 
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 LAST = "@last"
@@ -454,6 +455,13 @@ class Orchestrator:
             NotFoundError: there is none of that name.
         """
         load_backend(self._backend or "local", self._home).delete_endpoint(endpoint)
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """Sweeps: planned, submitted, found again."""
+        from orchestrator.sweeps.sweeps import Sweeps
+
+        return Sweeps(self._home, environ=self._environ, model_of=self._model_of, outputs_of=self._outputs_of)
 
     def attach_all(self) -> list[Run]:
         """Every run, the newest of each backend first."""

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
     from orchestrator.plan import Plan
+    from orchestrator.specs import Flag
 
 KINDS = ("pretrain", "prepare")  # those of orchestrator.specs, which --help has no time to load
+SWEEP = "sweep"
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
@@ -62,8 +64,8 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         type=_kind,
-        metavar="{pretrain,FILE.yaml}",
-        help="which job; or a job file of az ml, which goes to Azure",
+        metavar="{pretrain,prepare,sweep,FILE.yaml}",
+        help="which job; sweep: many of one; or a job file of az ml, which goes to Azure",
     )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
@@ -119,15 +121,14 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
 
 def _kind(word: str) -> str:
     """One of the kinds of jobs, or a job file."""
-    if word in KINDS or word.endswith((".yml", ".yaml")):
+    if word in {*KINDS, SWEEP} or word.endswith((".yml", ".yaml")):
         return word
-    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, a file with .yaml or .yml")
+    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, {SWEEP}, a file with .yaml or .yml")
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
+    """What the flags of a command line say of a job: dotted path -> value and flag."""
     from orchestrator.cli.arguments import pairs
-    from orchestrator.cli.render import hint
-    from orchestrator.client import Orchestrator
     from orchestrator.specs import Flag
 
     given: dict[str, tuple[Any, str]] = {
@@ -149,7 +150,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
         "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),
     }
-    flags = {path: Flag(value, name) for path, (value, name) in given.items() if value is not None}
+    return {path: Flag(value, name) for path, (value, name) in given.items() if value is not None}
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from orchestrator.cli.render import hint
+    from orchestrator.client import Orchestrator
+
+    flags = flags_of(arguments)
     plan = Orchestrator().plan(arguments.kind, file=arguments.file, flags=flags, sets=arguments.sets)
     for warning in plan.warnings:
         hint(f"warning: {warning}")
@@ -181,6 +189,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
     """Prints the run's name if all is well."""
     from orchestrator.cli.render import print_document
 
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import validate_sweep
+
+        return validate_sweep(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import show_file
 
@@ -195,6 +207,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Prints plan and request."""
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import show_plan
+
+        return show_plan(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import show_file
 
@@ -223,6 +239,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
     """Starts the run and follows it to its end."""
     if arguments.dry_run:
         return run_plan(arguments)
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import submit_sweep
+
+        return submit_sweep(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import submit_file
 
