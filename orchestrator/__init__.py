@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
     from orchestrator.errors import UserError
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.runs import RunState, RunStatus
     from orchestrator.specs.job import PretrainSpec
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.compare import Difference, Side
     from orchestrator.estimates.cost import RunCost
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
 
@@ -183,7 +183,7 @@ class Run:
 
         path = to or (self.folder or Path.cwd()) / "report.html"
         status = self.status()
-        if status.steps is None:
+        if status.kind == "prepare":
             raise UsageError(
                 f"run {self.name} trains nothing: there are no curves to report",
                 fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {self.name}",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from orchestrator.errors import UsageError
 from train_jobs.config.base import Config
+
+Counts = Literal["steps", "parts", "runs"]
 
 
 class RunState(StrEnum):
@@ -129,9 +131,11 @@ class RunStatus(Config):
     eta: float | None = None
     """Seconds since the epoch when its last step is expected, by the speed of its last report; None unless it runs."""
     step: int | None = None
-    """Last optimizer step that it reported."""
+    """Last optimizer step, or what else `counts` says, that it reported."""
     steps: int | None = None
-    """Optimizer steps that it shall take; None: it trains nothing, and counts parts of a text as steps."""
+    """How many of them it shall take; None: nobody can tell."""
+    counts: Counts = "steps"
+    """What it counts: optimizer steps, parts of a text, or runs of a fine-tuning with several seeds or tasks."""
     ranks: dict[int, int] = Field(default={})
     """Exit code of each rank of the last attempt."""
     folder: str | None = None

@@ -72,8 +72,8 @@ def run_table(runs: Sequence[RunStatus]) -> str:
 
 def _progress(status: RunStatus) -> str:
     if status.steps is None:
-        return "" if status.step is None else f"{count(status.step)} parts"
-    return f"{count(status.step or 0)}/{count(status.steps)}"
+        return "" if status.step is None else f"{count(status.step)} {status.counts}"
+    return f"{count(status.step or 0)}/{count(status.steps)}" + (" runs" if status.counts == "runs" else "")
 
 
 def _lasted(status: RunStatus) -> str:
@@ -101,8 +101,7 @@ def status_text(status: RunStatus) -> str:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))
     rows += _attempts(status)
     if status.step is not None:
-        done = ("parts", f"{status.step} done, over all steps") if status.steps is None else None
-        rows.append(done or ("step", f"{status.step} of {status.steps}"))
+        rows.append(_reached(status.step, status))
     if status.eta is not None:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
@@ -120,6 +119,14 @@ def status_text(status: RunStatus) -> str:
     rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
+
+
+def _reached(step: int, status: RunStatus) -> tuple[str, str]:
+    """How far it is, in what it counts."""
+    if status.counts == "parts":
+        return "parts", f"{step} done, over all steps"
+    done = f"{step} of {status.steps}" if status.steps is not None else str(step)
+    return ("runs", f"{done} done") if status.counts == "runs" else ("step", done)
 
 
 def _attempts(status: RunStatus) -> list[tuple[str, str]]:

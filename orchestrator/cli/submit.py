@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
 
-KINDS = ("pretrain", "prepare")  # those of orchestrator.specs, which --help has no time to load
+KINDS = ("pretrain", "prepare", "finetune")  # those of orchestrator.specs, which --help has no time to load
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
@@ -62,7 +62,7 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         type=_kind,
-        metavar="{pretrain,FILE.yaml}",
+        metavar="{" + ",".join((*KINDS, "FILE.yaml")) + "}",
         help="which job; or a job file of az ml, which goes to Azure",
     )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
@@ -75,17 +75,31 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     completers.attach(backend, completers.backends)
     recipe = parser.add_argument(
         "--recipe",
-        help="preset of the job: tiny (default), small, base, large, or a published one such as large-google",
+        help="preset of the job. pretrain: tiny (default), small, base, large, or a published one such as large-google;"
+        " prepare: uncased, cased; finetune: that of the task (default), glue-stable, glue-roberta",
     )
     completers.attach(recipe, completers.recipes)
     parser.add_argument(
         "--data",
         action="append",
         metavar="PATH",
-        help="text file or folder; may be repeated. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
+        help="text file or folder; may be repeated. finetune: the folder of the task's files. On Azure also"
+        " azureml:NAME:VERSION or azureml://datastores/...",
     )
     parser.add_argument(
         "--store", type=Path, metavar="FOLDER", help="token store: where prepare puts it, what pretrain is trained on"
+    )
+    task = parser.add_argument(
+        "--task",
+        metavar="TASK|FILE",
+        help="finetune: CoLA, MNLI, ..., glue for all of GLUE, SQuAD-1.1, SQuAD-2.0, NER; or a YAML file with the"
+        " files and columns of a task of your own",
+    )
+    completers.attach(task, completers.tasks)
+    parser.add_argument(
+        "--model",
+        metavar="RUN|FOLDER|NAME",
+        help="finetune: the model that is tuned, named as for --from",
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
@@ -135,10 +149,11 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
-        **_data(arguments.data or []),
+        **_data(arguments.kind, arguments.data or []),
         "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
+        "task": (arguments.task, "--task"),
         "code.folder": (_path(arguments.code), "--code"),
-        "init_from": (arguments.initial, "--from"),
+        "init_from": (arguments.model, "--model") if arguments.model else (arguments.initial, "--from"),
         "phase_from": (arguments.phase, "--phase-from"),
         "compute.nodes": (arguments.nodes, "--nodes"),
         "compute.cluster": (arguments.cluster, "--cluster"),
@@ -160,11 +175,11 @@ def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
-    """The values of --data: paths of this machine, or the name of one text that lies in Azure.
+def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
+    """The values of --data: paths of this machine, or the name of one text or folder that lies in Azure.
 
     Raises:
-        UsageError: both, or several that lie in Azure.
+        UsageError: both, or several that lie in Azure, or several folders of a task.
     """
     from orchestrator.errors import UsageError
     from orchestrator.specs.azure import is_remote
@@ -174,6 +189,10 @@ def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
         raise UsageError("--data names one text that lies in Azure, and nothing beside it", fix=f"--data {remote[0]}")
     if remote:
         return {"azure.data": (remote[0], "--data")}
+    if kind == "finetune":
+        if len(words) > 1:
+            raise UsageError("--data names one folder, that of the task's files", fix=f"--data {words[0]}")
+        return {"data": (words[0] if words else None, "--data")}
     return {"data.text": (words or None, "--data")}
 
 

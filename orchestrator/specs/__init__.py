@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.code import CodeSpec
     from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
     from orchestrator.specs.environment import EnvironmentSpec
-    from orchestrator.specs.job import KINDS, JobSpec, PrepareSpec, PretrainSpec
+    from orchestrator.specs.job import KINDS, FinetuneSpec, JobSpec, PrepareSpec, PretrainSpec
     from orchestrator.specs.notify import NotifySpec
     from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
     from orchestrator.specs.tracking import TrackingSpec
@@ -24,6 +24,7 @@ _HOMES = {
     "CodeSpec": "code",
     "ComputeSpec": "compute",
     "EnvironmentSpec": "environment",
+    "FinetuneSpec": "job",
     "Flag": "resolve",
     "NotifySpec": "notify",
     "JobSpec": "job",
@@ -45,6 +46,7 @@ __all__ = [
     "CodeSpec",
     "ComputeSpec",
     "EnvironmentSpec",
+    "FinetuneSpec",
     "Flag",
     "NotifySpec",
     "JobSpec",

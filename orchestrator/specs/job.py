@@ -14,9 +14,11 @@ from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.tracking import TrackingSpec
-from train_jobs.config import PrepareConfig, PretrainConfig
+from train_jobs.config import FinetuneConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
-from train_jobs.config.load import PREPARE_PRESETS, PRESETS
+from train_jobs.config.initial import KEY as INIT_FROM
+from train_jobs.config.load import FINETUNE_PRESETS, PREPARE_PRESETS, PRESETS
+from train_jobs.config.phase import KEY as PHASE_FROM
 
 LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
@@ -92,6 +94,33 @@ class PrepareSpec(PrepareConfig, JobSpec):
         return PrepareConfig(**{section: getattr(self, section) for section in PrepareConfig.model_fields})
 
 
+class FinetuneCode(CodeSpec):
+    """The code that fine-tunes."""
+
+    entry: ModuleName = "train_jobs.finetune"
+    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+
+
+class FinetuneSpec(FinetuneConfig, JobSpec):
+    """The fine-tuning of a model on a task: every key of `FinetuneConfig` at top level."""
+
+    kind: Literal["finetune"] = "finetune"
+    """Which job this is."""
+    recipe: str = "glue"
+    """Recipe that the keys of the job are laid over: glue, glue-stable, glue-roberta, squad, entities. If none is said,
+    that of the task."""
+    code: FinetuneCode = FinetuneCode()
+
+    @property
+    def slug(self) -> str:
+        """First part of the run's name: what it is tuned on tells runs apart, not the recipe."""
+        return self.name or f"{self.kind}-{self.task.lower().replace('.', '-')}"
+
+    def job_config(self) -> FinetuneConfig:
+        """The part that the job itself reads."""
+        return FinetuneConfig(**{section: getattr(self, section) for section in FinetuneConfig.model_fields})
+
+
 class Kind(NamedTuple):
     """A kind of job, as the command line and the SDK offer it."""
 
@@ -99,11 +128,18 @@ class Kind(NamedTuple):
     """What a user writes."""
     recipes: Path
     """Folder of its recipes."""
-    trains: bool
-    """Whether it may start from a model, has batches, and uses GPUs where there are some."""
+    subject: str
+    """What its sections are about: kinds of one subject share the defaults of a project."""
+    starts: tuple[str, ...] = ()
+    """Keys that name what it starts from, a model or an earlier phase, and may name the run that made it."""
+    gpus: bool = True
+    """Whether it uses GPUs where there are some."""
+    stores: bool = False
+    """Whether it makes token stores, or finds them, and is told where they are kept."""
 
 
 KINDS = {
-    "pretrain": Kind(PretrainSpec, PRESETS, trains=True),
-    "prepare": Kind(PrepareSpec, PREPARE_PRESETS, trains=False),
+    "pretrain": Kind(PretrainSpec, PRESETS, "text", starts=(INIT_FROM, PHASE_FROM), stores=True),
+    "prepare": Kind(PrepareSpec, PREPARE_PRESETS, "text", gpus=False, stores=True),
+    "finetune": Kind(FinetuneSpec, FINETUNE_PRESETS, "tasks", starts=(INIT_FROM,)),
 }

@@ -7,10 +7,15 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
+from orchestrator.specs.azure import is_remote
+from orchestrator.specs.finetune import DATA_PATHS, TASK_FILES
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import is_name
 from train_jobs.config.load import Layer, Merged
 from train_jobs.config.phase import KEY as PHASE_FROM
+
+PER_TASK = "per_task"
+OF_TEXT = ("vocabulary", "add_tokens", "store")  # keys of `data` that name a file or a folder, beside `text`
 
 
 def anchor(layer: Layer, folder: Path) -> Layer:
@@ -23,14 +28,18 @@ def anchor(layer: Layer, folder: Path) -> Layer:
     for key in (INIT_FROM, PHASE_FROM):
         if key in layer.tree and not is_name(layer.tree[key], folder):
             layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
-    data = layer.tree.get("data")
+    task, tasks, data = (layer.tree.get(key) for key in ("task", PER_TASK, "data"))
+    if isinstance(task, str) and task.endswith(TASK_FILES):
+        layer = replace(layer, tree={**layer.tree, "task": _absolute(task, folder)})
+    if isinstance(tasks, dict):
+        anchored = {name: _anchored_task(tree, folder) for name, tree in tasks.items()}
+        layer = replace(layer, tree={**layer.tree, PER_TASK: anchored})
     if not isinstance(data, dict):
-        return layer
+        return replace(layer, tree={**layer.tree, "data": _absolute(data, folder)}) if data else layer
     anchored = dict(data)
     if isinstance(data.get("text"), list):
         anchored["text"] = [_anchored_source(item, folder) for item in data["text"]]
-    keys = ("vocabulary", "add_tokens", "store")
-    anchored |= {key: _absolute(data[key], folder) for key in keys if key in data}
+    anchored |= {key: _absolute(data[key], folder) for key in (*OF_TEXT, *DATA_PATHS) if key in data}
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 
@@ -57,7 +66,17 @@ def missing_paths(merged: Merged) -> list[str]:
         problems.append(f"{merged.origin(('data', 'store'))}: data.store: no such folder: {store}")
     if isinstance(vocabulary, str | Path) and not Path(vocabulary).is_file():
         problems.append(f"{merged.origin(('data', 'vocabulary'))}: data.vocabulary: no such file: {vocabulary}")
+    problems += [
+        f"{merged.origin(('data', key))}: data.{key}: no such file or folder: {data[key]}"
+        for key in DATA_PATHS
+        if isinstance(data.get(key), str) and not is_remote(data[key]) and not Path(data[key]).exists()
+    ]
     return problems
+
+
+def _anchored_task(tree: Any, folder: Path) -> Any:
+    """What is otherwise for one task, with absolute paths."""
+    return anchor(Layer("", tree), folder).tree if isinstance(tree, dict) else tree
 
 
 def _anchored_source(source: Any, folder: Path) -> Any:

@@ -9,18 +9,19 @@ Which presets lie at the bottom is itself decided by the layers above them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from orchestrator.errors import SpecError
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
+from orchestrator.specs.finetune import check_batch, written_out
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import KINDS, JobSpec, Kind, PretrainSpec
+from orchestrator.specs.job import KINDS, FinetuneSpec, JobSpec, Kind, PretrainSpec
 from orchestrator.specs.kinds import for_kind
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
@@ -86,6 +87,7 @@ def resolve_spec(
     kind: str,
     *,
     file: Path | None = None,
+    layers: Sequence[load.Layer] = (),
     sets: Iterable[str] = (),
     flags: Mapping[str, Flag] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -96,9 +98,10 @@ def resolve_spec(
     """Lays every source of values over the presets and validates the result.
 
     Args:
-        kind: which job: "pretrain", "prepare".
+        kind: which job: "pretrain", "prepare", "finetune".
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
+        layers: the same as `file`, read already, with absolute paths: the lowest first.
         sets: `path.to.key=value`, each value read as YAML.
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
         environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
@@ -108,19 +111,23 @@ def resolve_spec(
 
     Raises:
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
+        DataError: a folder that is named for a task of the user's own has no table to learn from.
     """
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
     which, environ, problems = KINDS[kind], environ or {}, Problems()
     model = which.spec
-    written, warnings = _written_layers(model, file, sets, flags or {}, environ, project, problems)
-    presets = _preset_layers(which, load.merge(written), problems)
+    written, warnings = _written_layers(model, file, layers, sets, flags or {}, environ, project, problems)
+    if model is FinetuneSpec:
+        written = written_out(written, Path.cwd())
+    found = load.merge(written)
+    presets = _preset_layers(which, found, problems)
     complete = not problems
     source = None
-    if which.trains:
-        found = load.merge(written)
-        written += [*_found(found, INIT_FROM, model_of), *_found(found, PHASE_FROM, outputs_of)]
+    finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of}
+    written += [layer for key in which.starts for layer in _found(found, key, finders[key])]
+    if model is PretrainSpec:
         with_start = merge_with_start(presets, written)
         merged, source = with_start.merged, with_start.source
         problems.extend(with_start.problems)
@@ -129,11 +136,13 @@ def resolve_spec(
     problems.extend(missing_paths(merged))
     with problems.collecting():
         spec = load.build(model, merged)
-        compute = _resolve_compute(spec, merged, environ, trains=which.trains)
+        compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete and isinstance(spec, PretrainSpec):  # without a layer, the batch is not the one that was meant
             spec.train.accumulation_steps(compute.world_size)
+        if complete and isinstance(spec, FinetuneSpec):
+            check_batch(spec.train, compute.world_size)
     problems.raise_all("spec")
-    changes = _changes(spec, load.build(model, load.merge(presets)), merged)
+    changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != source}
     return Resolved(
         spec=spec,
@@ -147,6 +156,7 @@ def resolve_spec(
 def _written_layers(
     model: type[JobSpec],
     file: Path | None,
+    given: Sequence[load.Layer],
     sets: Iterable[str],
     flags: Mapping[str, Flag],
     environ: Mapping[str, str],
@@ -159,9 +169,10 @@ def _written_layers(
     here = Path.cwd()
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, _shown(path, here)), path.absolute().parent)] if path else []
+            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent)] if path else []
         if path is not None and path == project and layers:
             layers = [for_kind(layers[0], model)]
+    layers += given
     with problems.collecting():
         variables, warnings = variable_layers(model, environ)
         layers += [anchor(layer, here) for layer in variables]
@@ -177,7 +188,7 @@ def _written_layers(
 def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list[load.Layer]:
     """The presets that the written layers choose; one that there is not is a problem, and left out."""
     layers: list[load.Layer] = []
-    defaults = kind.spec().model_dump()  # type: ignore[call-arg]  # which every kind has
+    defaults = _unwritten(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
@@ -197,23 +208,32 @@ def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -
     return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
 
 
-def _resolve_compute(
-    spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, trains: bool
-) -> ResolvedCompute:
+def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
     try:
         if spec.backend == AZURE:
             from orchestrator.specs.cluster import resolve_on_cluster
 
             return resolve_on_cluster(spec.compute)
-        return spec.compute.resolve(gpus=visible_gpus(environ) if trains else 0, cores=usable_cores())
+        return spec.compute.resolve(gpus=visible_gpus(environ) if gpus else 0, cores=usable_cores())
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))
         raise
 
 
-def _changes(spec: JobSpec, base: JobSpec, merged: load.Merged) -> dict[str, Change]:
-    before = dict(load.leaves(base.model_dump(mode="json")))
+def _unwritten(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec that nobody wrote anything of, as JSON has it: presets over defaults, without what must be written."""
+    found = {}
+    for key, field in model.model_fields.items():
+        if key in presets or not field.is_required():
+            adapter = TypeAdapter[Any](field.rebuild_annotation())
+            value = adapter.validate_python(presets[key]) if key in presets else field.get_default()
+            found[key] = adapter.dump_python(value, mode="json")
+    return found
+
+
+def _changes(spec: JobSpec, base: Mapping[str, Any], merged: load.Merged) -> dict[str, Change]:
+    before = dict(load.leaves(base))
     after = load.leaves(spec.model_dump(mode="json"))
     return {
         load.dotted(path): Change(value=value, origin=str(merged.origin(path)))
@@ -228,6 +248,6 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     return tree
 
 
-def _shown(path: Path, here: Path) -> str:
+def shown(path: Path, here: Path) -> str:
     """A path as messages have it: relative where it lies below the current folder."""
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

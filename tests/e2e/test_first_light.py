@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from tests.conftest import Console, Finished, write_corpus, write_spec
+from train_jobs.config import PretrainConfig
+from train_jobs.config.reported import reported_metrics
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,8 @@ def test_run_is_a_folder_one_can_read(first: tuple[Console, Finished, str]) -> N
     )
     kept = {int(path.name[5:]) for path in (folder / "outputs" / "checkpoints").iterdir()}
     assert kept == {8, 12, best}
+    config = PretrainConfig.model_validate_json((folder / "config.json").read_text())
+    assert set(reported_metrics(config) or ()) <= {name for report in reports for name in report["metrics"]}
 
 
 def test_every_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) -> None:

@@ -13,7 +13,7 @@ from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolde
 from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.folder.backend import TAIL_BYTES, eta, parse_reports
+from orchestrator.backends.folder.backend import TAIL_BYTES, Target, parse_reports
 from orchestrator.errors import NotFoundError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.runs import Attempt, RunState, RunStatus
@@ -144,7 +144,7 @@ class Look:
         attempts = [_attempt(one) for one in record.attempts if one.started is not None]
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
-        train, kind = self._plan["job"].get("train"), self._plan["spec"].get("kind", "pretrain")
+        target, kind = Target.of(self._plan), self._plan["spec"].get("kind", "pretrain")
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
@@ -162,9 +162,10 @@ class Look:
             nodes=self._request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, self._plan["compute"].get("price_per_hour")),
-            eta=eta(train, report) if train and state == RunState.RUNNING else None,
+            eta=target.eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
-            steps=train["steps"] if train else None,
+            steps=target.steps,
+            counts=target.counts,
             store=self._store() if kind == "prepare" and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,

@@ -5,6 +5,7 @@ orchestrator/
   data/SHA256/            text, as it lay on the laptop      models/HASH/                 what training starts from
   token-stores/           prepared data, shared by all runs
   runs/RUN/job/           config.json, plan.json, ...        runs/RUN/outputs/            what the job writes
+  runs/SWEEP/trials/JOB/  what a trial of Azure's sweep service writes
 
 Paths of folders end with a slash: blobs are listed by prefix, and RUN is a prefix of RUN-2.
 """
@@ -17,6 +18,7 @@ DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
 TEXT = "orchestrator-text"
 STORE = "orchestrator-store"
+TABLES = "orchestrator-tables"
 MODEL = "orchestrator-start"
 ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore; filled in when it is known
 
@@ -54,6 +56,11 @@ def job_folder(run: str) -> str:
 def outputs_folder(run: str) -> str:
     """Of what it writes."""
     return f"{run_folder(run)}outputs/"
+
+
+def trial_folder(sweep: str, job: str) -> str:
+    """Of what a trial of Azure's sweep service writes."""
+    return f"{run_folder(sweep)}trials/{job}/"
 
 
 def datastore_uri(datastore: str, path: str) -> str:

@@ -180,3 +180,21 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     write_conll(tmp_path / "t.txt", words, tags)
     found = read_conll(tmp_path / "t.txt")
     assert (found.words, found.tags) == (words, tags)
+
+
+def test_a_word_of_a_million_characters_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = put(tmp_path / "t.txt", "a O\n" + "b" * 1_000_000 + " O\n")
+    found = read_conll(path)
+    assert found.notes[0].startswith(f"{path}:2: a word of 1,000,000 characters")
+    assert [len(one.starts) for one in make_pieces(found.words, tokenizer, max_length=16)] == [2]
+
+
+def test_words_and_tags_may_stand_in_other_columns(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.txt", "1 Peter B-PER O\n2 runs O O\n")
+    found = read_conll(path, word_column=2, tag_column=3)
+    assert (found.words, found.tags) == ([["Peter", "runs"]], [["B-PER", "O"]])
+    assert read_conll(path, word_column=2).tags == [["O", "O"]]
+    bare = put(tmp_path / "u.txt", "1 Peter\n2 runs\n")
+    assert problems(bare, word_column=2, tag_column=3) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]
+    assert read_conll(bare, word_column=2, tag_column=3, tags_needed=False).tags == []
+    assert problems(bare, word_column=3, tags_needed=False) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]

@@ -1,0 +1,188 @@
+"""What a user writes for a sweep: a job, which of its settings vary, what is looked for, and when to give up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from orchestrator.specs.job import Slug
+from orchestrator.specs.space import Parameter, all_parameters
+from train_jobs.config.base import Config
+from train_jobs.config.load import KeyPath
+from train_jobs.config.own import NAMED
+
+Positive = Annotated[int, Field(gt=0)]
+Hours = Annotated[float, Field(gt=0)]
+MOST_TRIALS = 1000  # Azure's limit, and more than anybody looks through
+OF_POLICY = {
+    "slack_factor": "bandit",
+    "slack_amount": "bandit",
+    "percentage": "truncation",
+    "reduction_factor": "asha",
+    "p_value": "wilcoxon",
+}  # key of `early_termination` that one policy has -> that policy
+
+
+class SamplingSpec(Config):
+    """How points of the space are chosen."""
+
+    name: Literal["random", "sobol", "grid", "bayesian", "tpe", "gp"] = "random"
+    """random; sobol: spread evenly; grid: every combination, of choices alone; tpe, gp: where earlier trials did well,
+    by a tree of Parzen estimators or a Gaussian process. bayesian: tpe, and on Azure's service its own."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Trial i of random and sobol is a function of the space, this and i. Azure's service makes other points of it."""
+
+
+class TerminationSpec(Config):
+    """Which trials are stopped early. What counts are reports: the k-th value of the metric that a trial logged."""
+
+    policy: Literal["none", "bandit", "median", "truncation", "asha", "wilcoxon"] = "none"
+    """bandit: whose best is not within a slack of the best. median: whose best is worse than the median of running
+    means. truncation: the worst percentage. asha: who is not in the top of a rung. wilcoxon: who is worse than the best
+    trial over all seeds. The first three are Azure's, exactly; the others are this machine's alone."""
+    interval: Positive = 1
+    """Reports between two looks. asha: reports of the first rung."""
+    delay: Annotated[int, Field(ge=0)] = 0
+    """No trial is stopped before so many reports."""
+    slack_factor: Annotated[float, Field(gt=0)] | None = None
+    """bandit: a ratio: to be maximised, 0.2 stops below best / 1.2; to be minimised, above best x 1.2. Above 0 only."""
+    slack_amount: Annotated[float, Field(gt=0)] | None = None
+    """bandit: how far from the best a trial may be, in the metric's own unit."""
+    percentage: Annotated[int, Field(ge=1, le=99)] | None = None
+    """truncation: of the trials that have reported as often, so many percent are stopped."""
+    reduction_factor: Annotated[int, Field(ge=2)] | None = None
+    """asha: one in so many goes on to the next rung, which takes so many times the reports."""
+    p_value: Annotated[float, Field(ge=0.001, lt=1)] | None = None
+    """wilcoxon: stopped if a difference such as that to the best trial, seed by seed, is less likely than this."""
+
+    @model_validator(mode="after")
+    def _keys_fit(self) -> TerminationSpec:
+        given = [key for key in OF_POLICY if getattr(self, key) is not None]
+        if foreign := [key for key in given if OF_POLICY[key] != self.policy]:
+            raise ValueError(f"{', '.join(foreign)}: not for policy {self.policy}")
+        own = [key for key, policy in OF_POLICY.items() if policy == self.policy]
+        if own and len(given) != 1:
+            raise ValueError(f"policy {self.policy} needs {' or '.join(own)}{', not both' if given else ''}")
+        return self
+
+
+class LimitsSpec(Config):
+    """When the sweep ends, and how much of it goes on at a time."""
+
+    trials: Annotated[int, Field(gt=0, le=MOST_TRIALS)] | None = None
+    """Trials in all; each has all seeds. None: the whole grid, for sampling that has one."""
+    concurrent: Annotated[int, Field(gt=0, le=100)] = 1
+    """Trials at a time."""
+    hours: Hours | None = None
+    """Hours after which no trial begins, and those that go on are cancelled. None: no limit."""
+    trial_hours: Hours | None = None
+    """Hours after which a trial is cancelled; what it reported until then counts. None: no limit."""
+    cost: Annotated[float, Field(gt=0)] | None = None
+    """USD that all trials together may cost, by `compute.price_per_hour` of the trial; then as after `hours`."""
+
+
+class ObjectiveSpec(Config):
+    """What is looked for."""
+
+    metric: Annotated[str, Field(min_length=1)] = "validation_loss"
+    """Metric that trials are compared by, as the job logs it."""
+    goal: Literal["minimize", "maximize"] = "minimize"
+    """Whether less or more of it is better."""
+    reduction: Literal["best", "last"] = "best"
+    """What a trial comes to: the best of its reports, or the last."""
+    over_seeds: Literal["median", "mean"] = "median"
+    """What replicates come to: their k-th reports are one, which is this of theirs."""
+
+
+class SweepSpec(Config):
+    """A sweep."""
+
+    kind: Literal["sweep"] = "sweep"
+    """Which spec this is."""
+    recipe: str | None = None
+    """Sweep preset that the other keys are laid over. None: none."""
+    name: Slug | None = None
+    """First part of the sweep's name, before the hash. None: sweep-KIND-RECIPE of the trial."""
+    driver: Literal["auto", "here", "azure"] = "auto"
+    """Who draws points, starts and stops trials. here: a process of this machine, wherever trials run. azure: Azure's
+    own sweep service. auto: azure where the trial's backend is azure, else here."""
+    trial: dict[str, Any] = Field(default={})
+    """The job that is varied: a job spec, or the path of one."""
+    space: dict[str, Parameter]
+    """Dotted setting of the job -> what it is drawn from."""
+    sampling: SamplingSpec = SamplingSpec()
+    early_termination: TerminationSpec = TerminationSpec()
+    limits: LimitsSpec = LimitsSpec()
+    objective: ObjectiveSpec = ObjectiveSpec()
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(default=[])
+    """Every point is run with each of these and judged by all of them together. Empty: once, with the trial's own."""
+    trials_per_gpu: Positive = 1
+    """Trials that share a GPU of this machine. On CPUs its cores are shared out over `limits.concurrent`."""
+
+    @field_validator("sampling", mode="before")
+    @classmethod
+    def _name_alone(cls, written: Any) -> Any:
+        return {"name": written} if isinstance(written, str) else written
+
+    @field_validator("early_termination", mode="before")
+    @classmethod
+    def _policy_alone(cls, written: Any) -> Any:
+        return {"policy": written} if isinstance(written, str) else written
+
+    @property
+    def replicates(self) -> int:
+        """Runs of each trial."""
+        return max(1, len(self.seeds))
+
+
+def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
+    """What does not go together, whatever the trial is: where it stands, and what is wrong with it."""
+    if not spec.space:
+        yield ("space",), "nothing varies"
+    yield from _repeated(spec)
+    if spec.sampling.name == "grid":
+        for name, _, parameter in all_parameters(spec.space):
+            if not parameter.finite:
+                top = name.split("[")[0]
+                yield ("space", top), f"grid sampling goes through choices alone, and {name} is a {parameter.kind}"
+    elif spec.limits.trials is None:
+        yield ("limits", "trials"), f"{spec.sampling.name} sampling has no end of its own: say how many trials"
+    if len(set(spec.seeds)) < len(spec.seeds):
+        yield ("seeds",), "a seed that is there twice would be the same run twice"
+    policy = spec.early_termination
+    if policy.policy == "wilcoxon":
+        assert policy.p_value is not None
+        if not spec.seeds or 0.5 ** len(spec.seeds) > policy.p_value:
+            need = next(count for count in range(1, 11) if 0.5**count <= policy.p_value)
+            yield (
+                ("early_termination", "policy"),
+                f"wilcoxon at p_value {policy.p_value:g} needs at least {need} seeds, there are {len(spec.seeds)}",
+            )
+
+
+def _repeated(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
+    """Settings that two parameters, neither of which excludes the other, would both decide."""
+    for key, parameter in spec.space.items():
+        below = {path for _, path, _ in all_parameters({key: parameter}) if path != key}
+        for other in spec.space:
+            if other != key and (other in below or other.startswith(f"{key}.")):
+                yield ("space", other), f"is also decided by {key}"
+
+
+Settings = dict[str, Any]
+
+
+def as_tree(values: Settings) -> dict[str, Any]:
+    """Dotted settings as nested sections; a name that stands for a section is written out, `optimizer.name`."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        parts = path.split(".")
+        if path in NAMED and isinstance(value, str):
+            parts.append("name")
+        section = tree
+        for part in parts[:-1]:
+            section = section.setdefault(part, {})
+        section[parts[-1]] = value
+    return tree

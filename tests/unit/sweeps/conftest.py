@@ -1,0 +1,27 @@
+"""Sweeps without a file, and nothing of this machine's own settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.specs.sweep import SweepSpec
+
+MakeSpec = Callable[..., SweepSpec]
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+
+
+def sweep(space: dict[str, Any], sampling: str = "random", *, seed: int = 0, **more: Any) -> SweepSpec:
+    """A sweep over a space."""
+    return SweepSpec.model_validate({"space": space, "sampling": {"name": sampling, "seed": seed}, **more})

@@ -1,0 +1,43 @@
+"""Names of metrics against what defines them; that jobs report them is asserted where jobs are run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from train_jobs.config import FinetuneConfig, PretrainConfig
+from train_jobs.config.finetune import TASKS
+from train_jobs.config.reported import GLUE_METRICS, MNLI_SETS, reported_metrics
+from train_jobs.tasks.finetuning.glue import GLUE
+
+
+def test_tasks_of_glue_are_scored_as_said() -> None:
+    assert {name: GLUE[name].metrics for name in TASKS if name in GLUE} == GLUE_METRICS
+    assert GLUE["MNLI"].dev_splits == MNLI_SETS
+
+
+def test_without_next_sentences_there_is_no_metric_of_them() -> None:
+    found = reported_metrics(PretrainConfig.model_validate({"objective": {"next_sentence": False}}))
+    assert found is not None
+    assert "validation_mlm_loss" in found
+    assert not any("nsp" in name for name in found)
+
+
+def test_only_own_code_knows_its_own_metrics() -> None:
+    assert reported_metrics(PretrainConfig.model_validate({"objective": {"name": "mine:Objective"}})) is None
+    assert reported_metrics(object()) is None
+
+
+def test_fine_tuning_by_task() -> None:
+    def names(**more: object) -> tuple[str, ...]:
+        found = reported_metrics(FinetuneConfig.model_validate({"init_from": "bert", **more}))
+        assert found is not None
+        return found
+
+    cola = names(task="CoLA", data={"glue": "glue"})
+    assert {"validation_matthews", "validation_score", "train_loss"} <= set(cola)
+    assert "validation_f1" not in cola
+    assert "validation_dev_matched_score" in names(task="MNLI", data={"glue": "glue"})
+    assert "train_loss" not in names(task="CoLA", data={"glue": "glue"}, seeds=[1, 2])
+    tables = {"train": Path("a"), "validation": Path("b")}
+    assert "validation_accuracy" in names(data=tables)
+    assert "validation_pearson" in names(data={**tables, "regression": True})

@@ -1,0 +1,268 @@
+"""The body that Azure's sweep service gets: against golden files, Microsoft's schema and what a trial then reads.
+
+UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     writes the golden files anew; read the difference
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.backends.azure.request import AzureRequest, build_request
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.errors import SpecError
+from orchestrator.images import train_image
+from orchestrator.plan import Plan, make_plan
+from orchestrator.specs.space import Option, Parameter
+from orchestrator.sweeps.azure import alias, distribution, dotted, encoded, sweep_body, sweep_job
+from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
+from orchestrator.testing.schema import mismatches
+from tests.conftest import MICRO
+from tests.unit.sweeps.laws import CASES
+from train_jobs.config import PretrainConfig
+from train_jobs.config.load import build, merge, read_assignments
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSION = "2024-01-01-preview"
+PLACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")
+RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-6, "high": 1e-4, "log": True}}
+SWEEPS: dict[str, dict[str, Any]] = {
+    "random-bandit": {
+        "space": {
+            **RATE,
+            "train.steps": {"low": 10, "high": 100, "q": 10},
+            "model.initializer_range": {"mean": 0.02, "sd": 0.001},
+            "optimizer.weight_decay": {"mean": -4, "sd": 0.5, "log": True},
+            "optimizer.betas": [[0.9, 0.98], [0.9, 0.999]],
+            "objective.next_sentence": [True, False],
+            "schedule": [{"name": "polynomial", "power": 1.0}, {"name": "cosine"}],
+        },
+        "early_termination": {"policy": "bandit", "slack_factor": 0.1, "delay": 2},
+        "limits": {"trials": 20, "concurrent": 4, "hours": 2.5, "trial_hours": 0.001},
+    },
+    "sobol-truncation": {
+        "space": {"train.log_every": {"low": 1, "high": 64, "log": True, "q": 1}},
+        "sampling": {"name": "sobol", "seed": 7},
+        "early_termination": {"policy": "truncation", "percentage": 20, "interval": 3},
+        "objective": {"metric": "validation_mlm_accuracy", "goal": "maximize"},
+        "limits": {"trials": 8, "concurrent": 100},
+        "trial": {
+            "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "low-priority"},
+            "train": {"global_batch_size": 64},
+            "azure": {"timeout_hours": 12, "identity": "managed"},
+        },
+    },
+    "grid-median": {
+        "space": {"optimizer.name": ["adamw", "lamb"], "validation.every": [2, 3]},
+        "sampling": "grid",
+        "early_termination": {"policy": "median", "delay": 5},
+        "limits": {"trials": None},
+    },
+    "bayesian": {
+        "space": {"optimizer.learning_rate": {"low": 1e-6, "high": 1e-4}, "optimizer.weight_decay": [0, 0.01]},
+        "sampling": "bayesian",
+    },
+}
+
+
+def resolve(**sections: Any) -> ResolvedSweep:
+    """A sweep of the micro job on Azure."""
+    Path("notes.txt").write_text("Some text.\n")
+    trial = json.loads(json.dumps({**MICRO, "backend": "azure"}))
+    trial["data"]["text"] = ["notes.txt"]
+    trial["compute"] = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    for section, values in sections.pop("trial", {}).items():
+        trial[section] = {**trial.get(section, {}), **values} if isinstance(values, dict) else values
+    document = {"limits": {"trials": 4}, **sections, "trial": trial}
+    Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    return resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ={}))
+
+
+def planned(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
+    plan = make_plan(sweep.trial, home=Path("home"))
+    return plan, build_request(plan, "search-1", PLACE)
+
+
+def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
+    """The body with what differs from checkout to checkout replaced by its name."""
+    text = json.dumps(body)
+    tags = body["properties"]["tags"]
+    names = {
+        plan.snapshot.digest: "SNAPSHOT",
+        plan.snapshot.digest[:16]: "SNAPSHOT_16",
+        plan.run_hash: "RUN_HASH",
+        tags.get("orchestrator.commit", "no commit"): "COMMIT",
+        train_image(plan.compute.device).version: "IMAGE",
+        f'"orchestrator.user": "{getpass.getuser()}"': '"orchestrator.user": "USER"',
+    }
+    for value, name in names.items():
+        text = text.replace(value, name)
+    found: dict[str, Any] = json.loads(text)
+    found["properties"]["tags"].setdefault("orchestrator.commit", "COMMIT")
+    return found
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_golden(name: str) -> None:
+    sweep = resolve(**SWEEPS[name])
+    plan, request = planned(sweep)
+    body = sweep_body(sweep_job(sweep.spec, request))
+    assert mismatches("jobs", VERSION, body) == []
+    found, path = plain(plan, body), GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    assert found == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_wire_form_is_the_law_that_is_drawn_from_here(name: str) -> None:
+    """`test_sweep_space` holds draws against these same forms."""
+    parameter, wire = CASES[name]
+    assert distribution(Parameter.model_validate(parameter))._to_rest_object() == wire
+
+
+def test_a_grid_has_the_numbers_of_a_randint_as_choices() -> None:
+    parameter = Parameter.model_validate({"randint": 3})
+    assert distribution(parameter)._to_rest_object() == ["randint", [3]]
+    assert distribution(parameter, as_choices=True)._to_rest_object() == ["choice", [[0, 1, 2]]]
+
+
+def test_names_of_settings_go_there_and_back() -> None:
+    assert alias("optimizer.learning_rate") == "optimizer__learning_rate"
+    assert dotted(alias("train.micro_batch_size")) == "train.micro_batch_size"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        False,
+        None,
+        3,
+        0.5,
+        1e-05,
+        2.5e-7,
+        "adamw",
+        "mine:Own",
+        "true",
+        "1e-4",
+        "3",
+        "",
+        "it's",
+        'a "b" $c',
+        [0.9, 0.98],
+        [],
+    ],
+    ids=str,
+)
+def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
+    written = encoded(Option(value=value))
+    assert written == json.loads(json.dumps(written)), "a plain number or a text"
+    command = f"--set 'optimizer.options.x={written}'"
+    (_, assignment) = shlex.split(command)
+    found = read_assignments([assignment], "--set").tree["optimizer"]["options"]["x"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_trial_reads_what_was_drawn() -> None:
+    """Azure puts text in the place of each binding, whatever it was: so does this, with one option of each."""
+    sweep = resolve(**SWEEPS["random-bandit"])
+    body = sweep_body(sweep_job(sweep.spec, planned(sweep)[1]))["properties"]
+    command = body["trial"]["command"]
+    for name, (kind, numbers) in body["searchSpace"].items():
+        drawn = numbers[0][1] if kind == "choice" else {"quniform": 20.0}.get(kind, 0.012)
+        command = command.replace(f"${{{{search_space.{name}}}}}", str(drawn))
+    assert "search_space" not in command
+    words = shlex.split(command)
+    sets = [
+        words[place + 1] for place, word in enumerate(words) if word == "--set" and "inputs" not in words[place + 1]
+    ]
+    config = build(PretrainConfig, merge([read_assignments(sets, "--set")]))
+    assert config.optimizer.learning_rate == 0.012
+    assert config.optimizer.betas == (0.9, 0.999)
+    assert config.objective.next_sentence is False
+    assert config.schedule.name == "cosine"
+    assert config.train.steps == 20
+
+
+def test_each_trial_writes_to_a_folder_of_its_own() -> None:
+    sweep = resolve(space=RATE)
+    properties = sweep_body(sweep_job(sweep.spec, planned(sweep)[1]))["properties"]
+    assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/search-1/trials/${{name}}/")
+    assert properties["inputs"]["job"]["uri"].endswith("/orchestrator/runs/search-1/job/")
+    assert not properties["tags"].keys() & {"orchestrator.run", "orchestrator.attempt", "orchestrator.handle"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            {"space": RATE, "sampling": "bayesian"},
+            "space.optimizer.learning_rate: Azure's bayesian sampling takes choices and plain ranges, not a "
+            "logarithmic range: sampling random, or --set driver=here",
+        ),
+        (
+            {"space": {"model.initializer_range": {"mean": 0.02, "sd": 0.001}}, "sampling": "bayesian"},
+            "not a normal distribution",
+        ),
+        (
+            {"space": RATE, "sampling": "tpe"},
+            "sampling.name: Azure has no sampling tpe: bayesian, or --set driver=here",
+        ),
+        ({"space": RATE, "sampling": "gp"}, "Azure has no sampling gp"),
+        (
+            {"space": RATE, "early_termination": {"policy": "asha", "reduction_factor": 3}},
+            "early_termination.policy: Azure has no policy asha: bandit, median or truncation, or --set driver=here",
+        ),
+        (
+            {
+                "space": {"optimizer.learning_rate": {"low": 1e-6, "high": 1e-4}},
+                "sampling": "bayesian",
+                "early_termination": "median",
+            },
+            "early_termination.policy: Azure stops no trial early with bayesian sampling",
+        ),
+        ({"space": RATE, "seeds": [1, 2]}, "seeds: Azure judges every run by itself"),
+        ({"space": RATE, "objective": {"reduction": "last"}}, "objective.reduction: Azure takes the best"),
+        ({"space": RATE, "limits": {"trials": 4, "cost": 5}}, "limits.cost: Azure knows no limit of money"),
+        ({"space": RATE, "trials_per_gpu": 2}, "trials_per_gpu: a trial on Azure has its machines to itself"),
+        ({"space": RATE, "trial": {"max_restarts": 1}}, "trial.max_restarts: Azure starts no trial again"),
+        (
+            {
+                "space": {
+                    "optimizer": [{"name": "lamb", "learning_rate": {"low": 1e-3, "high": 1e-2}}, {"name": "adamw"}]
+                }
+            },
+            "space.optimizer: an option of Azure's is a value, and can't vary itself",
+        ),
+        (
+            {"space": {"data.vocabulary": ["a.txt", "b.txt"]}},
+            "space.data.vocabulary: data.vocabulary is copied to Azure once",
+        ),
+    ],
+)
+def test_what_the_service_can_not_do_is_refused_with_what_can_be_done(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(**sections)
+    (problem,) = caught.value.problems
+    assert told in problem
+
+
+def test_the_driver_of_this_machine_takes_what_the_service_does_not() -> None:
+    sections: dict[str, Any] = {
+        "space": RATE,
+        "sampling": "bayesian",
+        "early_termination": {"policy": "asha", "reduction_factor": 3},
+        "seeds": [1, 2],
+        "driver": "here",
+    }
+    assert resolve(**sections).trial.spec.backend == "azure"

@@ -1,0 +1,260 @@
+"""A sweep as its user writes it: every mistake at once with its line, and no trial that could not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.errors import SpecError
+from orchestrator.specs import Flag
+from orchestrator.specs.sweep import SweepSpec
+from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep
+from orchestrator.sweeps.written import SWEEP_PRESETS
+from tests.conftest import write_spec
+from tests.unit.sweeps.conftest import NO_GPU
+from train_jobs.config.load import preset_names, read_preset
+
+RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}}
+
+
+def resolve(document: dict[str, Any] | None = None, **more: Any) -> ResolvedSweep:
+    """A sweep of these keys, written to sweep.yaml."""
+    if document is not None:
+        Path("sweep.yaml").write_text(yaml.safe_dump({"limits": {"trials": 4}, **document}, sort_keys=False))
+        more["file"] = Path("sweep.yaml")
+    return resolve_sweep(around=Surroundings(environ=NO_GPU), **more)
+
+
+def problems_of(document: dict[str, Any], **more: Any) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        resolve(document, **more)
+    return caught.value.problems or [caught.value.message]
+
+
+def test_every_mistake_is_named_at_once_with_its_line() -> None:
+    Path("sweep.yaml").write_text(
+        "recipe: learning-rat\n"
+        "trial:\n"
+        "  recipe: tiny\n"
+        "  train: {stpes: 4}\n"
+        "space:\n"
+        "  optimizer.learning_rate: {low: -11, high: -7, log: true}\n"
+        "  train.steps: {low: 9, high: 5}\n"
+        "sampling: randm\n"
+        "early_termination: {policy: bandit}\n"
+        "limits: {trails: 4}\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        resolve(file=Path("sweep.yaml"))
+    expected = [
+        "sweep.yaml:1: unknown sweep preset 'learning-rat' (did you mean \"learning-rate\"?) (known: learning-rate)",
+        "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: log: true takes the bounds themselves "
+        "and not their logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
+        "sweep.yaml:7: space.train.steps: low 9 is above high 5",
+        "sweep.yaml:8: sampling.name: input should be 'random'",
+        "sweep.yaml:9: early_termination: policy bandit needs slack_factor or slack_amount",
+        'sweep.yaml:10: limits.trails: unknown key (did you mean "trials"?)',
+        'sweep.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
+    ]
+    found = caught.value.problems
+    assert [any(problem.startswith(start) for problem in found) for start in expected] == [True] * 7, found
+    assert len(found) == 7
+
+
+def test_every_setting_that_a_trial_would_not_take_is_named_at_once() -> None:
+    found = problems_of(
+        {
+            "space": {
+                "train.seed": [1, 2],
+                "model.droput": [0.1],
+                "train.precision": ["bf16", "fp64"],
+                "compute.nodes": [1, 2],
+                "train.steps": {"low": 10, "high": 100},
+                "model.hidden_dropout_prob": {"low": 0.0, "high": 1.0},
+                "optimizer": [{"name": "adamw", "lr": [1]}, {"name": "lamb"}],
+                "data.sequence_length": [{"a": 1}],
+                "model.layer_norm_eps": {"mean": 0.0, "sd": 1e-12},
+            },
+            "objective": {"metric": "val_loss"},
+        }
+    )
+    expected = [
+        "space.train.seed: a seed is nothing to choose by: seeds: [1, 2, 3] repeats every point with each",
+        "space.model.droput: a pretrain job has no setting model.droput",
+        "space.train.precision: train.precision can't be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
+        "space.compute.nodes: compute.nodes is not read by the job itself, and can't vary",
+        "space.train.steps: train.steps can't be 44.37694",
+        "space.model.hidden_dropout_prob: model.hidden_dropout_prob can't be 1.0: input should be less than 1",
+        "space.optimizer: a pretrain job has no setting optimizer.lr",
+        "space.data.sequence_length: data.sequence_length is no section of a pretrain job",
+        "space.model.layer_norm_eps: model.layer_norm_eps can't be -",
+        'objective.metric: this pretrain job does not report val_loss (did you mean "validation_loss"?)',
+    ]
+    assert [any(start in problem for problem in found) for start in expected] == [True] * len(expected), found
+    assert len(found) == len(expected)
+    assert any(problem.endswith("q: 1 makes whole numbers") for problem in found)
+    assert all(problem.startswith("sweep.yaml:") for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told"),
+    [
+        ({"low": 1}, "a range needs both low and high"),
+        ({"low": 2, "high": 2}, "low and high are both 2: write 2 alone"),
+        ({"low": 0, "high": 1, "log": True}, "low 0 has no logarithm"),
+        ({"low": 0, "high": 1, "q": 0}, "q 0 is not above 0"),
+        ({"low": 0, "high": 1, "q": 2}, "q 2 is more than the range, 0 to 1"),
+        ({"low": 0, "high": 1, "choice": [1]}, "low and high and choice together"),
+        ({"log": True}, "nothing to draw from: give one of {low, high}"),
+        ({"mean": 1}, "a normal distribution needs both mean and sd"),
+        ({"mean": 1, "sd": 0}, "sd 0 is not above 0"),
+        ({"choice": []}, "choice has nothing to choose from"),
+        ([], "choice has nothing to choose from"),
+        ({"choice": [1], "q": 1}, "q is for a range or a normal distribution"),
+        ({"randint": 3, "log": True}, "log is for a range"),
+        ({"randint": 0}, "randint 0 is less than 1"),
+        ({"low": True, "high": 3}, "low must be a number"),
+        ({"low": "a", "high": 3}, "low: input should be a valid number"),
+        ([{"x": {"low": 3, "high": 1}}], "choice.0.space.x: low 3 is above high 1"),
+    ],
+)
+def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
+    (problem,) = problems_of({"space": {"optimizer.weight_decay": parameter}})
+    assert problem.startswith("sweep.yaml:")
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"space": {}}, "space: nothing varies"),
+        (
+            {"space": RATE, "sampling": "grid"},
+            "grid sampling goes through choices alone, and optimizer.learning_rate is a",
+        ),
+        ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling has no end of its own"),
+        ({"space": RATE, "seeds": [1, 1]}, "seeds: a seed that is there twice"),
+        ({"space": RATE, "limits": {"trials": 1001}}, "less than or equal to 1000"),
+        (
+            {
+                "space": {"train.steps": [*range(1, 41)], "train.log_every": {"randint": 30}},
+                "sampling": "grid",
+                "limits": {},
+            },
+            "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
+        ),
+        ({"space": RATE, "driver": "azure"}, "driver: Azure's sweep service runs on Azure alone"),
+        (
+            {"space": {**RATE, "optimizer": ["lamb", "adamw"]}},
+            "space.optimizer.learning_rate: is also decided by optimizer",
+        ),
+        (
+            {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.1}},
+            "wilcoxon at p_value 0.1 needs at least 4 seeds, there are 3",
+        ),
+        ({"space": RATE, "early_termination": "truncation"}, "policy truncation needs percentage"),
+        (
+            {"space": RATE, "early_termination": {"policy": "median", "percentage": 5, "slack_amount": 1}},
+            "slack_amount, percentage: not for policy median",
+        ),
+        (
+            {"space": RATE, "early_termination": {"policy": "bandit", "slack_factor": 1, "slack_amount": 1}},
+            "policy bandit needs slack_factor or slack_amount, not both",
+        ),
+        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials can't run"),
+        ({"space": RATE, "trial": {"kind": "pretrian"}}, "unknown kind of job 'pretrian' (did you mean \"pretrain\"?)"),
+        ({"space": RATE, "trial": "gone.yaml"}, "trial: no such file: "),
+    ],
+)
+def test_what_does_not_go_together(document: dict[str, Any], told: str) -> None:
+    found = problems_of(document)
+    assert any(told in problem for problem in found), found
+
+
+def test_combinations_that_can_not_run_are_told_with_the_first_of_them() -> None:
+    space = {"model.hidden_size": [64, 96], "model.num_attention_heads": [2, 5]}
+    (problem,) = problems_of({"space": space, "sampling": "grid", "limits": {}})
+    assert "2 of 4 trials can't run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
+    assert "does not divide into 5 attention heads" in problem
+
+
+def test_a_metric_of_the_users_own_module_is_taken() -> None:
+    Path("mine").mkdir()
+    Path("mine/own.py").write_text("")
+    trial = {"code": {"folder": "mine", "entry": "own"}}
+    found = resolve({"space": RATE, "trial": trial, "objective": {"metric": "reward"}})
+    assert found.spec.objective.metric == "reward"
+    assert found.trial.spec.code.folder == Path.cwd() / "mine"
+
+
+def test_the_trial_may_be_a_file_and_keys_go_on_top_of_it() -> None:
+    Path("jobs").mkdir()
+    Path("jobs/text.txt").write_text("Some text.\n")
+    write_spec(Path("jobs/job.yaml"), data={"text": ["text.txt"]})
+    found = resolve({"space": RATE, "trial": "jobs/job.yaml"}, sets=["trial.train.steps=7", "limits.trials=9"])
+    assert found.trial.spec.model.hidden_size == 32
+    assert found.trial.spec.train.steps == 7
+    assert [source.path for source in found.trial.spec.data.text] == [[str(Path.cwd() / "jobs" / "text.txt")]]
+    assert found.spec.limits.trials == 9
+    assert found.trial.origins["model.hidden_size"].startswith("jobs/job.yaml:")
+    assert found.trial.origins["train.steps"] == "--set"
+
+
+def test_sections_of_the_space_and_dotted_settings_are_the_same() -> None:
+    nested = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-3}, "name": ["lamb", "adamw"]}}
+    found = resolve({"space": nested}, sets=["space.optimizer.learning_rate.log=true", "space.train.log_every=3"])
+    assert list(found.spec.space) == ["optimizer.learning_rate", "optimizer.name", "train.log_every"]
+    assert found.spec.space["optimizer.learning_rate"].log
+    (problem,) = problems_of({"space": {"optimizer": {"learning_rate": {"low": 3, "high": 1}}}})
+    assert problem.startswith("sweep.yaml:5: space.optimizer.learning_rate:")
+
+
+def test_a_trial_with_its_settings() -> None:
+    found = resolve({"space": {"optimizer": ["adamw"], "train.steps": [3]}, "trial": {"recipe": "small"}})
+    trial = found.at({"optimizer": "adamw", "train.steps": 3})
+    assert (trial.spec.optimizer.name, trial.spec.train.steps, trial.spec.model.hidden_size) == ("adamw", 3, 512)
+    assert trial.changes["train.steps"].origin == "space"
+
+
+def test_flags_variables_and_the_project_are_about_the_trial() -> None:
+    Path("orchestrator.yaml").write_text("train: {log_every: 3}\n")
+    Path("sweep.yaml").write_text(yaml.safe_dump({"space": RATE, "limits": {"trials": 2}}))
+    found = resolve_sweep(
+        file=Path("sweep.yaml"),
+        flags={"backend": Flag("debug", "--backend")},
+        around=Surroundings(
+            environ={**NO_GPU, "ORCHESTRATOR_TRAIN__STEPS": "5"}, project=Path.cwd() / "orchestrator.yaml"
+        ),
+    )
+    job = found.trial.spec
+    assert (job.train.log_every, job.train.steps, job.backend) == (3, 5, "debug")
+
+
+@pytest.mark.parametrize(
+    ("driver", "backend", "service"),
+    [("auto", "local", False), ("auto", "azure", True), ("here", "azure", False), ("azure", "azure", True)],
+)
+def test_who_drives(driver: str, backend: str, service: bool) -> None:
+    compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    found = resolve({"space": RATE, "driver": driver, "trial": {"backend": backend, "compute": compute}})
+    assert on_service(found.spec, found.trial) is service
+
+
+@pytest.mark.parametrize("name", preset_names(SWEEP_PRESETS))
+def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
+    layer = read_preset(name, SWEEP_PRESETS)
+    sections = {key: info.annotation for key, info in SweepSpec.model_fields.items()}
+    assert set(layer.tree) == set(sections) - {"kind", "recipe", "name"}
+    for key in ("sampling", "early_termination", "limits", "objective"):
+        assert set(layer.tree[key]) == set(sections[key].model_fields)
+
+
+def test_the_articles_example_is_a_preset() -> None:
+    found = resolve(sets=["recipe=learning-rate", "trial.recipe=tiny"]).spec
+    rate = found.space["optimizer.learning_rate"]
+    assert (found.sampling.name, rate.bounds, rate.log) == ("random", (1e-6, 1e-4), True)
+    assert (found.early_termination.policy, found.early_termination.slack_factor) == ("bandit", 0.1)
+    assert (found.objective.metric, found.objective.goal) == ("validation_loss", "minimize")

@@ -1,0 +1,259 @@
+"""Every policy against histories worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from scipy.stats import wilcoxon
+
+from orchestrator.specs.sweep import ObjectiveSpec, TerminationSpec
+from orchestrator.sweeps.termination import Decision, is_due, judge, outcome, signed_rank_p, together
+
+NAN = math.nan
+MAX, MIN = (ObjectiveSpec(metric="score", goal=goal) for goal in ("maximize", "minimize"))
+
+
+def policy(name: str, **keys: Any) -> TerminationSpec:
+    return TerminationSpec(policy=name, **keys)
+
+
+def stopped(
+    rule: TerminationSpec, objective: ObjectiveSpec, histories: dict[int, list[float]], *, at: int | None = None
+) -> list[int]:
+    """Trials that would be stopped at report `at`, or each at its last."""
+    found = {name: judge(rule, objective, histories, name, report=at) for name in histories}
+    return [name for name, decision in found.items() if decision is not None and decision.stop]
+
+
+def text(rule: TerminationSpec, objective: ObjectiveSpec, histories: dict[int, list[float]], trial: int) -> str:
+    decision = judge(rule, objective, histories, trial)
+    assert decision is not None
+    return decision.text
+
+
+class TestWhen:
+    """At which reports a policy looks."""
+
+    @pytest.mark.parametrize(
+        ("keys", "expected"),
+        [
+            ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            ({"interval": 3}, [3, 6, 9]),
+            ({"delay": 4}, [4, 5, 6, 7, 8, 9, 10]),
+            ({"interval": 3, "delay": 5}, [6, 9]),  # multiples of the interval that are not before the delay
+            ({"interval": 3, "delay": 6}, [6, 9]),
+        ],
+    )
+    def test_intervals_and_delays(self, keys: dict[str, int], expected: list[int]) -> None:
+        assert [report for report in range(1, 11) if is_due(policy("median", **keys), report)] == expected
+
+    def test_rungs_of_asha(self) -> None:
+        rule = policy("asha", reduction_factor=3, interval=2)
+        assert [report for report in range(1, 60) if is_due(rule, report)] == [2, 6, 18, 54]
+        late = policy("asha", reduction_factor=2, delay=4)
+        assert [report for report in range(1, 20) if is_due(late, report)] == [4, 8, 16]
+
+    def test_nothing_is_decided_between_looks_nor_without_a_policy(self) -> None:
+        histories = {0: [9.0, 9.0], 1: [1.0, 1.0]}
+        assert judge(policy("bandit", slack_factor=0.1, interval=3), MAX, histories, 1) is None
+        assert judge(policy("none"), MAX, histories, 1) is None
+        assert judge(policy("none"), MAX, {0: []}, 0) is None
+
+
+class TestBandit:
+    """Azure's own example: 0.8 and a factor of 0.2 stop what is below 0.667."""
+
+    def test_azures_example(self) -> None:
+        histories = {0: [0.5, 0.8], 1: [0.5, 0.667], 2: [0.66, 0.6], 3: [0.1, 0.9]}
+        rule = policy("bandit", slack_factor=0.2)
+        assert stopped(rule, MAX, {name: histories[name] for name in (0, 1, 2)}) == [2]
+        assert stopped(rule, MAX, histories) == [1, 2]  # 0.9 / 1.2 = 0.75
+        assert stopped(rule, MAX, histories, at=1) == [0, 1, 3]  # 0.66 / 1.2 = 0.55
+
+    def test_numbers_are_told(self) -> None:
+        rule = policy("bandit", slack_factor=0.2)
+        histories = {0: [0.7, 0.75, 0.79], 1: [0.6, 0.611, 0.605]}
+        assert text(rule, MAX, histories, 1) == "stopped at report 3: 0.611 x 1.2 < 0.79"
+        assert text(rule, MAX, histories, 0) == "goes on at report 3: 0.79 x 1.2 >= 0.79"
+        assert text(rule, MIN, {0: [0.5], 1: [0.61]}, 1) == "stopped at report 1: 0.61 > 0.5 x 1.2"
+        assert text(policy("bandit", slack_amount=0.1), MAX, {0: [0.5], 1: [0.3]}, 1) == (
+            "stopped at report 1: 0.3 < 0.5 - 0.1"
+        )
+        assert text(policy("bandit", slack_amount=0.1), MIN, {0: [0.5], 1: [0.55]}, 1) == (
+            "goes on at report 1: 0.55 <= 0.5 + 0.1"
+        )
+
+    def test_less_is_better(self) -> None:
+        histories = {0: [3.0, 2.0], 1: [2.5, 2.41], 2: [2.39, 5.0]}
+        assert stopped(policy("bandit", slack_factor=0.2), MIN, histories) == [1]  # 2 x 1.2 = 2.4
+        assert stopped(policy("bandit", slack_amount=0.5), MIN, histories) == []
+        assert stopped(policy("bandit", slack_amount=0.38), MIN, histories) == [1, 2]
+
+    def test_a_tie_with_the_limit_goes_on(self) -> None:
+        assert stopped(policy("bandit", slack_amount=0.25), MAX, {0: [0.75], 1: [0.5]}) == []
+        assert stopped(policy("bandit", slack_factor=1), MAX, {0: [0.5], 1: [0.25]}) == []
+        assert stopped(policy("bandit", slack_factor=1), MIN, {0: [0.25], 1: [0.5]}) == []
+
+    def test_a_late_one_is_held_against_what_others_were_then(self) -> None:
+        histories = {0: [0.1, 0.2, 0.9], 1: [0.1, 0.2]}
+        assert stopped(policy("bandit", slack_factor=0.2), MAX, histories) == []
+        assert stopped(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
+
+    def test_a_ratio_of_what_is_not_above_zero_stops_nobody(self) -> None:
+        rule = policy("bandit", slack_factor=0.2)
+        assert stopped(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
+        assert stopped(rule, MAX, {0: [0.5], 1: [0.0]}) == []
+        assert "slack_amount would" in text(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
+        assert stopped(policy("bandit", slack_amount=0.2), MAX, {0: [-0.1], 1: [-0.9]}) == [1]
+
+
+class TestMedian:
+    """A trial's best against the median of running means."""
+
+    def test_by_hand(self) -> None:
+        histories = {0: [1.0, 3.0], 1: [2.0, 2.0], 2: [0.5, 1.0], 3: [2.5, 4.5]}  # means 2, 2, 0.75, 3.5: median 2
+        assert stopped(policy("median"), MAX, histories) == [2]
+        assert stopped(policy("median"), MIN, histories) == [3]  # its best, 2.5, is above 2
+        assert text(policy("median"), MAX, histories, 2) == (
+            "stopped at report 2: 1 < 2, the median of 4 running means"
+        )
+
+    def test_the_own_mean_is_one_of_them_and_a_tie_goes_on(self) -> None:
+        assert stopped(policy("median"), MAX, {0: [1.0], 1: [2.0]}) == [0]  # the median is 1.5
+        assert stopped(policy("median"), MAX, {0: [1.0]}) == []
+        assert stopped(policy("median"), MAX, {0: [2.0], 1: [2.0], 2: [2.0]}) == []
+
+    def test_only_as_many_reports_count_as_the_trial_has(self) -> None:
+        histories = {0: [1.0, 9.0, 9.0], 1: [1.5, 9.0], 2: [1.2]}
+        assert stopped(policy("median"), MAX, histories, at=1) == [0]
+        decision = judge(policy("median"), MAX, histories, 2)
+        assert decision == Decision(False, 1, "1.2 >= 1.2, the median of 3 running means")
+
+
+class TestTruncation:
+    """The worst percentage by the k-th report alone."""
+
+    def test_by_hand(self) -> None:
+        histories = {0: [9.0, 1.0], 1: [0.0, 5.0], 2: [0.0, 4.0], 3: [0.0, 2.0], 4: [0.0, 3.0]}
+        assert stopped(policy("truncation", percentage=20), MAX, histories) == [0]  # its best was first of all
+        assert stopped(policy("truncation", percentage=40), MAX, histories) == [0, 3]
+        assert stopped(policy("truncation", percentage=39), MAX, histories) == [0]  # 1.95 of 5: one
+        assert stopped(policy("truncation", percentage=19), MAX, histories) == []
+        assert stopped(policy("truncation", percentage=40), MIN, histories) == [1, 2]
+        assert text(policy("truncation", percentage=40), MAX, histories, 3) == (
+            "stopped at report 2: 2 is number 4 of 5, of which the last 2 are stopped"
+        )
+
+    def test_of_equals_the_one_that_began_later_is_stopped(self) -> None:
+        assert stopped(policy("truncation", percentage=50), MAX, {4: [1.0], 2: [1.0]}) == [2]
+        assert stopped(policy("truncation", percentage=50), MIN, {4: [1.0], 2: [1.0]}) == [2]
+
+    def test_a_diverged_peer_is_the_worst(self) -> None:
+        for objective in (MAX, MIN):
+            assert stopped(policy("truncation", percentage=34), objective, {0: [1.0], 1: [NAN], 2: [1.0]}) == [1]
+
+
+class TestAsha:
+    """The top of each rung goes on."""
+
+    def test_by_hand(self) -> None:
+        rule = policy("asha", reduction_factor=3)
+        assert stopped(rule, MAX, {0: [0.5]}) == []
+        assert stopped(rule, MAX, {0: [0.5], 1: [0.4]}) == [1]
+        six = {number: [value] for number, value in enumerate([0.5, 0.4, 0.9, 0.8, 0.1, 0.3])}
+        assert stopped(rule, MAX, six) == [0, 1, 4, 5]  # two of six go on
+        assert stopped(rule, MIN, six) == [0, 1, 2, 3]
+        assert (
+            text(rule, MAX, six, 0)
+            == "stopped at report 1: 0.5 is number 3 of 6 in this rung, of which the first 2 go on"
+        )
+
+    def test_the_best_until_the_rung_counts(self) -> None:
+        rule = policy("asha", reduction_factor=2, interval=2)
+        assert stopped(rule, MAX, {0: [0.9, 0.1], 1: [0.2, 0.5, 0.95]}, at=2) == [1]
+
+
+class TestWilcoxon:
+    """Seed by seed against the best trial."""
+
+    RULE = policy("wilcoxon", p_value=0.1)
+
+    def test_worse_with_every_seed(self) -> None:
+        seeds = {0: [[0.9], [0.8], [0.85], [0.95]], 1: [[0.8], [0.79], [0.7], [0.9]]}
+        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
+        assert decision == Decision(True, 1, "p 0.0625 < 0.1 against trial 0")
+        assert judge(self.RULE, MAX, histories, 0, replicates=seeds) == Decision(False, 1, "0.875 is the best of 2")
+
+    def test_worse_in_the_middle_but_not_with_every_seed(self) -> None:
+        seeds = {0: [[0.9], [0.8], [0.85], [0.95]], 1: [[0.8], [0.99], [0.7], [0.9]]}
+        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
+        assert decision is not None
+        assert not decision.stop
+
+    def test_less_is_better(self) -> None:
+        seeds = {0: [[0.1], [0.2], [0.1], [0.2]], 1: [[0.2], [0.3], [0.4], [0.5]]}
+        histories = {name: together(found, MIN) for name, found in seeds.items()}
+        decision = judge(self.RULE, MIN, histories, 1, replicates=seeds)
+        assert decision is not None
+        assert decision.stop
+
+    def test_the_best_of_each_seed_until_now_counts_and_nothing_later(self) -> None:
+        seeds = {0: [[0.5, 0.1, 0.9]] * 4, 1: [[0.4, 0.6]] * 4}
+        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
+        assert decision == Decision(False, 2, "0.6 is the best of 2")
+
+    @pytest.mark.parametrize(
+        "differences",
+        [[1, 2, 3, 4, 5], [1, -2, 3, 4, 5], [-1, -2, 3], [3.0, 1.5, -0.5, 2.5, -2.0, 4.0], [-1, -2, -3, -4]],
+    )
+    def test_the_probability_is_scipys(self, differences: list[float]) -> None:
+        theirs = wilcoxon(differences, alternative="greater", mode="exact").pvalue
+        assert signed_rank_p(differences) == pytest.approx(theirs)
+
+    def test_zeros_count_for_nothing_and_equals_share_their_ranks(self) -> None:
+        assert signed_rank_p([0, 0]) == 1.0
+        assert signed_rank_p([0, 1, 2]) == signed_rank_p([1, 2]) == 0.25
+        assert signed_rank_p([1, 1, -1]) == 0.5  # ranks 2, 2, 2: sums of 4 and more are 4 of 8
+
+
+class TestNotANumber:
+    """A trial that diverged is stopped, whatever the policy; Azure would let it run."""
+
+    @pytest.mark.parametrize("rule", [policy("none"), policy("median", interval=7), policy("bandit", slack_factor=1)])
+    @pytest.mark.parametrize("value", [NAN, math.inf, -math.inf])
+    def test_it_is_stopped_at_once(self, rule: TerminationSpec, value: float) -> None:
+        for objective in (MAX, MIN):
+            decision = judge(rule, objective, {0: [1.0, value], 1: [1.0]}, 0)
+            assert decision == Decision(True, 2, f"score is {value}")
+
+    def test_others_are_compared_by_what_is_a_number(self) -> None:
+        histories = {0: [0.9, NAN], 1: [0.5, 0.5], 2: [NAN, NAN]}
+        assert stopped(policy("bandit", slack_factor=0.5), MAX, {0: [0.9, NAN], 1: [0.5, 0.5]}) == [0, 1]
+        assert (
+            text(policy("median"), MAX, histories, 1) == "stopped at report 2: 0.5 < 0.7, the median of 2 running means"
+        )
+
+
+class TestReplicates:
+    """Seeds in lockstep."""
+
+    def test_the_report_of_a_replicated_trial_waits_for_all_of_its_seeds(self) -> None:
+        assert together([[1.0, 2.0, 3.0], [5.0, 6.0], [3.0, 9.0, 1.0]], MAX) == [3.0, 6.0]
+        mean = ObjectiveSpec(metric="score", over_seeds="mean")
+        assert together([[1.0, 2.0], [5.0, 6.0]], mean) == [3.0, 4.0]
+        assert together([[1.0], []], MAX) == []
+
+    def test_one_seed_that_diverged_is_a_trial_that_did(self) -> None:
+        assert math.isnan(together([[1.0], [NAN], [1.0]], MAX)[0])
+
+    def test_what_a_trial_comes_to(self) -> None:
+        last = ObjectiveSpec(metric="score", goal="maximize", reduction="last")
+        assert [outcome([1.0, 3.0, 2.0], objective) for objective in (MAX, MIN, last)] == [3.0, 1.0, 2.0]
+        assert outcome([1.0, NAN], MAX) == 1.0
+        assert outcome([1.0, NAN], last) is None
+        assert outcome([], MIN) is None

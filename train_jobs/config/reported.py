@@ -1,0 +1,67 @@
+"""Names of the metrics that a job reports, so that a sweep by one that no trial ever reports is refused beforehand.
+
+Left out are those that only some machines or some steps have: mfu, loss_scale, checkpoint_seconds and the like.
+"""
+
+from __future__ import annotations
+
+from train_jobs.config.finetune import OWN, FinetuneConfig
+from train_jobs.config.own import is_own
+from train_jobs.config.pretrain import PretrainConfig
+
+RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
+TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
+GLUE_METRICS = {
+    "CoLA": ("matthews",),
+    "SST-2": ("accuracy",),
+    "MRPC": ("f1", "accuracy"),
+    "STS-B": ("pearson", "spearman"),
+    "QQP": ("f1", "accuracy"),
+    "MNLI": ("accuracy",),
+    "QNLI": ("accuracy",),
+    "RTE": ("accuracy",),
+    "WNLI": ("accuracy",),
+}
+MNLI_SETS = ("dev_matched", "dev_mismatched")
+
+
+def reported_metrics(config: object) -> tuple[str, ...] | None:
+    """What a job of this configuration reports; None where only the user's own code knows.
+
+    Args:
+        config: a `PretrainConfig`, a `FinetuneConfig`, or another job's.
+    """
+    if isinstance(config, PretrainConfig):
+        return _pretraining(config)
+    if isinstance(config, FinetuneConfig):
+        return _fine_tuning(config)
+    return None
+
+
+def _pretraining(config: PretrainConfig) -> tuple[str, ...] | None:
+    if is_own(config.objective.name):
+        return None
+    heads = ("mlm", "nsp") if config.objective.next_sentence else ("mlm",)
+    both = ("loss", *(f"{head}_{what}" for head in heads for what in ("loss", "accuracy")))
+    validation = (*both, "unigram_entropy")
+    return (*_named("validation", validation), *_named("train", both), *TRAINING)
+
+
+def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
+    if config.task == OWN:
+        metrics: tuple[str, ...] | None = (
+            ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 where there are two classes
+        )
+    else:
+        metrics = GLUE_METRICS.get(config.task)
+    if metrics is None:
+        return None
+    several = config.task == "MNLI" and config.data.validation is None
+    validation = ("score", "loss", *metrics, "collapsed", *(f"{name}_score" for name in MNLI_SETS if several))
+    if len(config.seeds) > 1:
+        return _named("validation", validation)  # one report a seed
+    return (*_named("validation", validation), "train_loss", *TRAINING)
+
+
+def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
