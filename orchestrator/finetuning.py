@@ -24,7 +24,7 @@ from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.finetune import DATA_PATHS
 from orchestrator.specs.tables import count_rows
-from orchestrator.summary import finetuning_rows, plan_summary, tuned_model_rows
+from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import SpecError
@@ -98,9 +98,9 @@ class FinetunePlan(Plan):
             return "tasks"
         return "runs" if self.runs > 1 else "steps"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, tuned_model_rows(self), finetuning_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, tuned_model_rows(self), finetuning_rows(self))
 
 
 def task_config(job: FinetuneConfig, task: str) -> FinetuneConfig:
