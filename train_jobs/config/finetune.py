@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from train_jobs.config.base import Config
+from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import is_own, one_of
 from train_jobs.config.pretrain import (
@@ -25,6 +25,7 @@ from train_jobs.config.pretrain import (
     ScheduleConfig,
     TrainConfig,
     WatchdogConfig,
+    micro_batch_sizes,
 )
 
 GLUE = "glue"
@@ -169,8 +170,9 @@ class FinetuneTrainConfig(Config):
     """Times that training sees every row."""
     global_batch_size: Positive = 32
     """Rows per optimizer step, over all processes and accumulation steps; the last batch of an epoch has the rest."""
-    micro_batch_size: Positive = 32
-    """Rows that one process takes through the model at once. Memory that runs out halves it."""
+    micro_batch_size: CountOrAuto = 32
+    """Rows that one process takes through the model at once. auto: the largest that fits on every process if all were
+    of full length, found before the first step. Memory that runs out halves it."""
     group_by_length: bool = False
     """Batches of rows of about one length, so that padding to the longest of a batch costs little. Off: any rows."""
     unpad: bool = True
@@ -255,6 +257,16 @@ class FinetuneConfig(Sections):
     def max_length(self) -> int:
         """Tokens of a sequence."""
         return self.data.max_length or (384 if self.task in SQUAD_TASKS else 128)
+
+    def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
+        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first; or the one given.
+
+        A process whose share of the global batch is less takes all of it at once.
+        """
+        share = -(-self.train.global_batch_size // world_size)
+        if self.train.micro_batch_size == "auto":
+            return micro_batch_sizes(share, self.max_length, on_cpu=on_cpu)
+        return [min(self.train.micro_batch_size, share)]
 
     def of_task(self, name: str) -> FinetuneConfig:
         """The configuration of one task of GLUE, in a job of all of them."""

@@ -71,6 +71,18 @@ def test_how_long_sequences_are_depends_on_the_task() -> None:
     assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
 
 
+def test_micro_batches_are_given_or_found_by_the_length_of_sequences() -> None:
+    def sizes(size: int | str, task: str = "SQuAD-1.1", processes: int = 1) -> list[int]:
+        train = {"global_batch_size": 48, "micro_batch_size": size}
+        return config(task, FILES, train=train).micro_batches(processes, on_cpu=True)
+
+    assert (sizes(16), sizes(16, processes=4), sizes(64)) == ([16], [12], [48])
+    assert sizes("auto") == [6, 3, 2, 1]
+    assert sizes("auto", task="own") == [24, 12, 6, 3, 2, 1]
+    assert sizes("auto", task="own", processes=5) == [10, 5, 3, 2, 1]
+    assert "must be a whole number above 0" in problem("own", FILES, train={"micro_batch_size": "all"})
+
+
 def test_a_task_of_glue_may_have_its_own_values() -> None:
     rte = {"train": {"epochs": 10}, "seeds": [7], "init_from": "mnli", "data": {"max_length": 64}}
     whole = config(
