@@ -45,6 +45,7 @@ SETTINGS_OF = {
     "data.glue": (*GLUE_TASKS, GLUE),
     "data.squad": SQUAD_TASKS,
     "data.conll": (NER,),
+    "data.dataset": (OWN,),
     **dict.fromkeys((f"data.{key}" for key in ("text", "pair", "label", "regression", "format", "quoting")), (OWN,)),
     **dict.fromkeys((f"data.{key}" for key in ("word_column", "tag_column")), (NER,)),
     **dict.fromkeys((f"data.{key}" for key in ("doc_stride", "max_query_length")), SQUAD_TASKS),
@@ -105,6 +106,9 @@ class ExamplesConfig(ColumnsConfig):
     """SQuAD's folder, with its files under their own names: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
     conll: Path | None = None
     """CoNLL-2003's folder: train.txt, valid.txt and test.txt, or eng.train, eng.testa and eng.testb."""
+    dataset: Annotated[str, Field(min_length=1)] | None = None
+    """Own: NAME[:CONFIGURATION] of a dataset on the Hugging Face Hub, or a folder of one, with splits train, validation
+    and maybe test, in place of files. Needs the package datasets."""
     train: Path | None = None
     """File to learn from, in place of the official one: a table, of SQuAD JSON, of NER lines of a word and its tag."""
     validation: Path | None = None
@@ -297,10 +301,13 @@ class FinetuneConfig(Sections):
                 raise ValueError("data.glue, the folder of GLUE, is needed for its tasks")
             if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
                 raise ValueError(f"data.{given[0]} is one table, and the tasks of glue have one each")
+        elif self.task == OWN and data.dataset is not None:
+            if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
+                raise ValueError(f"data.{given[0]} and data.dataset are both given")
         elif data.train is None or data.validation is None:
             wanted = {OWN: None, NER: "conll", **dict.fromkeys(SQUAD_TASKS, "squad")}.get(self.task, "glue")
             if wanted is None:
-                raise ValueError("data.train and data.validation are needed for a task of your own")
+                raise ValueError("data.train and data.validation, or data.dataset, are needed for a task of your own")
             if getattr(data, wanted) is None:
                 raise ValueError(
                     f"data.{wanted}, a folder, or data.train and data.validation are needed for {self.task}"
