@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from orchestrator.planning import (
     code_of,
     disk_warnings,
     environment_of,
+    files_fingerprint,
     priced,
     remote_data,
     run_hash_of,
@@ -22,8 +22,8 @@ from orchestrator.planning import (
 from orchestrator.runs import Counts
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.finetune import DATA_PATHS, FOLDERS
-from orchestrator.specs.tables import SPLITS, TaskFile, count_rows, task_files
+from orchestrator.specs.finetune import DATA_PATHS
+from orchestrator.specs.tables import count_rows
 from orchestrator.summary import finetuning_rows, plan_summary, tuned_model_rows
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
@@ -32,7 +32,8 @@ from train_jobs.config.finetune import GLUE, GLUE_TASKS
 from train_jobs.config.initial import InitialModel, initial_lineage, initial_weights, read_initial_model
 from train_jobs.config.lineage import Link
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.sources import DataFingerprint, content_hashes
+from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.tables import FOLDERS, SPLITS, TaskFile, task_files
 
 
 class TaskRows(Config):
@@ -66,24 +67,35 @@ class FinetunePlan(Plan):
     """What it will need."""
 
     @property
+    def tasks(self) -> dict[str, FinetuneConfig]:
+        """Task -> what holds for it."""
+        return {task: task_config(self.job, task) for task in self.rows or tasks_of(self.job)}
+
+    @property
     def runs(self) -> int:
         """Trainings: one for each task and seed."""
-        tasks = GLUE_TASKS if self.job.task == GLUE else (self.job.task,)
-        return sum(len(task_config(self.job, task).seeds) for task in tasks)
+        return sum(len(own.seeds) for own in self.tasks.values())
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps of a single run, or the runs where there are several; None: nobody can tell."""
+        """Optimizer steps of a single run, runs of several seeds, tasks of GLUE; None: nobody can tell."""
+        if self.job.task == GLUE:
+            return len(self.tasks)
         return self.runs if self.runs > 1 else self.all_steps
 
     @property
     def all_steps(self) -> int | None:
-        """Optimizer steps of all runs."""
-        return total_steps(self.job, self.steps_per_epoch)
+        """Optimizer steps of all runs; None: nobody can tell."""
+        if not self.tasks.keys() <= self.steps_per_epoch.keys():
+            return None
+        each = self.steps_per_epoch
+        return sum(len(own.seeds) * own.train.epochs * each[task] for task, own in self.tasks.items())
 
     @property
     def counts(self) -> Counts:
-        """Steps of one run, or runs."""
+        """Steps of one run, runs, or tasks."""
+        if self.job.task == GLUE:
+            return "tasks"
         return "runs" if self.runs > 1 else "steps"
 
     def summary(self) -> str:
@@ -96,19 +108,17 @@ def task_config(job: FinetuneConfig, task: str) -> FinetuneConfig:
     return job.of_task(task) if job.task == GLUE else job
 
 
-def total_steps(job: FinetuneConfig, steps_per_epoch: dict[str, int]) -> int | None:
-    """Optimizer steps of all runs; None without those of a task."""
-    total = 0
-    for task in GLUE_TASKS if job.task == GLUE else (job.task,):
-        if task not in steps_per_epoch:
-            return None
-        own = task_config(job, task)
-        total += len(own.seeds) * own.train.epochs * steps_per_epoch[task]
-    return total
+def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
+    """The tasks of a job, whether there is data of all of them or not."""
+    return GLUE_TASKS if job.task == GLUE else (job.task,)
 
 
-def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path) -> FinetunePlan:
+def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Plan | None) -> FinetunePlan:
     """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
 
     Raises:
         DataError: a file of the task is missing.
@@ -125,8 +135,8 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path) -> Finet
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)
-    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)])
-    environment = environment_of(spec)
+    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)], like)
+    environment = environment_of(spec, like)
     facts = _shaping(job, data, parent, cache)
     run_hash = run_hash_of(resolved, facts, snapshot, environment)
     per_epoch = {
@@ -151,7 +161,11 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path) -> Finet
         steps_per_epoch=per_epoch,
         environment=environment,
         estimates=estimates,
-        warnings=(*resolved.warnings, *disk_warnings(estimates.disk_bytes, home, "checkpoints")),
+        warnings=(
+            *resolved.warnings,
+            *_left_out(job, rows),
+            *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
+        ),
     )
 
 
@@ -173,16 +187,9 @@ def _data_paths(job: FinetuneConfig) -> list[Path]:
 
 def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> DataFingerprint:
     """The files of the task by content, wherever they lie."""
-    hashes = content_hashes([file.path for file in files], cache)
-    lines = sorted({f"{file.task}\0{file.portable}\0{digest}\n" for file, digest in zip(files, hashes, strict=True)})
-    unique = {file.path for file in files}
     folder = getattr(job.data, FOLDERS[job.task]) if job.task in FOLDERS else None
-    return DataFingerprint(
-        name=", ".join(str(path) for path in ([folder] if folder else [file.path for file in files])),
-        files=len(unique),
-        total_bytes=sum(path.stat().st_size for path in unique),
-        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
-    )
+    name = ", ".join(str(path) for path in ([folder] if folder else [file.path for file in files]))
+    return files_fingerprint(name, {f"{file.task}/{file.portable}": file.path for file in files}, cache)
 
 
 def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
@@ -195,6 +202,12 @@ def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) 
     data = task_config(job, task).data
     counts = [count_rows(file, data) for file in files if (file.task, file.split) == (task, split)]
     return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _left_out(job: FinetuneConfig, rows: dict[str, TaskRows]) -> list[str]:
+    """A warning where some tasks of GLUE have no data."""
+    missing = [task for task in tasks_of(job) if rows and task not in rows]
+    return [f"{job.data.glue} has no training data of {', '.join(missing)}: left out"] if missing else []
 
 
 def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Path) -> dict[str, Any]:
@@ -224,7 +237,7 @@ def _estimates(
 ) -> FinetuneEstimates:
     """Rows over all epochs and seeds, and how long they are."""
     trained = evaluated = size = counted = runs = 0
-    tasks = GLUE_TASKS if job.task == GLUE else (job.task,)
+    tasks = tuple(rows) or tasks_of(job)
     known = all(task in rows and rows[task].train is not None for task in tasks)
     for task in tasks:
         own = task_config(job, task)

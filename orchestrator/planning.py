@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import bytes_text, plan_summary
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Link
-from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.sources import DataFingerprint, content_hashes
 
 HASH_DIGITS = 8
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
@@ -80,14 +80,17 @@ class Plan(Config):
         return plan_summary(self)
 
 
-def code_of(resolved: Resolved, home: Path, data: Iterable[Path]) -> Snapshot:
+def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None = None) -> Snapshot:
     """The code, with what shall run in it.
 
     Args:
         resolved: the spec.
         home: the home folder.
         data: files and folders that may lie in the user's folder of code and are never shipped with it.
+        like: a plan whose code this is: it is not read again.
     """
+    if like is not None:
+        return like.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
     snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
     if "code.entry" in resolved.changes:
@@ -95,8 +98,15 @@ def code_of(resolved: Resolved, home: Path, data: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-def environment_of(spec: JobSpec) -> dict[str, str]:
-    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
+def environment_of(spec: JobSpec, like: Plan | None = None) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has.
+
+    Args:
+        spec: of the job.
+        like: a plan of the same environment: it is not looked at again.
+    """
+    if like is not None:
+        return like.environment
     if spec.backend != AZURE:
         return spec.environment.describe()
     if spec.azure.environment != "auto":
@@ -125,6 +135,25 @@ def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> Resol
 def remote_data(name: str) -> DataFingerprint:
     """Data that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
     return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
+def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> DataFingerprint:
+    """Files by content.
+
+    Args:
+        name: what they are called in the plan.
+        files: name by which the job knows each -> where it lies.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+    """
+    hashes = content_hashes(list(files.values()), cache)
+    lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))
+    unique = {*files.values()}
+    return DataFingerprint(
+        name=name,
+        files=len(unique),
+        total_bytes=sum(path.stat().st_size for path in unique),
+        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+    )
 
 
 def run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:

@@ -9,9 +9,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from orchestrator.errors import UsageError
+from orchestrator.scores import Results
 from train_jobs.config.base import Config
 
-Counts = Literal["steps", "parts", "runs"]
+SCORED = ("finetune", "evaluate")  # kinds of jobs whose results are scores
+Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
 
 
 class RunState(StrEnum):
@@ -85,14 +87,22 @@ class Attempt(Config):
 
 
 class BestCheckpoint(Config):
-    """The checkpoint of the lowest validation loss among those that a run has."""
+    """The checkpoint of the lowest validation loss, or of the best score, among those that a run has."""
 
     step: int
     """Optimizer step after which it was saved."""
-    validation_loss: float
-    """Of its very weights."""
+    validation_loss: float | None = None
+    """Of its very weights; None of a fine-tuning."""
+    score: float | None = None
+    """Of its very weights, on the dev set; None but of a fine-tuning."""
     folder: str
     """Where it lies."""
+
+    @property
+    def text(self) -> str:
+        """`step 30, validation loss 4.5679`."""
+        what = f"score {self.score:.4f}" if self.score is not None else f"validation loss {self.validation_loss:.4f}"
+        return f"step {self.step:,}, {what}"
 
 
 class RunStatus(Config):
@@ -135,7 +145,8 @@ class RunStatus(Config):
     steps: int | None = None
     """How many of them it shall take; None: nobody can tell."""
     counts: Counts = "steps"
-    """What it counts: optimizer steps, parts of a text, or runs of a fine-tuning with several seeds or tasks."""
+    """What it counts: optimizer steps; parts of a text that is prepared; runs of a fine-tuning with several seeds,
+    tasks of one with all of GLUE; rows of a file that is predicted."""
     ranks: dict[int, int] = Field(default={})
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
@@ -162,6 +173,8 @@ class RunStatus(Config):
     """Labels given at submission."""
     metrics: dict[str, float] = Field(default={})
     """The last value of each metric."""
+    results: Results | None = None
+    """What a fine-tuning or an evaluation came to, once it has completed."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe."""

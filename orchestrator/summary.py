@@ -13,13 +13,21 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.finetuning import FinetunePlan, TaskRows
     from orchestrator.plan import PreparePlan, PretrainPlan
     from orchestrator.planning import Plan
+    from orchestrator.prediction import PredictPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
 WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
-SHOWN_APART = {"recipe", "name", "init_from", "phase_from"}  # changed values that have a line of their own
+SHOWN_APART = {
+    "recipe",
+    "name",
+    "init_from",
+    "phase_from",
+    "model",
+    "output",
+}  # changed values that have a line of their own
 HIDDEN = "(not shown)"
 
 
@@ -189,6 +197,20 @@ def _steps(plan: FinetunePlan) -> str:
     if plan.runs == 1:
         return f"{plan.all_steps:,} = {_counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
     return f"{plan.all_steps:,} over {several}"
+
+
+def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
+    """Model, rows, time, memory, and where the predictions go."""
+    estimates = plan.estimates
+    yield "rows", f"{plan.rows:,}" if plan.rows is not None else "known to the job alone"
+    origin = f"  ({plan.changes['model'].origin})" if "model" in plan.changes else ""
+    yield "by", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+    yield "predictions", str(plan.delivery) if plan.delivery else f"{plan.job.output} in the outputs of the run"
+    if estimates.seconds is not None:
+        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
+        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
+        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
+    yield "memory", f"{bytes_text(estimates.process_bytes)} a process (estimate)"
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:

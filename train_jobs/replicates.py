@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from train_jobs import tuned
 from train_jobs.config import ConflictError, ModelConfig, SpecError
 from train_jobs.config.files import write_text
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
+from train_jobs.config.lineage import Attempt, Lineage
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine import storage
 from train_jobs.engine.checkpoint import CheckpointStore
@@ -24,6 +28,7 @@ from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import autocast, resolve
 from train_jobs.engine.retention import Cadence
 from train_jobs.engine.watchdog import Watchdog
+from train_jobs.lineage import read_tags, this_attempt
 from train_jobs.mirror import MirrorThread
 from train_jobs.model.heads import initialise
 from train_jobs.model.huggingface import export
@@ -118,6 +123,7 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
             for name in ("model", "predictions"):
                 if (best / name).is_dir():
                     shutil.copytree(best / name, output / name, dirs_exist_ok=True)
+            tuned.describe_best(output, result)
     finally:
         metrics.close()
         if mirrored:
@@ -179,6 +185,8 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         world.say(f"batch      micro batches of {loop.micro_batch_size} (auto)")
     if not loop.state.step and absent:
         world.say(f"head       new: {', '.join(absent)}")
+    attempt = this_attempt(world, job.precision, loop.state.step)
+    begun = begin(job, seed, attempt, model, absent, output) if world.is_main else None
     mirror = MirrorThread(output / "metrics.jsonl")
     watchdog = Watchdog(config.watchdog, world, output)
     loop.metrics.open(from_step=loop.state.step)
@@ -190,7 +198,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
             loop.run()
         loop.metrics.close()
         with watchdog, world.activity.doing("export", step=loop.state.step):
-            result = {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output)}
+            result = {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output, begun)}
     finally:
         loop.metrics.close()
         if world.is_main and mirrored:
@@ -198,8 +206,25 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
     return result
 
 
-def finish(job: Job, task: Finetuning, loop: Loop, output: Path) -> dict[str, Any]:
-    """Takes the best checkpoint, scores it once more, predicts with it and exports it."""
+def begin(
+    job: Job, seed: int, attempt: Attempt, model: torch.nn.Module, absent: Sequence[str], output: Path
+) -> Lineage:
+    """The lineage of one training, as far as it is known when it starts."""
+    return tuned.begin(
+        job.config,
+        rows=job.kind.sha256,
+        labels=job.kind.labels,
+        seed=seed,
+        attempt=attempt,
+        model=model,
+        absent=absent,
+        output=output,
+        tags=read_tags(os.environ),
+    )
+
+
+def finish(job: Job, task: Finetuning, loop: Loop, output: Path, begun: Lineage | None) -> dict[str, Any]:
+    """Takes the best checkpoint, scores it once more, predicts with it and exports it with its lineage and its card."""
     best = loop.checkpoints.best() if job.world.is_main else None
     step = job.world.from_main(best.step if best else -1)
     checkpoint = loop.checkpoints.at(step)
@@ -208,7 +233,7 @@ def finish(job: Job, task: Finetuning, loop: Loop, output: Path) -> dict[str, An
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
         found = task.conclude(loop.micro_batch_size)
-    if job.world.is_main:
+    if begun is not None:
         with storage.storage_errors(output, "the export"):
             for name, text in found.files.items():
                 path = output / "predictions" / name
@@ -222,7 +247,11 @@ def finish(job: Job, task: Finetuning, loop: Loop, output: Path) -> dict[str, An
                 vocabulary=job.initial.vocabulary,
                 lowercase=job.lowercase,
                 more={**label_settings(task.model, job.kind.labels), **found.settings},
+                describe=lambda folder: tuned.describe(
+                    begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics
+                ),
             )
+            tuned.copy_of_model(output)
         figures = "  ".join(f"{name} {value:.4f}" for name, value in found.metrics.items())
         print(f"best at step {step}: {figures}", flush=True)
     return {"best_step": step, "metrics": found.metrics, **found.settings, "model": str(output / "model")}

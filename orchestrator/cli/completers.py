@@ -44,6 +44,7 @@ def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str
 
     folder = Path(train_jobs.__file__).parent / "presets"
     kind = str(getattr(parsed_args, "kind", None))
+    kind = "predict" if kind == "evaluate" else kind
     place = folder / kind if (folder / kind).is_dir() else folder  # those of pretraining lie above the others
     return sorted(path.stem for path in place.glob("*.yaml"))
 

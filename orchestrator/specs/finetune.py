@@ -16,8 +16,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from orchestrator.errors import DataError, SpecError
 from orchestrator.specs.azure import AZURE
 from train_jobs.config.finetune import (
-    GLUE,
-    GLUE_TASKS,
     NER,
     OWN,
     SQUAD_TASKS,
@@ -27,9 +25,9 @@ from train_jobs.config.finetune import (
 )
 from train_jobs.config.load import Layer, merge, read_file
 from train_jobs.config.pretrain import TrainConfig
+from train_jobs.config.tables import FOLDERS
 
 TASK_FILES = (".yaml", ".yml")
-FOLDERS = {**dict.fromkeys((*GLUE_TASKS, GLUE), "glue"), **dict.fromkeys(SQUAD_TASKS, "squad"), NER: "conll"}
 RECIPES = {**dict.fromkeys(SQUAD_TASKS, "squad"), NER: "entities"}  # of tasks whose recipe is not glue
 STEMS = {
     "train": ("train", "training"),

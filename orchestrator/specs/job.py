@@ -14,12 +14,14 @@ from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.tracking import TrackingSpec
-from train_jobs.config import FinetuneConfig, PrepareConfig, PretrainConfig
+from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.load import FINETUNE_PRESETS, PREPARE_PRESETS, PRESETS
+from train_jobs.config.load import FINETUNE_PRESETS, PREDICT_PRESETS, PREPARE_PRESETS, PRESETS
 from train_jobs.config.phase import KEY as PHASE_FROM
 
+MODEL = "model"  # key of the model that predicts
+PREDICTIONS = "predictions"  # what their file is called in the run's folder
 LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
 
@@ -121,6 +123,48 @@ class FinetuneSpec(FinetuneConfig, JobSpec):
         return FinetuneConfig(**{section: getattr(self, section) for section in FinetuneConfig.model_fields})
 
 
+class PredictCode(CodeSpec):
+    """The code that predicts."""
+
+    entry: ModuleName = "train_jobs.predict"
+    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+
+
+class PredictSpec(PredictConfig, JobSpec):
+    """Predictions by a model: every key of `PredictConfig` at top level."""
+
+    kind: Literal["predict", "evaluate"] = "predict"
+    """Which job this is."""
+    recipe: str = "default"
+    """Recipe that the keys of the job are laid over: default."""
+    code: PredictCode = PredictCode()
+
+    @property
+    def slug(self) -> str:
+        """First part of the run's name: what is predicted tells runs apart."""
+        words = re.findall(r"[a-z0-9]+", self.input[0].name.removesuffix(self.input[0].suffix).lower())
+        return self.name or "-".join([self.kind, *words])[:LONGEST_NAME].rstrip("-")
+
+    @property
+    def delivery(self) -> Path | None:
+        """Where on this machine the user wants the predictions; None: nowhere but with the run."""
+        return self.output if self.output.is_absolute() else None
+
+    def job_config(self) -> PredictConfig:
+        """The part that the job itself reads: its predictions lie with the run, whatever they are called here."""
+        config = PredictConfig(**{section: getattr(self, section) for section in PredictConfig.model_fields})
+        return config.model_copy(update={"output": Path(PREDICTIONS).with_suffix(self.output.suffix)})
+
+
+class EvaluateSpec(PredictSpec):
+    """The scores of a model on a file that says what is right."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    """Which job this is."""
+    evaluate: bool = True
+    """Score the predictions by what the input says is right: its labels, answers or tags, or words masked here."""
+
+
 class Kind(NamedTuple):
     """A kind of job, as the command line and the SDK offer it."""
 
@@ -142,4 +186,6 @@ KINDS = {
     "pretrain": Kind(PretrainSpec, PRESETS, "text", starts=(INIT_FROM, PHASE_FROM), stores=True),
     "prepare": Kind(PrepareSpec, PREPARE_PRESETS, "text", gpus=False, stores=True),
     "finetune": Kind(FinetuneSpec, FINETUNE_PRESETS, "tasks", starts=(INIT_FROM,)),
+    "evaluate": Kind(EvaluateSpec, PREDICT_PRESETS, "files", starts=(MODEL,)),
+    "predict": Kind(PredictSpec, PREDICT_PRESETS, "files", starts=(MODEL,)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from glob import has_magic, iglob
 from pathlib import Path
@@ -18,14 +19,23 @@ PER_TASK = "per_task"
 OF_TEXT = ("vocabulary", "add_tokens", "store")  # keys of `data` that name a file or a folder, beside `text`
 
 
-def anchor(layer: Layer, folder: Path) -> Layer:
-    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home."""
-    if "store" in layer.tree:
-        layer = replace(layer, tree={**layer.tree, "store": _absolute(layer.tree["store"], folder)})
+def anchor(layer: Layer, folder: Path, starts: Sequence[str] = (INIT_FROM, PHASE_FROM)) -> Layer:
+    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
+
+    Args:
+        layer: values.
+        folder: of the file that they were written in, or the current one.
+        starts: keys that name a model or a run, or a folder with one.
+    """
+    for key in ("store", "output"):
+        if key in layer.tree:
+            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
+    if "input" in layer.tree:
+        layer = replace(layer, tree={**layer.tree, "input": _all_absolute(layer.tree["input"], folder)})
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    for key in (INIT_FROM, PHASE_FROM):
+    for key in starts:
         if key in layer.tree and not is_name(layer.tree[key], folder):
             layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
     task, tasks, data = (layer.tree.get(key) for key in ("task", PER_TASK, "data"))
@@ -93,6 +103,10 @@ def _paths(source: Any) -> list[str]:
     """The paths of a source."""
     found = source.get("path") if isinstance(source, dict) else source
     return [str(path) for path in (found if isinstance(found, list) else [found]) if isinstance(path, str | Path)]
+
+
+def _all_absolute(value: Any, folder: Path) -> Any:
+    return [_absolute(item, folder) for item in value] if isinstance(value, list) else _absolute(value, folder)
 
 
 def _absolute(value: Any, folder: Path) -> Any:

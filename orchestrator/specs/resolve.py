@@ -21,7 +21,7 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
 from orchestrator.specs.finetune import check_batch, written_out
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import KINDS, FinetuneSpec, JobSpec, Kind, PretrainSpec
+from orchestrator.specs.job import KINDS, MODEL, FinetuneSpec, JobSpec, Kind, PretrainSpec
 from orchestrator.specs.kinds import for_kind
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
@@ -98,7 +98,7 @@ def resolve_spec(
     """Lays every source of values over the presets and validates the result.
 
     Args:
-        kind: which job: "pretrain", "prepare", "finetune".
+        kind: which job: "pretrain", "prepare", "finetune", "evaluate", "predict".
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
         layers: the same as `file`, read already, with absolute paths: the lowest first.
@@ -118,14 +118,14 @@ def resolve_spec(
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
     which, environ, problems = KINDS[kind], environ or {}, Problems()
     model = which.spec
-    written, warnings = _written_layers(model, file, layers, sets, flags or {}, environ, project, problems)
+    written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     if model is FinetuneSpec:
         written = written_out(written, Path.cwd())
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
     complete = not problems
     source = None
-    finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of}
+    finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of, MODEL: model_of}
     written += [layer for key in which.starts for layer in _found(found, key, finders[key])]
     if model is PretrainSpec:
         with_start = merge_with_start(presets, written)
@@ -154,7 +154,7 @@ def resolve_spec(
 
 
 def _written_layers(
-    model: type[JobSpec],
+    kind: Kind,
     file: Path | None,
     given: Sequence[load.Layer],
     sets: Iterable[str],
@@ -166,22 +166,23 @@ def _written_layers(
     """The layers that the user wrote, lowest first; a layer that cannot be read is a problem, and left out."""
     layers: list[load.Layer] = []
     warnings: list[str] = []
-    here = Path.cwd()
+    here, model = Path.cwd(), kind.spec
+    starts = kind.starts or (INIT_FROM, PHASE_FROM)
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent)] if path else []
+            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, starts)] if path else []
         if path is not None and path == project and layers:
             layers = [for_kind(layers[0], model)]
     layers += given
     with problems.collecting():
         variables, warnings = variable_layers(model, environ)
-        layers += [anchor(layer, here) for layer in variables]
+        layers += [anchor(layer, here, starts) for layer in variables]
     for key, flag in flags.items():
         tree: dict[str, Any] = {}
         load.assign(tree, tuple(key.split(".")), flag.value)
-        layers.append(anchor(load.Layer(flag.name, tree), here))
+        layers.append(anchor(load.Layer(flag.name, tree), here, starts))
     with problems.collecting():
-        layers.append(anchor(load.read_assignments(sets, "--set"), here))
+        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, starts))
     return layers, warnings
 
 
@@ -202,10 +203,22 @@ def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list
 
 def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.Layer]:
     """A layer with the folder of what training starts from where the user gave a name, as if it had been written."""
-    named = written.tree.get(key)
+    named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
         return []
     return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
+
+
+def _model_name(value: Any) -> Any:
+    """What was written for a model: `model: NAME` is `model: {name: NAME}` in layers, for recipes that have such."""
+    return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
+
+
+def _of_kind(layer: load.Layer, kind: Kind) -> load.Layer:
+    """Assignments as they were written, where `model` is no section."""
+    if MODEL not in kind.starts or MODEL not in layer.tree:
+        return layer
+    return load.Layer(layer.source, {**layer.tree, MODEL: _model_name(layer.tree[MODEL])}, layer.lines)
 
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:

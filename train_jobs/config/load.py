@@ -27,6 +27,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 PREPARE_PRESETS = PRESETS / "prepare"
 FINETUNE_PRESETS = PRESETS / "finetune"
+PREDICT_PRESETS = PRESETS / "predict"
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 

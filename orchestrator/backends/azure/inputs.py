@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.backends.azure import places
 from orchestrator.finetuning import FinetunePlan
-from orchestrator.plan import PreparePlan, PretrainPlan
-from orchestrator.specs.finetune import DATA_PATHS, FOLDERS
-from orchestrator.specs.tables import task_files
+from orchestrator.plan import PredictPlan, PreparePlan, PretrainPlan
+from orchestrator.specs.finetune import DATA_PATHS
+from orchestrator.specs.tables import portable_names
 from train_jobs.config.files import file_sha256
 from train_jobs.config.formats import source_files
 from train_jobs.config.initial import KEY as INIT_FROM
@@ -26,6 +26,7 @@ from train_jobs.config.lineage import LINEAGE_FILE
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.phase import MODEL, find_checkpoint
 from train_jobs.config.store import MANIFEST_FILE, store_folder
+from train_jobs.config.tables import FOLDERS, task_files
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.storage import Content
@@ -51,7 +52,7 @@ def data_asset(plan: Plan) -> DataAsset | None:
         return None
     if (store := trained_on(plan)) is not None:
         return DataAsset(places.STORE, file_sha256(store / MANIFEST_FILE))  # which has the hash of every file
-    if isinstance(plan, FinetunePlan):
+    if isinstance(plan, FinetunePlan | PredictPlan):
         return DataAsset(places.TABLES, plan.data.sha256)
     assert isinstance(plan, PretrainPlan | PreparePlan), "a plan of a known kind"
     return DataAsset(places.TEXT, plan.data.sha256) if text_root(plan.job.data.text) is not None else None
@@ -63,6 +64,8 @@ def data_files(plan: Plan) -> dict[str, Content]:
         return {path.relative_to(store).as_posix(): path for path in sorted(store.rglob("*")) if path.is_file()}
     if isinstance(plan, FinetunePlan):
         return {file.portable: file.path for file in task_files(plan.job)}
+    if isinstance(plan, PredictPlan):
+        return dict(portable_names(plan.job.input))
     assert isinstance(plan, PretrainPlan | PreparePlan), "a plan of a known kind"
     root = str(text_root(plan.job.data.text))
     paths = [file.path for source in plan.job.data.text for file in source_files(source)]
@@ -73,6 +76,11 @@ def settings(plan: Plan) -> Iterator[str]:
     """`path.to.key=value`, for all that lies elsewhere on the machine."""
     if isinstance(plan, FinetunePlan):
         yield from _tuning_settings(plan)
+        return
+    if isinstance(plan, PredictPlan):
+        names = [f'"{TEXT}/{escaped(name)}"' for name in portable_names(plan.job.input)]
+        yield f"input=[{', '.join(names)}]"
+        yield f"model={START}"
         return
     assert isinstance(plan, PretrainPlan | PreparePlan), "a plan of a known kind"
     job = plan.job
@@ -121,6 +129,8 @@ def portable(plan: Plan) -> dict[str, Any]:
     config = plan.job.model_dump(mode="json")
     config |= dict.fromkeys(config.keys() & {"init_from", "phase_from", "store"})
     data = config["data"]
+    if isinstance(plan, PredictPlan):
+        return {key: value for key, value in config.items() if key not in {"model", "input"}}
     data |= dict.fromkeys(data.keys() & {"vocabulary", "store", *DATA_PATHS})
     if not isinstance(plan, FinetunePlan):  # which has the name of a column there
         data["text"] = []
@@ -137,11 +147,12 @@ def start_digest(plan: Plan) -> str | None:
 
 def start_files(plan: Plan) -> dict[str, Content]:
     """An initial model as it lies in its folder; of an earlier phase the checkpoint, its vocabulary and its lineage."""
-    assert isinstance(plan, FinetunePlan | PretrainPlan), "nothing else starts from a model"
-    if plan.job.init_from is not None:
-        folder = Path(plan.job.init_from)
+    assert isinstance(plan, FinetunePlan | PredictPlan | PretrainPlan), "nothing else starts from a model"
+    initial = plan.job.model if isinstance(plan, PredictPlan) else plan.job.init_from
+    if initial is not None:
+        folder = Path(initial)
         return {path.name: path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."}
-    assert isinstance(plan, PretrainPlan), "a fine-tuning starts from a model"
+    assert isinstance(plan, PretrainPlan), "all others start from a model"
     assert plan.job.phase_from is not None, "a start is a model or a phase"
     checkpoint = find_checkpoint(Path(plan.job.phase_from))
     outputs = checkpoint.parent.parent

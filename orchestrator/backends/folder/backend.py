@@ -23,7 +23,8 @@ from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.home import run_names
-from orchestrator.runs import Attempt, Counts, Handle, RunState, RunStatus
+from orchestrator.runs import SCORED, Attempt, Counts, Handle, RunState, RunStatus
+from orchestrator.scores import read_results
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class FolderBackend(Backend):
         name, state = run.name, run.read_state()
         plan, request = run.read_json("plan.json"), run.read_json("request.json")
         last, target = last_report(run.metrics), Target.of(plan)
-        attempts = _attempts(state, last)
+        attempts, kind = _attempts(state, last), plan["spec"].get("kind", "pretrain")
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
             name=name,
             handle=str(Handle(self.name, name)),
-            kind=plan["spec"].get("kind", "pretrain"),
+            kind=kind,
             state=state.state,
             exit_code=state.exit_code,
             reason=state.reason,
@@ -96,10 +97,11 @@ class FolderBackend(Backend):
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
-            store=self.result(name).get("store") if plan["spec"].get("kind") == "prepare" else None,
+            store=self.result(name).get("store") if kind == "prepare" else None,
+            results=read_results(self.result(name)) if kind in SCORED else None,
             trace=str(run.trace) if run.trace.is_file() else None,
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
-            best_checkpoint=best_checkpoint(run.outputs / "checkpoints"),
+            best_checkpoint=best_checkpoint(run.outputs / "checkpoints", scored=kind == "finetune"),
             tracking_uri=request["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],
@@ -389,8 +391,8 @@ class Target:
 
     Attributes:
         steps: how many of what it counts; None: nobody can tell.
-        counts: optimizer steps, parts of a text, or runs.
-        sequences: of one step; None: it has no steps.
+        counts: what that is.
+        sequences: in each; None: nobody can tell.
     """
 
     steps: int | None
@@ -403,7 +405,8 @@ class Target:
         train = plan["job"].get("train") or {}
         counts: Counts = plan.get("counts", "steps")
         steps = plan.get("steps", train.get("steps"))
-        return cls(steps, counts, train.get("global_batch_size") if counts == "steps" else None)
+        sequences = {"steps": train.get("global_batch_size"), "rows": 1}.get(counts)
+        return cls(steps, counts, sequences)
 
     def eta(self, last: Mapping[str, Any]) -> float | None:
         """When the last step is expected: validations, checkpoints and a change of speed are not in it.
@@ -411,7 +414,7 @@ class Target:
         Args:
             last: as of `last_report`.
         """
-        speed = last.get("metrics", {}).get("sequences_per_second")
+        speed = last.get("metrics", {}).get("rows_per_second" if self.counts == "rows" else "sequences_per_second")
         if not speed or self.sequences is None or self.steps is None or last["step"] >= self.steps:
             return None
         return float(last["time"] + (self.steps - last["step"]) * self.sequences / speed)

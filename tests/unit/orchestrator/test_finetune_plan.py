@@ -21,9 +21,10 @@ from orchestrator.errors import DataError, SpecError
 from orchestrator.finetuning import FinetunePlan
 from orchestrator.plan import make_plan
 from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved, resolve_spec
-from orchestrator.specs.tables import TaskFile, count_rows
+from orchestrator.specs.tables import count_rows
 from tests.conftest import write_bert
 from train_jobs.config.finetune import ExamplesConfig
+from train_jobs.config.tables import TaskFile
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 MODEL = "init_from=bert"
@@ -191,7 +192,7 @@ def test_all_of_glue_is_a_run_for_each_task_and_seed(folder: Path) -> None:
     for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
         write_tables(folder / "glue", task, {"train": 31, "dev": 3})
     found = plan("task=glue", "data=glue", "seeds=[1,2]", "per_task.RTE.train.epochs=10", "per_task.WNLI.seeds=[5]")
-    assert (found.runs, found.counts) == (17, "runs")
+    assert (found.runs, found.steps, found.counts) == (17, 9, "tasks")
     assert found.rows["CoLA"].train == 32  # has no header
     each = {**dict.fromkeys(("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"), 1), "MRPC": 3, "MNLI": 2}
     assert found.steps_per_epoch == each
@@ -199,6 +200,12 @@ def test_all_of_glue_is_a_run_for_each_task_and_seed(folder: Path) -> None:
     (folder / "glue" / "RTE" / "dev.tsv").unlink()
     with pytest.raises(DataError, match=r"no such file: .*glue/RTE/dev.tsv"):
         plan("task=glue", "data=glue")
+    (folder / "glue" / "RTE" / "train.tsv").unlink()
+    fewer = plan("task=glue", "data=glue")
+    assert (fewer.steps, list(fewer.rows)[:2]) == (8, ["CoLA", "SST-2"])
+    assert any("has no training data of RTE: left out" in warning for warning in fewer.warnings)
+    with pytest.raises(DataError, match=r"no task of GLUE is in .*own"):
+        plan("task=glue", "data=own")
 
 
 def test_what_is_of_one_task_alone_is_sent_and_kept_as_it_was_written(folder: Path) -> None:

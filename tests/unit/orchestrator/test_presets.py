@@ -10,9 +10,10 @@ from pydantic import BaseModel
 
 from orchestrator.specs import ComputeSpec, EnvironmentSpec
 from orchestrator.specs.resolve import PRESETS
-from train_jobs.config import FinetuneConfig, PrepareConfig, PretrainConfig
+from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.load import (
     FINETUNE_PRESETS,
+    PREDICT_PRESETS,
     PREPARE_PRESETS,
     Layer,
     build,
@@ -99,6 +100,14 @@ def test_a_recipe_of_fine_tuning_says_everything_but_the_model_and_is_valid(name
     assert (optimizer.name, optimizer.bias_correction, made.ignored()) == ("adamw", True, [])
     assert made.evaluation.patience == (3 if name == "glue-roberta" else None)
     assert preset_names(FINETUNE_PRESETS) == sorted(TUNING)
+
+
+def test_the_recipe_of_predictions_says_everything_but_what_the_command_does() -> None:
+    layer = read_preset("default", PREDICT_PRESETS)
+    assert keys_in(layer.tree) == keys_of(PredictConfig) - {"model", "input", "evaluate"}
+    made = build(PredictConfig, merge([layer, Layer("test", {"model": "bert", "input": "a.tsv"})]))
+    assert made == PredictConfig(model=Path("bert"), input=[Path("a.tsv")])
+    assert preset_names(PREDICT_PRESETS) == ["default"]
 
 
 @pytest.mark.parametrize(
