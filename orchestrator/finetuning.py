@@ -145,13 +145,14 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
         if found.train is not None
     }
     estimates = _estimates(job, initial, files, rows, per_epoch, compute)
+    micro_batch_size = job.micro_batches(compute.world_size, on_cpu=compute.device == "cpu")[0]
     return FinetunePlan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
         spec=spec,
         job=job,
         compute=compute,
-        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * _micro(job, compute.world_size))),
+        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * micro_batch_size)),
         changes=resolved.changes,
         snapshot=snapshot,
         data=data,
@@ -176,11 +177,6 @@ def _check_length(job: FinetuneConfig, initial: InitialModel) -> None:
             f"data.max_length {job.max_length} is more than the {positions} positions of {initial.folder}",
             fix=f"--set data.max_length={positions}",
         )
-
-
-def _micro(job: FinetuneConfig, world_size: int) -> int:
-    """Rows of a micro batch: a process whose share is less takes all of it at once."""
-    return min(job.train.micro_batch_size, -(-job.train.global_batch_size // world_size))
 
 
 def _data_paths(job: FinetuneConfig) -> list[Path]:
