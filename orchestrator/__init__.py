@@ -2,7 +2,8 @@
 
     from orchestrator import Orchestrator
 
-    run = Orchestrator().submit(recipe="tiny")
+    orchestrator = Orchestrator()
+    run = orchestrator.submit(orchestrator.plan(overrides={"recipe": "tiny"}))
     print(run.wait().metrics)
 
 Names are loaded when they are first used: importing the package costs nothing.

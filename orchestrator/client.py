@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.planning import Plan
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
+    from orchestrator.sweeps.sweeps import Sweeps
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
@@ -475,6 +476,19 @@ class Orchestrator:
             NotFoundError: there is none of that name.
         """
         load_backend(self._backend or "local", self._home).delete_endpoint(endpoint)
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """Sweeps: planned, submitted, found again."""
+        from orchestrator.starts import model_of, outputs_of
+        from orchestrator.sweeps.sweeps import Sweeps
+
+        return Sweeps(
+            self._home,
+            environ=self._environ,
+            model_of=lambda name: model_of(name, self.attach),
+            outputs_of=lambda name: outputs_of(name, self.attach),
+        )
 
     def attach_all(self) -> list[Run]:
         """Every run, the newest of each backend first."""

@@ -113,8 +113,12 @@ def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
     return GLUE_TASKS if job.task == GLUE else (job.task,)
 
 
-def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path) -> FinetunePlan:
+def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Plan | None) -> FinetunePlan:
     """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
 
     Raises:
         DataError: a file of the task is missing.
@@ -131,8 +135,8 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path) -> Finet
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)
-    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)])
-    environment = environment_of(spec)
+    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)], like)
+    environment = environment_of(spec, like)
     facts = _shaping(job, data, parent, cache)
     run_hash = run_hash_of(resolved, facts, snapshot, environment)
     per_epoch = {

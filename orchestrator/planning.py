@@ -80,14 +80,17 @@ class Plan(Config):
         return plan_summary(self)
 
 
-def code_of(resolved: Resolved, home: Path, data: Iterable[Path]) -> Snapshot:
+def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None = None) -> Snapshot:
     """The code, with what shall run in it.
 
     Args:
         resolved: the spec.
         home: the home folder.
         data: files and folders that may lie in the user's folder of code and are never shipped with it.
+        like: a plan whose code this is: it is not read again.
     """
+    if like is not None:
+        return like.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
     snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
     if "code.entry" in resolved.changes:
@@ -95,8 +98,15 @@ def code_of(resolved: Resolved, home: Path, data: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-def environment_of(spec: JobSpec) -> dict[str, str]:
-    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
+def environment_of(spec: JobSpec, like: Plan | None = None) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has.
+
+    Args:
+        spec: of the job.
+        like: a plan of the same environment: it is not looked at again.
+    """
+    if like is not None:
+        return like.environment
     if spec.backend != AZURE:
         return spec.environment.describe()
     if spec.azure.environment != "auto":

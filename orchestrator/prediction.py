@@ -65,8 +65,12 @@ class PredictPlan(Plan):
         return plan_summary(self, prediction_rows(self))
 
 
-def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path) -> PredictPlan:
+def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Plan | None) -> PredictPlan:
     """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
 
     Raises:
         DataError: a file is missing.
@@ -85,8 +89,8 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path) -> Predic
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)
     data = files_fingerprint(", ".join(map(str, job.input)), portable_names(job.input), cache)
-    snapshot = code_of(resolved, home, [job.model, *job.input])
-    environment = environment_of(spec)
+    snapshot = code_of(resolved, home, [job.model, *job.input], like)
+    environment = environment_of(spec, like)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
         "model": parent.weights,

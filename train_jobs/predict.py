@@ -57,6 +57,7 @@ from train_jobs.tasks.finetuning.tables import Table
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 RESULT = "result.json"
+CUT = "cut"  # rows of which something was cut off
 HELD_OUT = "validation_"  # how metrics of text that nothing is learned from are called in metrics.jsonl
 
 
@@ -73,13 +74,12 @@ class Job:
     stop: StopRequest
 
 
-@dataclass
+@dataclass(frozen=True)
 class Done:
     """What one start of the job has done, all processes together."""
 
-    rows: int
-    cut: int
-    seconds: float
+    rows: int = 0
+    seconds: float = 0.0
 
 
 def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dict[str, Any]:
@@ -154,22 +154,23 @@ def go_through(job: Job, windows: list[tuple[int, Window]], before: int, metrics
         Preempted: SIGTERM came to one of them.
     """
     world, began = job.world, time.monotonic()
-    done = Done(0, 0, 0.0)
+    done = Done()
     mine = windows[world.rank :: world.size]
     rounds = -(-len(windows) // world.size)
     tables = read_ahead(job.input, [window for _, window in mine])
     for number in range(rounds):
-        rows = cut = 0
+        rows = 0
         if number < len(mine):
             part, window = mine[number]
             with world.activity.doing("window", step=part):
                 found = job.task.predict(table := next(tables), window.first)
-                job.parts.write(part, with_kept(table, job.config.data.keep, found.records), found.judged)
-            rows, cut = window.rows, found.cut
-        told = world.sum_(torch.tensor([rows, cut, job.stop.asked], dtype=torch.int64, device=world.device)).tolist()
-        done = Done(done.rows + told[0], done.cut + told[1], time.monotonic() - began)
+                records = with_kept(table, job.config.data.keep, found.records)
+                job.parts.write(part, records, {**found.judged, CUT: found.cut})
+            rows = window.rows
+        told = world.sum_(torch.tensor([rows, job.stop.asked], dtype=torch.int64, device=world.device)).tolist()
+        done = Done(done.rows + told[0], time.monotonic() - began)
         report(job, done, before, metrics)
-        if told[2] and number + 1 < rounds:
+        if told[1] and number + 1 < rounds:
             raise Preempted
     return done
 
@@ -198,17 +199,18 @@ def report(job: Job, done: Done, before: int, metrics: MetricsLog) -> None:
 def finish(job: Job, done: Done, metrics: MetricsLog) -> dict[str, Any]:
     """Scores the predictions, if they are to be, and joins their parts."""
     count, config = len(job.input.windows), job.config
+    judged = job.parts.judged(count)
     result: dict[str, Any] = {
         "task": job.task.folder.kind,
         "model": str(config.model),
         "predictions": str(job.parts.path),
         "rows": job.input.rows,
-        "cut": done.cut,
+        CUT: sum(one[CUT] for one in judged),
         "seconds": round(done.seconds, 3),
         "rows_per_second": round(done.rows / max(done.seconds, 1e-6), 1),
     }
     if config.evaluate:
-        scores = job.task.scores(job.parts.judged(count))
+        scores = job.task.scores(judged)
         result["metrics"] = scores
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
@@ -245,7 +247,7 @@ def read_rows(task: Task) -> Input:
     Raises:
         UserError: files that the task cannot read, or rows that cannot be used: each with its line.
     """
-    readers = open_readers(task.config, task.columns, task.forms)
+    readers = open_readers(task.config, task.columns, forms=task.forms, kind=task.folder.kind)
     if isinstance(task, Answers):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
         if task.config.evaluate and not task.squad:

@@ -79,6 +79,9 @@ class LimitsSpec(Config):
     """Hours after which no trial begins, and those that go on are cancelled. None: no limit."""
     trial_hours: Hours | None = None
     """Hours after which a trial is cancelled; what it reported until then counts. None: no limit."""
+    retries: Annotated[int, Field(ge=0)] = 1
+    """How often a run that failed, and not for its input, is taken up again from its last checkpoint. Azure's own
+    service starts none again."""
     cost: Annotated[float, Field(gt=0)] | None = None
     """USD that all trials together may cost, by `compute.price_per_hour` of the trial; then as after `hours`."""
 

@@ -13,7 +13,7 @@ from documents import PROGRAMS, ROOT, blocks, command_lines
 
 from orchestrator.cli.main import build_parser, main
 from tests.conftest import MICRO, write_corpus
-from train_jobs import finetune, prepare, pretrain
+from train_jobs import finetune, onnx, predict, prepare, pretrain, serve
 
 COMMANDS = sorted({words: place for place, words in reversed([*command_lines()])}.items())
 NOT_PLANNED = {
@@ -23,7 +23,7 @@ NOT_PLANNED = {
     "hidden_size=64": "shows an error",
     "ORCHESTRATOR_": "a variable, not a command",
 }
-JOBS = {"pretrain": pretrain, "prepare": prepare, "finetune": finetune}
+JOBS = {job.__name__.removeprefix("train_jobs."): job for job in (finetune, onnx, predict, prepare, pretrain, serve)}
 
 
 def words_of(line: str) -> list[str]:
@@ -85,6 +85,14 @@ def test_a_dry_run_of_it_is_a_plan(line: str, place: str, project: Path, capsys:
         words.append("--dry-run")
     code = main([word.replace("SUBSCRIPTION", "s") for word in words])
     assert code == 0, f"{place}: {capsys.readouterr().err}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", ["README.md", "docs/sdk.md"])
+def test_the_sdk_s_example_runs(document: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = (block.text for block in blocks("python") if block.document == document)
+    exec(example.replace('"train.steps": 500', '"train.steps": 2, "train.micro_batch_size": 8'), {})
+    assert "data" in capsys.readouterr().out
 
 
 def plain_jobs() -> list[tuple[str, str]]:

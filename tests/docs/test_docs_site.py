@@ -17,7 +17,7 @@ import orchestrator
 from orchestrator import errors
 from orchestrator.specs import resolve_spec
 from orchestrator.specs.job import KINDS
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config import FinetuneConfig, PredictConfig
 
 NOT_HERE = ("no such file or folder", "no file matches")  # the reader has them
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -101,8 +101,10 @@ def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path
         except errors.SpecError as problem:
             if wrong := [one for one in problem.problems if not any(words in one for words in NOT_HERE)]:
                 problems.append(f"{kind}: {wrong}")
-    try:
-        FinetuneConfig.model_validate(yaml.safe_load(text))
-    except ValueError as problem:
-        problems.append(f"finetune: {problem}")
-    assert len(problems) <= len(KINDS), "\n".join([place, *problems])
+    plain = {"finetune": FinetuneConfig, "predict": PredictConfig}
+    for name, config in plain.items():
+        try:
+            config.model_validate(yaml.safe_load(text))
+        except ValueError as problem:
+            problems.append(f"{name}: {problem}")
+    assert len(problems) < len(KINDS) + len(plain), "\n".join([place, *problems])

@@ -58,7 +58,7 @@ class Answers(Task):
             self.tokenizer,
             max_length=self.max_length,
             stride=data.doc_stride,
-            max_query_length=data.max_query_length,
+            max_query_length=min(data.max_query_length, self.max_length // 2),
         )
         logits = self.forward.each([Tokens(one.input_ids, one.first) for one in windows], self._logits)
         mine: list[list[int]] = [[] for _ in questions]

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 
-from train_jobs.inference.forward import Batch
+from train_jobs.config import PredictConfig, SpecError
+from train_jobs.inference.folder import Folder
+from train_jobs.inference.forward import Batch, Forward
 from train_jobs.inference.task import Predicted, Task
 from train_jobs.model.objective import length_mask
 from train_jobs.tasks.finetuning.tables import Table
@@ -20,7 +23,18 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Embeddings(Task):
-    """As `Task` has it."""
+    """As `Task` has it.
+
+    Raises:
+        SpecError: vectors are to be scored.
+    """
+
+    def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
+        super().__init__(config, folder, tokenizer, forward)
+        if config.evaluate:
+            raise SpecError(
+                f"{folder.path} has no head, and nothing says which embeddings are right", fix="--set evaluate=false"
+            )
 
     def predict(self, table: Table, first: int) -> Predicted:
         sequences, cut = self.tokens(table)

@@ -101,13 +101,14 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int) -> Input:
     return Input(readers, cutter.windows, notes[:MOST_NOTES] + more)
 
 
-def open_readers(config: PredictConfig, columns: Sequence[str], forms: Sequence[str]) -> list[Reader]:
+def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequence[str], kind: str) -> list[Reader]:
     """The files of a configuration.
 
     Args:
         config: names them.
         columns: of tables, those that are wanted; of SQuAD's and CoNLL's form what they have.
         forms: those that the task can read.
+        kind: what the task is called.
 
     Raises:
         SpecError: files of a form that the task cannot read.
@@ -116,8 +117,8 @@ def open_readers(config: PredictConfig, columns: Sequence[str], forms: Sequence[
     form = config.form(config.input[0])
     if form not in forms:
         raise SpecError(
-            f"{config.input[0]}: {config.task} reads no file of the form {form}",
-            facts={"need": ", ".join(forms)},
+            f"{kind} reads no file of the form {form}",
+            facts={"need": ", ".join(forms), "have": config.input[0]},
             fix="--set data.format=FORM, or give another file",
         )
     return [_reader(config, form, path, columns) for path in config.input]

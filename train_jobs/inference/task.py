@@ -84,7 +84,7 @@ class Task(ABC):
         """What a record has, and as what Parquet has it."""
 
     def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Metrics, from what was judged of all rows."""
+        """Metrics, from what was judged of all rows; of a kind that can be evaluated."""
         raise NotImplementedError
 
     def tokens(self, table: Table) -> tuple[list[Tokens], int]:

@@ -66,7 +66,7 @@ def test_files_are_a_folder_or_both_of_ones_own(task: str, data: dict[str, Any],
 
 
 def test_how_long_sequences_are_depends_on_the_task() -> None:
-    assert config("SQuAD-1.1", {"squad": "s"}).max_length == 384
+    assert config("SQuAD-1.1", {"squad": "s"}).max_length == config("SQuAD-2.0", {"squad": "s"}).max_length == 384
     assert config("NER", {"conll": "c"}).max_length == 128
     assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
 

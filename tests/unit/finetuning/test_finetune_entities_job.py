@@ -178,7 +178,9 @@ def test_every_word_is_labelled_once_at_its_first_piece(bert: Path, folder: Path
         assert batch.targets[place, :length].tolist() == train.rows.targets[begin : begin + length].tolist()
         assert (batch.targets[place, length:] == -100).all()
     assert (train.rows.batch(rows, counted=False).targets == -100).all()
-    assert batch.slice(1, 2).targets.shape == batch.slice(1, 2).input_ids.shape
+    lengths = train.rows.lengths
+    uneven = train.rows.batch(np.array([lengths.argmax(), lengths.argmin()])).slice(1, 2)
+    assert uneven.targets.shape == uneven.input_ids.shape == (1, lengths.min())
 
 
 @pytest.mark.parametrize("weights", ["none", "balanced"])
@@ -202,6 +204,22 @@ def test_the_loss_is_the_mean_over_words(bert: Path, folder: Path, weights: str)
         by_hand = torch.from_numpy(weight) if weights == "balanced" else None
         losses.append(torch.nn.functional.cross_entropy(logits, targets, weight=by_hand).item())
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-4)
+
+
+def test_the_dev_set_is_scored_by_the_mean_loss_of_a_word_and_by_every_type(bert: Path, tmp_path: Path) -> None:
+    types = ["ORG", "LOC", "PER", "MISC", "DATE", "WORK"]  # more than there are words to be taken for one
+    (tmp_path / "train.txt").write_text("".join(f"w1 B-{type_}\n" for type_ in types) + "w4 O\n")
+    (tmp_path / "valid.txt").write_text("w1 B-LOC\nw2-w5 O\n\nw7 O\n")
+    words = prepared(bert, tmp_path)
+    model = words.model(SHAPE, 46).eval()
+    initialise(model, 0)
+    task = words.training(model, seed=0, world=World(0, 0, 1, torch.device("cpu")))
+    with torch.no_grad():
+        found = task.validate(2)
+        rows = words.sets["dev"].rows
+        logits, targets = task._token_logits(rows, 7, 1), torch.from_numpy(rows.targets)
+    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(torch.from_numpy(logits), targets).item())
+    assert {f"f1_{type_}" for type_ in types} <= found.keys()
 
 
 def test_a_test_set_may_be_words_alone(bert: Path, folder: Path, tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def test_another_configuration_does_not_pass_for_what_was_done(
     told = capsys.readouterr().err
     assert "error[conflict]: the output folder holds a finished run of another configuration" in told
     assert "optimizer.learning_rate: 0.003 -> 0.002" in told
+    assert run(done.parent, job(bert, glue), "--set", "resume=never") == 1
+    assert "error[conflict]: the output folder holds a finished run\n" in capsys.readouterr().err
     assert run(done.parent, job(bert, glue), "--set", "data.max_length=24") == 1
     assert "start.max_length: 32 -> 24" in capsys.readouterr().err
 
@@ -162,6 +164,8 @@ def test_tasks_without_data_are_told_and_cost_the_zip_alone(
         (few / name).mkdir(parents=True)
         for path in (glue / name).iterdir():
             (few / name / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "submission.zip").write_text("of an earlier run")
     assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
     told = capsys.readouterr().out
     assert f"warning: {few} has no training data of CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: left out" in told

@@ -181,3 +181,11 @@ def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsy
     document = {"init_from": str(bert), "data": {"train": str(path), "validation": str(path), "max_length": 32}}
     assert run(tmp_path, document) == 2
     assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
+
+
+def test_a_setting_that_the_task_does_not_use_is_told(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = mrpc(bert, glue, evaluation={"max_answer_length": 7})
+    assert run(tmp_path, document, "--set", "train.epochs=1") == 0
+    assert "warning: evaluation.max_answer_length: task MRPC has no use for it\n" in capsys.readouterr().out

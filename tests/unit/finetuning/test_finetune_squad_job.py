@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from finetune_jobs import WORDS, result_of, run, same_model, settings, stop_in, validations
+from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, stop_in, validations
 from safetensors.torch import load_file
 
 from tests.conftest import SHARED
@@ -22,31 +23,32 @@ from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine.distributed import World
 from train_jobs.model.finetuning import BertForQuestionAnswering
 from train_jobs.model.heads import initialise
-from train_jobs.tasks.finetuning.squad.reading import read_squad
+from train_jobs.tasks.finetuning.squad.answers import Prediction
+from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
 from train_jobs.tasks.finetuning.squad.scoring import score_v2
-from train_jobs.tasks.finetuning.squad.task import Questions
+from train_jobs.tasks.finetuning.squad.task import Questions, scores
 
 REAL = SHARED / "data" / "squad"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of SQuAD are not in {REAL}")
 
-ANSWERS = 5  # words that are one wherever they stand
+FIRST, LAST, REST = WORDS[:2], WORDS[2:4], WORDS[4:]  # an answer is one of the first and one of the last
 DATA = {"max_query_length": 4, "doc_stride": 12}
 
 
 def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0) -> Path:
-    """Questions whose answer is the one word that is an answer, if there is one. Some contexts need two windows."""
+    """Questions whose answer are the two words that make one, if they are there. Some contexts need two windows."""
     draw = random.Random(seed)
     paragraphs = []
     for number in range(count):
-        words = draw.choices(WORDS[ANSWERS:], k=draw.randint(4, 34))
+        words = draw.choices(REST, k=draw.randint(4, 34))
         question: dict[str, Any] = {"id": f"{path.stem}-{number}", "question": "w1 w2", "answers": []}
         if draw.random() < unanswerable:
             question["is_impossible"] = True
         else:
-            place = draw.randrange(len(words))
-            words[place] = draw.choice(WORDS[:ANSWERS])
+            place = draw.randrange(len(words) - 1)
+            words[place : place + 2] = draw.choice(FIRST), draw.choice(LAST)
             start = len(" ".join([*words[:place], ""]))
-            question["answers"] = [{"text": words[place], "answer_start": start}]
+            question["answers"] = [{"text": " ".join(words[place : place + 2]), "answer_start": start}]
         paragraphs.append({"context": " ".join(words), "qas": [question]})
     version = "v2.0" if unanswerable else "1.1"
     path.write_text(json.dumps({"version": version, "data": [{"title": "x", "paragraphs": paragraphs}]}))
@@ -147,10 +149,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert validations(tmp_path / "out", "validation_best_f1") == validations(done, "validation_best_f1")
 
 
-def test_version_1_always_answers(bert: Path, tmp_path: Path) -> None:
+def test_version_1_knows_no_threshold(bert: Path, tmp_path: Path) -> None:
     train, dev = (write_squad(tmp_path / f"{name}.json", count, count) for name, count in (("train", 40), ("dev", 10)))
     data = {"train": train, "validation": dev, **DATA}
-    document = settings(bert, "squad", data, train={"epochs": 1}, evaluation={"n_best": 3})
+    document = settings(bert, "squad", data, train={"epochs": 1}, evaluation={"n_best": 3, "max_answer_length": 1})
     assert run(tmp_path, document) == 0
     result = result_of(tmp_path)
     assert result["task"] == "SQuAD-1.1"
@@ -161,7 +163,8 @@ def test_version_1_always_answers(bert: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in dev.iterdir()) == ["nbest_predictions.json", "predictions.json"]
     best = json.loads((dev / "nbest_predictions.json").read_text())
     assert all(1 <= len(found) <= 3 for found in best.values())
-    assert all(json.loads((dev / "predictions.json").read_text()).values())
+    answers = json.loads((dev / "predictions.json").read_text()).values()
+    assert max(len(answer.split()) for answer in answers) == 1
 
 
 def prepared(bert: Path, **values: Any) -> Questions:
@@ -200,6 +203,44 @@ def test_logits_of_all_tokens_are_the_same_unpadded_padded_and_shared_out(bert: 
         np.testing.assert_allclose(found[0], other, atol=1e-5)
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-5)
     assert len(asked.sets["dev"].windows) > len(asked.sets["dev"].squad.questions)
+
+
+def test_a_row_that_fills_up_counts_nothing(bert: Path, folder: Path) -> None:
+    asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
+    task = asked.training(asked.model(SHAPE, 46), seed=0, world=World(0, 0, 1, torch.device("cpu")))
+    batch = asked.sets["dev"].rows.batch(np.array([3]), counted=False)
+    assert task.counts(batch) == [0.0]
+    assert task.loss(batch, torch.tensor([1.0]))[0].item() == 0.0
+    assert task.counts(asked.sets["dev"].rows.batch(np.array([3, 4]))) == [2.0]
+    assert task.counts(task.largest_batch(5)) == [5.0]
+
+
+def test_windows_begin_a_stride_apart(bert: Path, folder: Path) -> None:
+    texts = []
+    for stride in (12, 5):
+        asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA, "doc_stride": stride}).sets["dev"]
+        two = next(window for window, following in pairwise(asked.windows) if window.question == following.question)
+        second = asked.windows[asked.windows.index(two) + 1]
+        texts.append(int(np.flatnonzero(two.offsets[:, 0] == second.offsets[0, 0])[0]))
+    assert texts == [12, 5]
+
+
+def test_a_threshold_of_zero_and_the_best_one_are_told_apart() -> None:
+    asked = [Question(name, "?", "a b", (Answer("a", 0),) if name != "none" else ()) for name in ("one", "two", "none")]
+    squad = Squad(Path("s.json"), asked, version_2=True)
+
+    def predicted(**odds: float) -> list[Prediction]:
+        return [Prediction(name, "a", value, []) for name, value in odds.items()]
+
+    found = scores(squad, predicted(one=-1.0, two=0.5, none=2.0), version_2=True)
+    assert (found["exact"], found["best_exact"], found["score"]) == pytest.approx((200 / 3, 100.0, 100.0))
+    assert (found["best_f1_thresh"], found["collapsed"]) == (0.5, 0.0)
+    useless = scores(squad, predicted(one=3.0, two=2.0, none=1.0), version_2=True)
+    assert (useless["best_f1"], useless["collapsed"]) == (pytest.approx(200 / 3), 0.0)
+    wrong = [Prediction(one.id, "b", 1.0, []) for one in asked]
+    silent = scores(squad, wrong, version_2=True)
+    assert (silent["best_f1"], silent["collapsed"]) == (pytest.approx(100 / 3), 1.0)
+    assert scores(Squad(Path("s.json"), asked[:2], version_2=False), wrong[:2], version_2=False)["collapsed"] == 1.0
 
 
 def test_a_file_of_2_0_is_refused_by_the_task_1_1(

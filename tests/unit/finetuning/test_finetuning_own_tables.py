@@ -179,6 +179,9 @@ def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) 
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     bare = put(tmp_path / "bare.csv", "text,id\nc,1\n")
     assert read_own(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
+    near = ColumnsConfig(text="labels")
+    named = put(tmp_path / "n.csv", "labels,label\na,x\nb,y\n")
+    assert read_own(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
     some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
     assert problems(TEXT, train=train, test=some) == [f"{some}:2: there is no column 'label'; have text"]
     wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")

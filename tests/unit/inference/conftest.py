@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +11,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from drawn_texts import PIECES, sentences
 
 from train_jobs import predict
 from train_jobs.config.load import Layer, build, merge
 from train_jobs.config.predict import PredictConfig
 
-WORDS = [f"w{number}" for number in range(40)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##x", ".", ",", "in", "paris"]
-TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 POSITIONS = 32
 
 Run = Callable[..., list[dict[str, Any]]]
@@ -76,12 +73,6 @@ def run(tmp_path: Path) -> Run:
         return [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
 
     return start
-
-
-def sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
-    """Texts of different lengths."""
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]
 
 
 @pytest.fixture

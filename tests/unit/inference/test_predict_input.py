@@ -19,7 +19,7 @@ TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
 def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, **keys):
     config = PredictConfig(**{"model": "model", "input": path, **keys})
-    return read_input(open_readers(config, columns, FORMS), check, rows=window)
+    return read_input(open_readers(config, columns, forms=FORMS, kind="text-classification"), check, rows=window)
 
 
 def read(found, column="text"):
@@ -136,8 +136,8 @@ def test_all_wrong_rows_are_named_at_once(tmp_path):
 def test_a_missing_file_and_a_file_of_another_form(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
-    with pytest.raises(SpecError, match="reads no file of the form conll"):
-        open_readers(config, ["text"], TABLES)
+    with pytest.raises(SpecError, match="question-answering reads no file of the form conll"):
+        open_readers(config, ["text"], forms=TABLES, kind="question-answering")
 
 
 def test_lines_have_no_columns(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -326,9 +328,13 @@ def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
         run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))
 
 
-def test_rows_that_were_cut_are_counted(saved, run, jsonl, tmp_path):
-    run(classifier(saved), jsonl([{"text": "w1 " * 30}, {"text": "w1 " * 31}]))
-    assert result(tmp_path)["cut"] == 1
+def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_path, monkeypatch):
+    source = jsonl([{"text": "w1 " * size} for size in (31, 30, 50)])
+    stop_after(monkeypatch, 1)
+    with pytest.raises(Preempted):
+        run(classifier(saved), source, batching={"window": 1})
+    run(classifier(saved), source, batching={"window": 1})
+    assert result(tmp_path)["cut"] == 2
 
 
 @pytest.mark.parametrize(
@@ -338,6 +344,7 @@ def test_rows_that_were_cut_are_counted(saved, run, jsonl, tmp_path):
         ("BertForMaskedLM", {"task": "question-answering"}, "has no head for question-answering"),
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
         ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds embeddings"),
+        ("BertModel", {"evaluate": True}, "nothing says which embeddings are right"),
         ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
     ],
 )
@@ -372,3 +379,27 @@ def test_the_command(saved, jsonl, texts, tmp_path, capsys):
     assert predict.main([*arguments, "--set", "batchng.window=10"]) == 2
     assert 'did you mean "batching"' in capsys.readouterr().err
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
+
+
+def test_processes_share_the_windows(saved, run, jsonl, texts, tmp_path):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source, batching=WINDOWS)
+    settings = ["--set", "batching.window=4", "--set", "batching.precision=fp32"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "train_jobs.predict", "--model", str(folder), "--input", str(source), "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "two"), *settings],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "two" / "predictions.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=1e-4)
+    assert [line for line in done.stdout.splitlines() if line.startswith("rows ")][1:] == [
+        line for line in done.stdout.splitlines() if line.startswith("rows ") and "/25" in line
+    ]
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["rows"] == 25
