@@ -212,13 +212,6 @@ def test_sections_of_the_space_and_dotted_settings_are_the_same() -> None:
     assert problem.startswith("sweep.yaml:5: space.optimizer.learning_rate:")
 
 
-def test_a_trial_with_its_settings() -> None:
-    found = resolve({"space": {"optimizer": ["adamw"], "train.steps": [3]}, "trial": {"recipe": "small"}})
-    trial = found.at({"optimizer": "adamw", "train.steps": 3})
-    assert (trial.spec.optimizer.name, trial.spec.train.steps, trial.spec.model.hidden_size) == ("adamw", 3, 512)
-    assert trial.changes["train.steps"].origin == "space"
-
-
 def test_flags_variables_and_the_project_are_about_the_trial() -> None:
     Path("orchestrator.yaml").write_text("train: {log_every: 3}\n")
     Path("sweep.yaml").write_text(yaml.safe_dump({"space": RATE, "limits": {"trials": 2}}))
