@@ -155,6 +155,10 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
             {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.1}},
             "wilcoxon at p_value 0.1 needs at least 4 seeds, there are 3",
         ),
+        (
+            {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.125}},
+            "needs at least 4 seeds, there are 3",  # of three the least p there is, 1 / 8, is not below 0.125
+        ),
         ({"space": RATE, "early_termination": "truncation"}, "policy truncation needs percentage"),
         (
             {"space": RATE, "early_termination": {"policy": "median", "percentage": 5, "slack_amount": 1}},
