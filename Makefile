@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: pretrain test test-all lint check clean
+.PHONY: pretrain test test-all lint check docs clean
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
@@ -25,8 +25,11 @@ lint: $(VENV)/.dev  ## style, types, floors, file length
 check: lint test  ## what a change must pass
 	$(BIN)/python -m pip check
 
+docs: $(VENV)/.dev  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## removes the environment and what tools left
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

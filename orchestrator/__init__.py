@@ -2,7 +2,8 @@
 
     from orchestrator import Orchestrator
 
-    run = Orchestrator().submit(recipe="tiny")
+    orchestrator = Orchestrator()
+    run = orchestrator.submit(orchestrator.plan(overrides={"recipe": "tiny"}))
     print(run.wait().metrics)
 
 Names are loaded when they are first used: importing the package costs nothing.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
     from orchestrator.errors import UserError
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.runs import RunState, RunStatus
     from orchestrator.specs.job import PretrainSpec
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import merge
@@ -28,11 +29,12 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.compare import Difference, Side
     from orchestrator.estimates.cost import RunCost
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
     from orchestrator.sweeps.sweeps import Sweeps
 
+PREDICTIONS = "predictions"  # the output of a run that predicts
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 LAST = "@last"
 
@@ -184,7 +186,7 @@ class Run:
 
         path = to or (self.folder or Path.cwd()) / "report.html"
         status = self.status()
-        if status.steps is None:
+        if status.kind in {"prepare", "evaluate", "predict"}:
             raise UsageError(
                 f"run {self.name} trains nothing: there are no curves to report",
                 fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {self.name}",
@@ -225,6 +227,24 @@ class Run:
             StorageError: `to` cannot be written.
         """
         return self._backend.download(self.name, outputs, to or Path(self.name), force=force, progress=progress)
+
+    def deliver(self, to: Path | None = None) -> Path | None:
+        """Puts the predictions of a completed run where they were asked for; returns where, None if nobody asked.
+
+        Args:
+            to: the file; None: as its submission said. What is there is replaced.
+
+        Raises:
+            NotFoundError: it has none.
+            StorageError: they cannot be written there.
+        """
+        asked = Path(self.plan()["spec"]["output"]) if to is None else to
+        if not asked.is_absolute() or not asked.parent.is_dir():  # asked on another machine
+            return None
+        with tempfile.TemporaryDirectory(prefix=".predictions.", dir=asked.parent) as scratch:
+            (found,) = self._backend.download(self.name, (PREDICTIONS,), Path(scratch))
+            found.replace(asked)
+        return asked
 
     def cost(self) -> RunCost:
         """What it took and cost until now, and what of that was done twice."""
@@ -346,6 +366,7 @@ class Orchestrator:
         """
         from orchestrator.plan import make_plan
         from orchestrator.specs import Flag, find_project, resolve_spec
+        from orchestrator.starts import model_of, outputs_of
 
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
@@ -357,8 +378,8 @@ class Orchestrator:
             flags={**given, **(flags or {})},
             environ=self._environ,
             project=find_project(Path.cwd()),
-            model_of=self._model_of,
-            outputs_of=self._outputs_of,
+            model_of=lambda name: model_of(name, self.attach),
+            outputs_of=lambda name: outputs_of(name, self.attach),
         )
         return make_plan(resolved, home=self._home)
 
@@ -459,9 +480,15 @@ class Orchestrator:
     @property
     def sweeps(self) -> Sweeps:
         """Sweeps: planned, submitted, found again."""
+        from orchestrator.starts import model_of, outputs_of
         from orchestrator.sweeps.sweeps import Sweeps
 
-        return Sweeps(self._home, environ=self._environ, model_of=self._model_of, outputs_of=self._outputs_of)
+        return Sweeps(
+            self._home,
+            environ=self._environ,
+            model_of=lambda name: model_of(name, self.attach),
+            outputs_of=lambda name: outputs_of(name, self.attach),
+        )
 
     def attach_all(self) -> list[Run]:
         """Every run, the newest of each backend first."""
@@ -499,69 +526,6 @@ class Orchestrator:
         if not newest:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name
-
-    def _model_of(self, name: str) -> Path:
-        """The folder of a model that training shall start from: what a run exported, or a model on the Hub.
-
-        Raises:
-            NotFoundError: there is nothing of that name, or the run's model is not on this machine.
-            ConflictError: the run did not complete.
-        """
-        try:
-            status = self.attach(name).status()
-        except NotFoundError as problem:
-            return self._hub_model(name, problem)
-        if status.state != RunState.COMPLETED:
-            raise ConflictError(
-                f"run {status.name} is {status.state} and has no model to start from",
-                fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
-            )
-        if status.model is None:
-            raise NotFoundError(
-                f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}"
-            )
-        return Path(status.model)
-
-    def _outputs_of(self, name: str) -> Path:
-        """The folder of outputs of a run whose next phase is to be trained.
-
-        Raises:
-            NotFoundError: there is no such run, or its folder is not on this machine.
-            ConflictError: it is going on, and its newest checkpoint may be gone in a moment.
-        """
-        try:
-            run = self.attach(name)
-        except NotFoundError as problem:
-            problem.facts |= {"where": "--phase-from, phase_from: a run, a folder of outputs, or a checkpoint"}
-            raise
-        status = run.status()
-        if not status.state.terminal:
-            raise ConflictError(
-                f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
-                fix=f"orchestrator wait {status.name}",
-            )
-        if run.folder is None:
-            raise NotFoundError(f"the folder of run {status.name} is not on this machine")
-        return run.folder / "outputs"
-
-    def _hub_model(self, name: str, no_run: NotFoundError) -> Path:
-        """The folder of a model on the Hub, where no run has that name.
-
-        Raises:
-            NotFoundError: no model has it either.
-        """
-        from train_jobs.config.errors import SpecError
-        from train_jobs.config.hub import hub_folder, is_hub_name
-
-        no_run.facts |= {"where": "--from, init_from: a run, a folder with a model, or a name on the Hugging Face Hub"}
-        if not is_hub_name(name):
-            raise no_run
-        try:
-            return hub_folder(name)
-        except SpecError as failure:
-            no_run.facts |= {"hub": failure.message, **failure.facts}
-            no_run.fix = f"{no_run.fix}; {failure.fix}"
-            raise no_run from None
 
     def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
         """Names of runs of this plan's hash, the newest first."""

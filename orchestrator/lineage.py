@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.scores import APART
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Lineage, Link
 
@@ -74,7 +75,8 @@ def _rows(link: Link, check: Check) -> Iterator[tuple[str, str]]:
     yield "hash", link.hash[:DIGITS]
     if link.inputs:
         yield "from", ", ".join(parent[:DIGITS] for parent in link.inputs)
-    yield from {"data": _data, "pretrain": _pretrain}.get(link.kind, _nothing)(link.facts)
+    rows = {"data": _data, "tables": _tables, "pretrain": _pretrain, "finetune": _finetune}
+    yield from rows.get(link.kind, _nothing)(link.facts)
     if link.weights:
         yield "weights", link.weights[:DIGITS]
     yield "here", MEANING.get(check.verdict, check.verdict) + (f": {check.why}" if check.why else "")
@@ -99,9 +101,29 @@ def _pretrain(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     loss = (facts["metrics"] or {}).get("mlm_loss")
     if loss is not None:
         yield "result", f"validation MLM loss {loss:.4f}"
+    yield from _code(facts)
+
+
+def _code(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     commit = f", commit {facts['commit'][:DIGITS]}" if facts["commit"] else ""
     if facts["snapshot"]:
         yield "code", f"snapshot {facts['snapshot'][:DIGITS]}{commit}{' and changes' if facts['dirty'] else ''}"
+
+
+def _tables(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for source in facts["sources"]:
+        yield "file", f"{source['name']}, {source['total_bytes']:,} bytes, sha256 {source['sha256'][:DIGITS]}"
+
+
+def _finetune(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    last, steps = facts["attempts"][-1], facts["steps"]
+    done = f"{steps:,} steps, saved after {facts['best_step']:,}" if steps is not None else f"begun {last['started']}"
+    yield "trained", f"{done}, seed {facts['seed']}, {last['precision']}, {last['processes']} x {last['device']}"
+    scores = {name: value for name, value in (facts["metrics"] or {}).items() if name not in APART}
+    if scores:
+        figures = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
+        yield "result", f"{facts['task']}: {', '.join(figures)}"
+    yield from _code(facts)
 
 
 def _nothing(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

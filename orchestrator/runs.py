@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from orchestrator.errors import UsageError
+from orchestrator.scores import Results
 from train_jobs.config.base import Config
+
+SCORED = ("finetune", "evaluate")  # kinds of jobs whose results are scores
+Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
 
 
 class RunState(StrEnum):
@@ -83,14 +87,22 @@ class Attempt(Config):
 
 
 class BestCheckpoint(Config):
-    """The checkpoint of the lowest validation loss among those that a run has."""
+    """The checkpoint of the lowest validation loss, or of the best score, among those that a run has."""
 
     step: int
     """Optimizer step after which it was saved."""
-    validation_loss: float
-    """Of its very weights."""
+    validation_loss: float | None = None
+    """Of its very weights; None of a fine-tuning."""
+    score: float | None = None
+    """Of its very weights, on the dev set; None but of a fine-tuning."""
     folder: str
     """Where it lies."""
+
+    @property
+    def text(self) -> str:
+        """`step 30, validation loss 4.5679`."""
+        what = f"score {self.score:.4f}" if self.score is not None else f"validation loss {self.validation_loss:.4f}"
+        return f"step {self.step:,}, {what}"
 
 
 class RunStatus(Config):
@@ -129,9 +141,12 @@ class RunStatus(Config):
     eta: float | None = None
     """Seconds since the epoch when its last step is expected, by the speed of its last report; None unless it runs."""
     step: int | None = None
-    """Last optimizer step that it reported."""
+    """Last optimizer step, or what else `counts` says, that it reported."""
     steps: int | None = None
-    """Optimizer steps that it shall take; None: it trains nothing, and counts parts of a text as steps."""
+    """How many of them it shall take; None: nobody can tell."""
+    counts: Counts = "steps"
+    """What it counts: optimizer steps; parts of a text that is prepared; runs of a fine-tuning with several seeds,
+    tasks of one with all of GLUE; rows of a file that is predicted."""
     ranks: dict[int, int] = Field(default={})
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
@@ -158,6 +173,8 @@ class RunStatus(Config):
     """Labels given at submission."""
     metrics: dict[str, float] = Field(default={})
     """The last value of each metric."""
+    results: Results | None = None
+    """What a fine-tuning or an evaluation came to, once it has completed."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe."""

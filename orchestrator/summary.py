@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING
 from orchestrator.specs.secrets import SECRET
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
-    from orchestrator.plan import Plan, PreparePlan, PretrainPlan
+    from orchestrator.finetuning import FinetunePlan, TaskRows
+    from orchestrator.plan import PreparePlan, PretrainPlan
+    from orchestrator.planning import Plan
+    from orchestrator.prediction import PredictPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
 WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
-SHOWN_APART = {"recipe", "name", "init_from", "phase_from"}  # changed values that have a line of their own
+SHOWN_APART = {
+    "recipe",
+    "name",
+    "init_from",
+    "phase_from",
+    "model",
+    "output",
+}  # changed values that have a line of their own
 HIDDEN = "(not shown)"
 
 
@@ -120,6 +130,87 @@ def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
             f"{bytes_text(estimates.model_bytes)} (estimate)"
         ),
     )
+
+
+def tuned_model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
+    """Task, rows, and the model that is fine-tuned."""
+    tasks = len(plan.rows) > 1
+    for task, rows in plan.rows.items():
+        yield "rows" if task == next(iter(plan.rows)) else "", (f"{task}: " if tasks else "") + _row_counts(rows)
+    if not plan.rows:
+        yield "rows", "known to the job alone"
+    origin = f"  ({plan.changes['init_from'].origin})" if "init_from" in plan.changes else ""
+    yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+    yield (
+        "model",
+        f"{plan.estimates.parameters:,} parameters and a new head, sequences of {plan.job.max_length} at most",
+    )
+
+
+def _row_counts(rows: TaskRows) -> str:
+    found = {"train": rows.train, "validation": rows.validation, "test": rows.test}
+    shown = {split: count for split, count in found.items() if count != 0}
+    return ", ".join(f"{split} {count:,}" if count is not None else f"{split} ?" for split, count in shown.items())
+
+
+def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
+    """Batch, steps, time, memory, checkpoints."""
+    job, estimates, train = plan.job, plan.estimates, plan.job.train
+    micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
+    yield (
+        "batch",
+        (
+            f"{train.global_batch_size} = {micro} x {plan.accumulation_steps} x {plan.world_size} "
+            "(global = micro x accumulation x world)"
+        ),
+    )
+    yield "steps", _steps(plan)
+    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
+    if estimates.seconds is not None:
+        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
+        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
+        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
+    libraries = f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else ""
+    yield (
+        "memory",
+        (
+            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
+            f"{bytes_text(estimates.activation_bytes)} activations{libraries} (estimate)"
+        ),
+    )
+    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)} by score"
+    yield (
+        "disk",
+        (
+            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
+            f"{bytes_text(estimates.checkpoint_bytes)}, and models of {bytes_text(estimates.model_bytes)} (estimate)"
+        ),
+    )
+
+
+def _steps(plan: FinetunePlan) -> str:
+    """Steps of one run, and of all where there are several."""
+    job, epochs = plan.job, plan.job.train.epochs
+    several = f"{plan.runs} runs" + (f", seeds {', '.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "")
+    if plan.all_steps is None:
+        return f"{_counted(epochs, 'epoch')}" + (f"; {several}" if plan.runs > 1 else "")
+    if plan.runs == 1:
+        return f"{plan.all_steps:,} = {_counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
+    return f"{plan.all_steps:,} over {several}"
+
+
+def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
+    """Model, rows, time, memory, and where the predictions go."""
+    estimates = plan.estimates
+    yield "rows", f"{plan.rows:,}" if plan.rows is not None else "known to the job alone"
+    origin = f"  ({plan.changes['model'].origin})" if "model" in plan.changes else ""
+    yield "by", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+    yield "predictions", str(plan.delivery) if plan.delivery else f"{plan.job.output} in the outputs of the run"
+    if estimates.seconds is not None:
+        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
+        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
+        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
+    yield "memory", f"{bytes_text(estimates.process_bytes)} a process (estimate)"
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:

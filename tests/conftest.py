@@ -214,6 +214,18 @@ def minilm() -> Path:
 
 
 @pytest.fixture
+def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files instead of all of train_jobs: for tests in which nothing runs them."""
+    from orchestrator.snapshot import take_snapshot
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("__init__.py", "pretrain.py"):
+        (package / name).write_text(f"# {name}\n")
+    monkeypatch.setattr("orchestrator.planning.take_snapshot", lambda **more: take_snapshot(package, **more))
+
+
+@pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
     """The command line with a home of its own; no process of any of its runs is left behind."""
     console = Console(home=tmp_path / "home", cwd=tmp_path)

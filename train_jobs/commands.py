@@ -10,10 +10,22 @@ from typing import Any
 
 import yaml
 
+from train_jobs.config.base import Config
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import SHAPE
 from train_jobs.config.lineage import Attempt
-from train_jobs.config.load import KeyPath, build, dotted, leaves, merge, preset_names, read_preset
+from train_jobs.config.load import (
+    FINETUNE_PRESETS,
+    KeyPath,
+    Layer,
+    build,
+    dotted,
+    leaves,
+    merge,
+    preset_names,
+    read_preset,
+)
 from train_jobs.config.phase import KEY as PHASE_FROM
 from train_jobs.config.phase import ROWS
 from train_jobs.config.pretrain import PretrainConfig
@@ -69,6 +81,41 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     }
 
 
+def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
+    """The same of a fine-tuning.
+
+    Args:
+        config: a `FinetuneConfig` as JSON has it, with names in place of paths.
+        attempt: processes, nodes, threads and device.
+    """
+    given = {"init_from": config["init_from"], "data": {"train": "train", "validation": "validation"}}
+    bases = {
+        name: dict(leaves(_built(FinetuneConfig, [read_preset(name, FINETUNE_PRESETS), Layer("", given)])))
+        for name in preset_names(FINETUNE_PRESETS)
+    }
+    told = {path: value for path, value in leaves(config) if path[0] not in {"init_from", "task", "resume", "per_task"}}
+    found = {
+        name: [_assignment(path, value) for path, value in told.items() if base.get(path) != value]
+        for name, base in bases.items()
+    }
+    recipe = min(found, key=lambda name: (len(found[name]), name))
+    processes, device = str(attempt.processes // attempt.nodes), "cpu" if attempt.device == "cpu" else "gpu"
+    sets = found[recipe]
+    return {
+        "orchestrator": [
+            *("orchestrator", "submit", "finetune", "--recipe", recipe, "--task", config["task"]),
+            *("--model", config["init_from"], "--processes", processes),
+            *_flags("--set", [f"compute.device={device}", *sets]),
+        ],
+        "torchrun": [
+            *("torchrun", *_nodes(attempt), "--nproc-per-node", processes, "-m", "train_jobs.finetune"),
+            *("--config", f"train_jobs/presets/finetune/{recipe}.yaml"),
+            *_flags("--set", [f"task={config['task']}", f"init_from={config['init_from']}", *sets]),
+            *("--device", device, "--output", "output"),
+        ],
+    }
+
+
 def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
     """The shipped recipe that differs least, and an assignment for each value that differs.
 
@@ -80,7 +127,7 @@ def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _differences(config: dict[str, Any], recipe: str) -> list[str]:
-    theirs = build(PretrainConfig, merge([read_preset(recipe)])).model_dump(mode="json")
+    theirs = _built(PretrainConfig, [read_preset(recipe)])
     left_out = APART | (BY_START if any(config.get(key) for key in STARTS) else set())
     base = dict(leaves(theirs))
     return [
@@ -88,6 +135,10 @@ def _differences(config: dict[str, Any], recipe: str) -> list[str]:
         for path, value in leaves(config)
         if path not in left_out and path[0] != "card" and base.get(path) != value
     ]
+
+
+def _built(model: type[Config], layers: list[Layer]) -> dict[str, Any]:
+    return build(model, merge(layers)).model_dump(mode="json")
 
 
 def _assignment(path: KeyPath, value: Any) -> str:

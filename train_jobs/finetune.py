@@ -10,7 +10,8 @@ The same command again goes on from the newest checkpoint in the output folder:
     out/result.json      final figures
 
 With several seeds each has a folder of its own, out/seed-42, and the above tell of all together: out/model is the best
-of them, out/metrics.jsonl has one line a seed.
+of them, out/metrics.jsonl has one line a seed. All of GLUE as one job has a folder for each task, out/MRPC, which is a
+run of its own; out/submission.zip is for GLUE's server.
 
 Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (the stacks say where), 2 wrong input,
 1 anything else.
@@ -19,86 +20,29 @@ Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
-import shutil
 import signal
-import statistics
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from train_jobs.config import ModelConfig, SpecError, UserError
-from train_jobs.config.files import write_text
-from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
+from train_jobs.config import DataError, UserError
+from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
 from train_jobs.config.load import build, merge, read_assignments, read_file
-from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine import determinism, distributed, last_words, storage
 from train_jobs.engine.boundary import explained
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.devices import peak_flops
 from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.precision import autocast, resolve
-from train_jobs.engine.retention import Cadence
+from train_jobs.engine.loop import Preempted, StopRequest
+from train_jobs.engine.metrics import MetricsLog
 from train_jobs.engine.stacks import stacks_on_request
-from train_jobs.engine.watchdog import Watchdog
 from train_jobs.mirror import MirrorThread
-from train_jobs.model.finetuning import BertForSequenceClassification
-from train_jobs.model.heads import initialise
-from train_jobs.model.huggingface import export
-from train_jobs.model.labels import label_settings, load_for_finetuning
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.schedules import learning_rate
-from train_jobs.resume import resume
-from train_jobs.tasks.finetuning.classification import Classification
-from train_jobs.tasks.finetuning.data import TaskData, predictions_text, read_data
-from train_jobs.tasks.finetuning.sequences import Encoded, encode
+from train_jobs.replicates import RESULT, finished, run_task
+from train_jobs.tasks.finetuning.data import has_training_data, read_data
+from train_jobs.tasks.finetuning.submission import collected, write_submission
+from train_jobs.tasks.finetuning.summary import glue_table, table_text
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
-RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """All rows as tokens."""
-
-    train: Encoded
-    dev: dict[str, Encoded]
-    test: dict[str, Encoded]
-
-    @property
-    def sha256(self) -> str:
-        """Of what training sees."""
-        digest = hashlib.sha256(self.train.targets.tobytes())
-        for ids in self.train.ids:
-            digest.update(ids.tobytes())
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the runs of all seeds share."""
-
-    config: FinetuneConfig
-    initial: InitialModel
-    data: TaskData
-    rows: Rows
-    lowercase: bool
-    world: World
-    precision: str
-    stop: StopRequest
-
-    @property
-    def shape(self) -> ModelConfig:
-        """That of the initial model, with the configuration's dropout."""
-        return ModelConfig(**self.initial.shape, **self.config.model.model_dump(), pad_vocab_to_multiple_of=1)
+SUBMISSION = "submission.zip"
 
 
 def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> dict[str, Any]:
@@ -119,251 +63,82 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
-    initial = read_initial_model(config.init_from)
-    check_length(config, initial)
-    data = read_data(config)
-    if config.train.deterministic:
+    if config.train.deterministic or any(one.train.deterministic for one in config.per_task.values()):
         determinism.demand()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
-    rows = tokens_of(config, data, initial, lowercase=lowercase)
-    precision = resolve(config.train.precision, world.device)
-    job = Job(config, initial, data, rows, lowercase, world, precision, stop)
-    world.say(describe(job))
-    if len(config.seeds) == 1:
-        result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirrored=True)}
+    if config.task == GLUE:
+        result = run_glue(config, output, world=world, stop=stop)
     else:
-        result = run_seeds(job, output)
-    if world.is_main:
-        storage.write_json(output / RESULT, result)
-        print(f"exported {output / 'model'}", flush=True)
-    world.barrier()
+        result = run_task(config, output, world=world, stop=stop)
+        world.say(f"exported {output / 'model'}")
     distributed.stop()
     return result
 
 
-def run_seeds(job: Job, output: Path) -> dict[str, Any]:
-    """One run for each seed, those that are done already left alone; what all of them come to."""
-    found = []
-    mirror, metrics = (
-        MirrorThread(output / "metrics.jsonl"),
-        MetricsLog(output / "metrics.jsonl" if job.world.is_main else None),
-    )
+def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest) -> dict[str, Any]:
+    """All tasks of GLUE that there are data of, those that are done already left alone; their table and their zip."""
+    tasks = tasks_with_data(config, world)
+    results = {name: finished(output / name, task, world) for name, task in tasks.items()}
+    for name, task in tasks.items():
+        if results[name] is None:
+            read_data(task)  # what is wrong with the last task's rows is told before the first is trained
+    mirror = MirrorThread(output / "metrics.jsonl")
+    metrics = MetricsLog(output / "metrics.jsonl" if world.is_main else None)
     metrics.open(from_step=0)
-    if job.world.is_main:
+    if world.is_main:
         mirror.start()
+    ended = False
     try:
-        for number, seed in enumerate(job.config.seeds, start=1):
-            folder = output / f"seed-{seed}"
-            job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            result_file = folder / RESULT
-            done = job.world.from_main(int(result_file.is_file()))
-            one = json.loads(result_file.read_text()) if done else run_seed(job, seed, folder, mirrored=False)
-            if job.world.is_main and not done:
-                storage.write_json(result_file, one)
-            found.append(one)
-            metrics.report(number, {f"validation_{name}": value for name, value in one["metrics"].items()})
-        result = together(job.config.task, found)
-        best = output / f"seed-{result['best_seed']}"
-        if job.world.is_main:
-            for name in ("model", "predictions"):
-                if (best / name).is_dir():
-                    shutil.copytree(best / name, output / name, dirs_exist_ok=True)
+        for number, (name, task) in enumerate(tasks.items(), start=1):
+            world.say(f"glue       {name}, {number} of {len(tasks)}{'' if results[name] is None else ': done before'}")
+            results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirrored=False)
+            table = glue_table({done: result for done, result in results.items() if result is not None})
+            metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
+        metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})
+        world.say(table_text(table))
+        result = {"task": GLUE, "table": table, "missing": [name for name in GLUE_TASKS if name not in tasks]}
+        if world.is_main:
+            result["submission"] = submit(output)
+            storage.write_json(output / RESULT, {**result, "tasks": results})
+        world.barrier()
+        ended = True
     finally:
         metrics.close()
-        if job.world.is_main:
-            mirror.close(completed=len(found) == len(job.config.seeds))
-    return result
+        if world.is_main:
+            mirror.close(completed=ended)
+    return {**result, "tasks": results}
 
 
-def together(task: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation (of a sample), median and maximum of each metric over the seeds."""
-    figures = {
-        name: {
-            "mean": statistics.fmean(values),
-            "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
-            "median": statistics.median(values),
-            "max": max(values),
-        }
-        for name in runs[0]["metrics"]
-        if (values := [run["metrics"][name] for run in runs])
-    }
-    best = max(runs, key=lambda run: run["metrics"]["score"])
-    return {
-        "task": task,
-        "metrics": figures,
-        "collapsed": sum(run["metrics"]["collapsed"] > 0 for run in runs),
-        "best_seed": best["seed"],
-        "seeds": runs,
-    }
-
-
-def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, Any]:
-    """Trains with one seed, exports the best checkpoint and predicts the test sets with it."""
-    config, world = job.config, job.world
-    model = BertForSequenceClassification(job.shape, job.initial.rows, max(len(job.data.task.labels), 1))
-    initialise(model, seed)
-    absent = load_for_finetuning(model, config.init_from, job.data.names)
-    model.to(world.device)
-    if world.device.type == "cuda" if config.train.compile == "auto" else config.train.compile:
-        model.bert.encoder.compile_layers()
-    task = Classification(
-        *(job.data.task, model, job.rows.train, job.rows.dev),
-        config=config.train,
-        seed=seed,
-        max_length=config.data.max_length,
-        world=world,
-    )
-    steps = config.train.epochs * task.steps_per_epoch
-    progress = Progress(steps)
-    loop = Loop(
-        task,
-        world=world,
-        config=config.train.for_engine(steps, seed),
-        precision=job.precision,
-        optimizer=build_optimizer(config.optimizer, model.named_parameters(), layer_decay=config.optimizer.layer_decay),
-        sharded=config.optimizer.sharded,
-        schedule=lambda step, used: learning_rate(
-            config.schedule, config.optimizer.learning_rate, step=step, total_steps=steps, time_used=used
-        ),
-        max_grad_norm=config.optimizer.max_grad_norm,
-        validate_every=config.evaluation.every or task.steps_per_epoch,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(
-            output / "checkpoints",
-            keep_last=config.checkpoint.keep_last,
-            keep_best=config.checkpoint.keep_best,
-            keep_every=config.checkpoint.keep_every,
-            asynchronous=config.checkpoint.asynchronous,
-            warn=progress.line,
-        ),
-        checkpoint_extra={
-            "config": trajectory(job, seed),
-            "threads": torch.get_num_threads(),
-            "device": world.device_name,
-        },
-        metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
-        progress=progress,
-        stop=job.stop,
-        peak_flops=peak_flops(world, job.precision),
-        best_by=lambda found: -found["score"],
-        patience=config.evaluation.patience,
-    )
-    if world.is_main:
-        output.mkdir(parents=True, exist_ok=True)
-    world.barrier()
-    resume(loop, config)
-    if not loop.state.step and absent:
-        world.say(f"head       new: {', '.join(absent)}")
-    mirror = MirrorThread(output / "metrics.jsonl")
-    watchdog = Watchdog(config.watchdog, world, output)
-    loop.metrics.open(from_step=loop.state.step)
-    if world.is_main and mirrored:
-        mirror.start()
-    result: dict[str, Any] = {}
-    try:
-        with watchdog:
-            loop.run()
-        loop.metrics.close()
-        with watchdog, world.activity.doing("export", step=loop.state.step):
-            result = {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output)}
-    finally:
-        loop.metrics.close()
-        if world.is_main and mirrored:
-            mirror.close(completed=bool(result))
-    return result
-
-
-def finish(job: Job, task: Classification, loop: Loop, output: Path) -> dict[str, Any]:
-    """Takes the best checkpoint, scores it once more, predicts the test sets and exports it."""
-    best = loop.checkpoints.best() if job.world.is_main else None
-    step = job.world.from_main(best.step if best else -1)
-    checkpoint = loop.checkpoints.at(step)
-    assert checkpoint is not None, f"the best checkpoint, of step {step}, is gone"
-    task.model.load_state_dict(checkpoint.weights())
-    task.model.eval()
-    with torch.no_grad(), autocast(job.precision, job.world.device):
-        metrics = task.validate(loop.micro_batch_size)
-        outputs = {name: task.predict(encoded, loop.micro_batch_size) for name, encoded in job.rows.test.items()}
-    if job.world.is_main:
-        with storage.storage_errors(output, "the export"):
-            for name, found in outputs.items():
-                (output / "predictions").mkdir(exist_ok=True)
-                predictions = task.predictions(found).tolist()
-                text = predictions_text(job.data.task, name, predictions)
-                write_text(output / "predictions" / f"{name}.tsv", text)
-            export(
-                task.model,
-                output / "model",
-                config=job.shape,
-                vocab_size=job.initial.rows,
-                vocabulary=job.initial.vocabulary,
-                lowercase=job.lowercase,
-                more=label_settings(task.model, job.data.names),
-            )
-        figures = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        print(f"best at step {step}: {figures}", flush=True)
-    return {"best_step": step, "metrics": metrics, "model": str(output / "model")}
-
-
-def tokens_of(config: FinetuneConfig, data: TaskData, initial: InitialModel, *, lowercase: bool) -> Rows:
-    """Every split as tokens of the initial model's vocabulary."""
-    tokenizer = load_vocabulary(initial.vocabulary, lowercase=lowercase)
-    settings = {"max_length": config.data.max_length, "regression": data.task.regression}
-    return Rows(
-        encode(data.train, tokenizer, **settings),
-        {name: encode(split, tokenizer, **settings) for name, split in data.dev.items()},
-        {name: encode(split, tokenizer, **settings) for name, split in data.test.items()},
-    )
-
-
-def trajectory(job: Job, seed: int) -> dict[str, dict[str, Any]]:
-    """What decides what the weights become."""
-    sections: dict[str, dict[str, Any]] = job.config.model_dump(
-        mode="json", include={"model", "optimizer", "schedule", "train"}
-    )
-    del sections["train"]["log_every"]
-    del sections["optimizer"]["sharded"]  # no weight depends on who keeps the moments
-    return {
-        **sections,
-        "start": {
-            "task": job.config.task,
-            "seed": seed,
-            "weights": initial_weights(job.config.init_from),
-            "rows": job.rows.sha256,
-        },
-    }
-
-
-def check_length(config: FinetuneConfig, initial: InitialModel) -> None:
-    """Refuses sequences that the model has no positions for.
+def tasks_with_data(config: FinetuneConfig, world: World) -> dict[str, FinetuneConfig]:
+    """Task -> its configuration; of those that have no data a warning.
 
     Raises:
-        SpecError: data.max_length is more than they are.
+        DataError: none has.
     """
-    positions = int(initial.shape["max_position_embeddings"])
-    if config.data.max_length > positions:
-        raise SpecError(
-            f"data.max_length {config.data.max_length} is more than the {positions} positions of {initial.folder}",
-            fix=f"--set data.max_length={positions}",
+    tasks = {name: config.of_task(name) for name in GLUE_TASKS}
+    found = {name: task for name, task in tasks.items() if has_training_data(task)}
+    if not found:
+        raise DataError(
+            f"no task of GLUE is in {config.data.glue}",
+            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as its download script makes them"},
+            fix="--set data.glue=FOLDER, or orchestrator data fetch glue --to FOLDER",
         )
+    if missing := [name for name in tasks if name not in found]:
+        world.say(f"warning: {config.data.glue} has no training data of {', '.join(missing)}: left out")
+    return found
 
 
-def describe(job: Job) -> str:
-    """What is about to be trained, in a few lines, and what is to be known of its files."""
-    task, rows = job.data.task, job.rows
-    sets = {"train": rows.train, **rows.dev, **rows.test}
-    counts = ", ".join(f"{name} {len(split):,}" for name, split in sets.items())
-    cut = ", ".join(f"{split.cut:,} of {name}" for name, split in sets.items() if split.cut)
-    what = f"classes {', '.join(job.data.names)}" if job.data.names else "a number"
-    lines = [
-        f"task       {job.config.task}: {what}; scored by {' and '.join(task.metrics)}",
-        f"rows       {counts}" + (f"; cut to {job.config.data.max_length} tokens: {cut}" if cut else ""),
-        f"model      {job.initial.folder}",
-        f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
-        f" torch {torch.__version__}",
-    ]
-    return "\n".join([*lines, *(f"warning: {note}" for note in job.data.notes)])
+def submit(output: Path) -> str | None:
+    """Writes the zip for GLUE's server, of each task with the seed that is best on dev; None if it would refuse it."""
+    path = output / SUBMISSION
+    path.unlink(missing_ok=True)
+    try:
+        write_submission(path, collected(output))
+    except DataError as problem:
+        print(f"warning: no {path.name}: {problem.message}", *(f"  {line}" for line in problem.problems), sep="\n")
+        return None
+    print(f"submission {path}", flush=True)
+    return str(path)
 
 
 def read_config(source: str, sets: list[str]) -> FinetuneConfig:

@@ -27,10 +27,12 @@ from train_jobs.config.lineage import (
     LINEAGE_FILE,
     Attempt,
     DataFacts,
+    FinetuneFacts,
     Lineage,
     Link,
     PhaseFacts,
     PretrainFacts,
+    RunFacts,
     Source,
     read_lineage,
     store_digest,
@@ -42,12 +44,14 @@ from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import storage
 from train_jobs.engine.distributed import World
-from train_jobs.model.card import CARD_FILE, model_card
+from train_jobs.model.card import model_card
 from train_jobs.model.huggingface import WEIGHTS
+from train_jobs.model.markdown import CARD_FILE
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # those that shape a result
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"
 DIRTY = "+dirty"  # behind the commit: the code was not all in it
+FACTS: dict[str, type[RunFacts]] = {"pretrain": PretrainFacts, "finetune": FinetuneFacts}
 HASHES = "hashes.json"  # in the folder of token stores: content hashes of files read before
 
 
@@ -78,25 +82,38 @@ def begin(
     if lineage is None:
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
-        commit = tags.get("orchestrator.commit")
         facts = PretrainFacts(
-            run=tags.get("orchestrator.handle"),
-            run_hash=tags.get("orchestrator.run_hash"),
-            snapshot=tags.get("orchestrator.snapshot"),
-            commit=commit.removesuffix(DIRTY) if commit else None,
-            dirty=commit.endswith(DIRTY) if commit else None,
+            **begun_facts(tags, model, absent, attempt),
             config=named,
             commands=commands(named, attempt),
-            packages={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            absent=list(absent),
             phase=_phase(config),
-            attempts=[attempt],
         )
-        name = tags.get("orchestrator.run") or output.resolve().name
-        lineage = before.followed_by(Link.make("pretrain", name, facts, parents=parents))
+        lineage = before.followed_by(Link.make("pretrain", run_name(tags, output), facts, parents=parents))
     write(lineage, output)
     return lineage
+
+
+def run_name(tags: Mapping[str, str], output: Path) -> str:
+    """What a run is called in its lineage: its name, or that of its folder."""
+    return tags.get("orchestrator.run") or output.resolve().name
+
+
+def begun_facts(
+    tags: Mapping[str, str], model: torch.nn.Module, absent: Sequence[str], attempt: Attempt
+) -> dict[str, Any]:
+    """What every run that trains knows of itself when it starts, by the names of `RunFacts`."""
+    commit = tags.get("orchestrator.commit")
+    return {
+        "run": tags.get("orchestrator.handle"),
+        "run_hash": tags.get("orchestrator.run_hash"),
+        "snapshot": tags.get("orchestrator.snapshot"),
+        "commit": commit.removesuffix(DIRTY) if commit else None,
+        "dirty": commit.endswith(DIRTY) if commit else None,
+        "packages": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "absent": list(absent),
+        "attempts": [attempt],
+    }
 
 
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:
@@ -112,17 +129,20 @@ def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metric
     Raises:
         StorageError: they cannot be written.
     """
-    complete = _with_facts(
-        begun,
-        ended=_now(),
-        steps=steps,
-        sequences=sequences,
-        metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
-        weights=file_sha256(folder / WEIGHTS),
-    )
+    complete = with_facts(begun, **ended_facts(folder, steps, metrics), sequences=sequences)
     write(complete, folder)
     with storage.storage_errors(folder, "the model card"):
         write_text(folder / CARD_FILE, model_card(complete))
+
+
+def ended_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What every run that trains knows of itself when it ends, by the names of `RunFacts`."""
+    return {
+        "ended": _now(),
+        "steps": steps,
+        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        "weights": file_sha256(folder / WEIGHTS),
+    }
 
 
 def write(lineage: Lineage, folder: Path) -> None:
@@ -240,7 +260,7 @@ def _continued(config: PretrainConfig, attempt: Attempt, output: Path, cache: Pa
     _warn_of_another_model(config, lineage, cache)
     card = {"card": config.card.model_dump(mode="json")}  # may be written better at any time
     attempts = [*facts.attempts, attempt]
-    return _with_facts(lineage, config=facts.config | card, attempts=attempts, ended=None, weights=None, metrics=None)
+    return with_facts(lineage, config=facts.config | card, attempts=attempts, ended=None, weights=None, metrics=None)
 
 
 def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path) -> None:
@@ -256,10 +276,10 @@ def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path
         )
 
 
-def _with_facts(lineage: Lineage, **changes: Any) -> Lineage:
+def with_facts(lineage: Lineage, **changes: Any) -> Lineage:
     """The same lineage with other facts of its head, which gets another hash."""
     head = lineage.head
-    facts = PretrainFacts.model_validate(head.facts).model_copy(update=changes)
+    facts = FACTS[head.kind].model_validate(head.facts).model_copy(update=changes)
     again = Link.make(head.kind, head.name, facts, parents=lineage.parents(head))
     return Lineage(links=(*lineage.links[:-1], again))
 

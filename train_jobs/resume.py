@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,7 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
             facts={"where": checkpoint.folder},
             fix="another --output, or --set resume=auto",
         )
-    stored, wanted = checkpoint.state()["config"], loop.checkpoint_extra["config"]
-    changed = sorted(
-        f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
-        for section, values in wanted.items()
-        for key, value in values.items()
-        if stored.get(section, {}).get(key) != value
-    )
+    changed = differences(checkpoint.state()["config"], loop.checkpoint_extra["config"])
     if changed:
         raise ConflictError(
             "the checkpoint in the output folder was made with another configuration",
@@ -79,6 +74,16 @@ def resume(loop: Loop, config: PretrainConfig) -> None:
         loop.state.micro_batch_size = None  # what fits is another question there
     if differs:
         loop.world.say(f"warning: not bit for bit what it would have been: {', '.join(differs.values())}")
+
+
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What of the wanted sections of a configuration is stored otherwise, each as `section.key: before -> now`."""
+    return sorted(
+        f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
+        for section, values in wanted.items()
+        for key, value in values.items()
+        if stored.get(section, {}).get(key) != value
+    )
 
 
 def newest_for_all(loop: Loop) -> Checkpoint | None:

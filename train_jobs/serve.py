@@ -1,25 +1,34 @@
-"""Answers for masked words: the scoring script of a managed endpoint of Azure ML, and the same as a small server here.
+"""Predictions on request: the scoring script of a managed endpoint of Azure ML, and the same as a small server here.
 
     python -m train_jobs.serve --model MODEL_FOLDER --port 8080
     curl -d '{"inputs": ["The capital of France is [MASK]."], "top": 3}' http://127.0.0.1:8080/score
 
-Request: {"inputs": [text, ...], "top": 5}. Response: {"outputs": [...]}, for each text a list of its masks, and for
-each mask a list of {"token", "probability"}, the likeliest first.
-What is wrong with a request is answered as {"error": text}. This file stands alone: an endpoint gets nothing else.
+Request: {"inputs": [...], "top": 5}. An input is a text; of a model that takes two, {"text": ..., "pair": ...}; of one
+that answers questions, {"question": ..., "context": ...}. Response: {"outputs": [...]}, for each input what
+`train_jobs.predict` writes of it; and of a language model a list of its masks, for each a list of {"token",
+"probability"}, the likeliest first. What is wrong with a request is answered as {"error": text}.
+
+An endpoint of Azure gets this file, and the package beside it as train_jobs.zip.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-MOST_TEXTS, MOST_TOP = 64, 100
+ARCHIVE = "train_jobs.zip"
+MOST_TEXTS, MOST_TOP, USUAL_TOP = 64, 100, 5
 LARGEST_REQUEST = 1024 * 1024
 _LOADED: dict[str, Any] = {}
+
+if (_archive := Path(__file__).with_name(ARCHIVE)).is_file():
+    sys.path.insert(0, str(_archive))
 
 
 def init() -> None:
@@ -29,48 +38,67 @@ def init() -> None:
 
 
 def load(folder: Path) -> None:
-    """Loads a Hugging Face folder."""
-    import torch
-    from transformers import AutoTokenizer, BertForPreTraining
+    """Loads a Hugging Face folder.
 
-    torch.set_grad_enabled(False)
-    _LOADED["tokenizer"] = AutoTokenizer.from_pretrained(folder)
-    _LOADED["model"] = BertForPreTraining.from_pretrained(folder).eval()
+    Raises:
+        UserError: it holds no BERT that predicts.
+    """
+    import torch
+
+    from train_jobs.config import PredictConfig
+    from train_jobs.inference.session import make_task
+
+    config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _LOADED["task"] = make_task(config, device)
 
 
 def run(raw: str) -> dict[str, Any]:
     """Answers one request; Azure calls it with the body's text."""
     try:
         document = json.loads(raw)
-        inputs, top = document["inputs"], document.get("top", 5)
+        inputs, top = document["inputs"], document.get("top", USUAL_TOP)
         _check(inputs, top)
+        return {"outputs": _answers(inputs, top)}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         return {"error": f'not of the form {{"inputs": [text, ...], "top": 5}}: {problem}'}
-    return {"outputs": [_answer(text, top) for text in inputs]}
 
 
 def _check(inputs: Any, top: Any) -> None:
-    if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs):
-        raise ValueError("inputs is no list of texts")
+    if not isinstance(inputs, list):
+        raise ValueError("inputs is no list")
     if not 0 < len(inputs) <= MOST_TEXTS:
-        raise ValueError(f"{len(inputs)} texts, from 1 to {MOST_TEXTS} are taken")
+        raise ValueError(f"{len(inputs)} inputs, from 1 to {MOST_TEXTS} are taken")
     if not isinstance(top, int) or not 0 < top <= MOST_TOP:
         raise ValueError(f"top is not from 1 to {MOST_TOP}")
 
 
-def _answer(text: str, top: int) -> list[list[dict[str, Any]]]:
-    tokenizer, model = _LOADED["tokenizer"], _LOADED["model"]
-    longest = model.config.max_position_embeddings
-    encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=longest)
-    logits = model(**encoded).prediction_logits[0]
-    found = []
-    for position in (encoded["input_ids"][0] == tokenizer.mask_token_id).nonzero().flatten().tolist():
-        probabilities = logits[position].float().softmax(-1)
-        best = probabilities.topk(min(top, len(tokenizer)))
-        tokens = tokenizer.convert_ids_to_tokens(best.indices.tolist())
-        pairs = zip(tokens, best.values.tolist(), strict=True)
-        found.append([{"token": token, "probability": value} for token, value in pairs])
-    return found
+def _answers(inputs: list[Any], top: int) -> list[Any]:
+    from train_jobs.tasks.finetuning.tables import Table
+
+    task = copy.copy(_LOADED["task"])
+    paired = any(isinstance(one, dict) and "pair" in one for one in inputs)
+    data = task.config.data.model_copy(update={"pair": "pair" if paired else None})
+    task.config = task.config.model_copy(update={"top_k": top, "data": data})
+    rows = [_row(one, task.text_columns) for one in inputs]
+    columns = {name: [row[name] for row in rows] for name in task.text_columns}
+    table = Table(Path("inputs"), columns, list(range(1, len(rows) + 1)))
+    found = task.predict(table, 0).records
+    return [_plain(record) for record in found]
+
+
+def _row(one: Any, columns: list[str]) -> dict[str, str]:
+    row = {columns[0]: one} if isinstance(one, str) and len(columns) == 1 else one
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in columns):
+        need = "a text" if len(columns) == 1 else f"of the form {dict.fromkeys(columns, '...')}"
+        raise ValueError(f"an input is not {need}: {str(one)[:80]}")
+    return row
+
+
+def _plain(record: dict[str, Any]) -> Any:
+    """As JSON has it; words for masks as they were answered before there was anything else."""
+    found = {name: getattr(value, "tolist", lambda same=value: same)() for name, value in record.items()}
+    return found["masks"] if found.keys() == {"masks"} else found
 
 
 class Handler(BaseHTTPRequestHandler):

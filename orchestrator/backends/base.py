@@ -13,7 +13,7 @@ from train_jobs.config.base import Config
 
 if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.specs import ResolvedCompute
 
 

@@ -43,8 +43,17 @@ def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str
     import train_jobs
 
     folder = Path(train_jobs.__file__).parent / "presets"
-    kind = getattr(parsed_args, "kind", None)
-    return sorted(path.stem for path in (folder / "prepare" if kind == "prepare" else folder).glob("*.yaml"))
+    kind = str(getattr(parsed_args, "kind", None))
+    kind = "predict" if kind == "evaluate" else kind
+    place = folder / kind if (folder / kind).is_dir() else folder  # those of pretraining lie above the others
+    return sorted(path.stem for path in place.glob("*.yaml"))
+
+
+def tasks(**_: Any) -> list[str]:
+    """Names of the tasks that a model can be tuned on."""
+    from train_jobs.config.finetune import TASKS
+
+    return list(TASKS)
 
 
 def sizes(**_: Any) -> list[str]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs import SCORED, RunState, RunStatus
+from orchestrator.scores import APART
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import LogBlock
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80
 WORTH_TELLING = 0.05  # of the time
+HELD_OUT = "validation_"  # how metrics of text that nothing is learned from begin
 HASH_WIDTH = 9  # of a hyphen and eight digits
 ATTEMPT_WIDTH = COLUMNS - 14  # beside the longest label of a status
 FIGURES = (
@@ -72,8 +74,10 @@ def run_table(runs: Sequence[RunStatus]) -> str:
 
 def _progress(status: RunStatus) -> str:
     if status.steps is None:
-        return "" if status.step is None else f"{count(status.step)} parts"
-    return f"{count(status.step or 0)}/{count(status.steps)}"
+        return "" if status.step is None else f"{count(status.step)} {status.counts}"
+    return f"{count(status.step or 0)}/{count(status.steps)}" + (
+        f" {status.counts}" if status.counts != "steps" else ""
+    )
 
 
 def _lasted(status: RunStatus) -> str:
@@ -101,15 +105,16 @@ def status_text(status: RunStatus) -> str:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))
     rows += _attempts(status)
     if status.step is not None:
-        done = ("parts", f"{status.step} done, over all steps") if status.steps is None else None
-        rows.append(done or ("step", f"{status.step} of {status.steps}"))
+        rows.append(_reached(status.step, status))
     if status.eta is not None:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
-    rows += _figures(status.metrics)
+    rows += _figures(status.metrics) if status.kind not in SCORED else _scores_so_far(status)
     if best := status.best_checkpoint:
-        rows.append(("best", f"checkpoint of step {best.step}, validation loss {best.validation_loss:.4f}"))
+        rows.append(("best", f"checkpoint of {best.text}"))
+    if status.results is not None:
+        rows += status.results.rows
     places = (
         ("folder", status.folder),
         ("page", status.page),
@@ -120,6 +125,26 @@ def status_text(status: RunStatus) -> str:
     rows += [(label, place) for label, place in places if place]
     width = max(len(label) for label, _ in rows)
     return "\n".join([status.name, *(f"  {label:<{width}}  {value}" for label, value in rows)])
+
+
+def _scores_so_far(status: RunStatus) -> list[tuple[str, str]]:
+    """What was last measured, until there are results, and the speed."""
+    measured = {
+        name.removeprefix(HELD_OUT): status.metrics[name] for name in status.metrics if name.startswith(HELD_OUT)
+    }
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in APART)
+    rows = [("validation", shown)] if shown and status.results is None else []
+    if "sequences_per_second" in status.metrics:
+        rows.append(("speed", _speed(status.metrics)))
+    return rows
+
+
+def _reached(step: int, status: RunStatus) -> tuple[str, str]:
+    """How far it is, in what it counts."""
+    if status.counts == "parts":
+        return "parts", f"{step} done, over all steps"
+    done = f"{step} of {status.steps}" if status.steps is not None else str(step)
+    return ("step", done) if status.counts == "steps" else (status.counts, f"{done} done")
 
 
 def _attempts(status: RunStatus) -> list[tuple[str, str]]:
@@ -200,6 +225,11 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
 
 def _results(status: RunStatus) -> dict[str, str]:
     """What one does with what a completed run made."""
+    if status.kind in {"evaluate", "predict"}:
+        return {"file": f"orchestrator download {status.name} predictions --to FOLDER"}
+    if status.kind == "finetune":
+        predict = f"orchestrator submit predict --model {status.name} --input FILE --output predictions.jsonl"
+        return {"report": f"orchestrator report {status.name}", "predict": predict}
     if status.kind != "prepare":
         return {"report": f"orchestrator report {status.name}"}
     if status.store is None:

@@ -44,8 +44,9 @@ def add_verbs(verbs: Any) -> None:
         run_doctor,
         summary="look for what is in the way of runs",
         description="Look at Python, packages, devices, disks, locks, ports and the tracking store, and say what to do"
-        " about each thing that is in the way. Exit code 1 if something fails.",
-        example="doctor",
+        " about each thing that is in the way; for Azure also at sign-in, workspace, datastore and quota."
+        " Exit code 1 if something fails.",
+        example="doctor -b azure",
     )
     doctor.add_argument("-b", "--backend", metavar="NAME", default="local", help="where runs would go (default: local)")
     add_output(doctor)

@@ -12,10 +12,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.specs import Flag
 
-KINDS = ("pretrain", "prepare")  # those of orchestrator.specs, which --help has no time to load
+KINDS = (
+    "pretrain",
+    "prepare",
+    "finetune",
+    "evaluate",
+    "predict",
+)  # of orchestrator.specs, slow to load
+EXAMPLES = (
+    "submit pretrain --data notes/ --set train.steps=2000",
+    "submit finetune --task MRPC --data glue_data --model @last",
+    "submit finetune --task reviews.yaml --model bert-base-uncased",
+    "submit evaluate --model @last --data held-out.csv",
+    "submit predict --model @last --input new.csv --output out.jsonl",
+)
+PREDICTING = ("evaluate", "predict")  # kinds whose model predicts rows of files
 SWEEP = "sweep"
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
@@ -30,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
         run_submit,
         summary="start a job and follow it",
         description="Start a job and follow it. Ctrl-C stops following, never the job.",
-        example="submit pretrain --data notes/ --set train.steps=2000",
+        example="\n  orchestrator ".join(EXAMPLES),
     )
     _add_spec(submit)
     submit.add_argument("--dry-run", "--dryrun", action="store_true", help="print plan and request, start nothing")
@@ -59,13 +73,12 @@ def add_verbs(verbs: Any) -> None:
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_output
 
     parser.add_argument(
         "kind",
         type=_kind,
-        metavar="{pretrain,prepare,sweep,FILE.yaml}",
-        help="which job; sweep: many of one; or a job file of az ml, which goes to Azure",
+        metavar="KIND",
+        help=f"which job: {', '.join(KINDS)}; {SWEEP}: many of one; or FILE.yaml, a job of az ml for Azure",
     )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
@@ -77,17 +90,34 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     completers.attach(backend, completers.backends)
     recipe = parser.add_argument(
         "--recipe",
-        help="preset of the job: tiny (default), small, base, large, or a published one such as large-google",
+        help="preset of the job. pretrain: tiny (default), small, base, large, or a published one such as large-google;"
+        " prepare: uncased, cased; finetune: that of the task (default), glue-stable, glue-roberta, ...",
     )
     completers.attach(recipe, completers.recipes)
     parser.add_argument(
         "--data",
         action="append",
         metavar="PATH",
-        help="text file or folder; may be repeated. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
+        help="text file or folder; may be repeated. finetune: the folder of the task's files; evaluate: a file with"
+        " what is right. On Azure also azureml:NAME:VERSION or azureml://datastores/...",
+    )
+    parser.add_argument(
+        "--input", action="append", metavar="FILE", help="predict: a file, of which each row is predicted"
     )
     parser.add_argument(
         "--store", type=Path, metavar="FOLDER", help="token store: where prepare puts it, what pretrain is trained on"
+    )
+    task = parser.add_argument(
+        "--task",
+        metavar="TASK|FILE",
+        help="finetune: CoLA, MNLI, ..., glue for all of GLUE, SQuAD-1.1, SQuAD-2.0, NER; or a YAML file with the"
+        " files and columns of a task of your own",
+    )
+    completers.attach(task, completers.tasks)
+    parser.add_argument(
+        "--model",
+        metavar="RUN|FOLDER|NAME",
+        help="the model that is tuned, evaluated, or predicts; named as for --from",
     )
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
@@ -116,7 +146,31 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensorboard", action="store_true", help="write event files for TensorBoard too")
     parser.add_argument("--env", action="append", default=[], metavar="K[=V]", help="environment variable of the job")
     parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="label of the run")
-    add_output(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        action=_Output,
+        default="text",
+        metavar="{text,json,yaml,FILE}",
+        help="form of the result on stdout; predict: also where to put the predictions, .jsonl, .tsv, .parquet or .npz",
+    )
+    parser.set_defaults(delivery=None)
+
+
+class _Output(argparse.Action):
+    """-o text|json|yaml is the form of the result; of what predicts, anything else is the file of predictions."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        from orchestrator.cli.arguments import STYLES
+
+        if value in STYLES:
+            namespace.output = value
+        elif namespace.kind in PREDICTING:
+            namespace.delivery = Path(value)
+        else:
+            raise argparse.ArgumentError(self, f"invalid choice: {value!r} (choose from {', '.join(STYLES)})")
 
 
 def _kind(word: str) -> str:
@@ -136,10 +190,13 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
         "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
-        **_data(arguments.data or []),
+        **_data(arguments.kind, [*(arguments.data or []), *(arguments.input or [])]),
+        "output": (_path(arguments.delivery), "--output"),
         "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
+        "task": (arguments.task, "--task"),
         "code.folder": (_path(arguments.code), "--code"),
-        "init_from": (arguments.initial, "--from"),
+        "model" if arguments.kind in PREDICTING else "init_from": (arguments.model, "--model"),
+        **({"init_from": (arguments.initial, "--from")} if arguments.initial else {}),
         "phase_from": (arguments.phase, "--phase-from"),
         "compute.nodes": (arguments.nodes, "--nodes"),
         "compute.cluster": (arguments.cluster, "--cluster"),
@@ -168,11 +225,11 @@ def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
-    """The values of --data: paths of this machine, or the name of one text that lies in Azure.
+def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
+    """The values of --data: paths of this machine, or the name of one text or folder that lies in Azure.
 
     Raises:
-        UsageError: both, or several that lie in Azure.
+        UsageError: both, or several that lie in Azure, or several folders of a task.
     """
     from orchestrator.errors import UsageError
     from orchestrator.specs.azure import is_remote
@@ -182,6 +239,12 @@ def _data(words: list[str]) -> dict[str, tuple[Any, str]]:
         raise UsageError("--data names one text that lies in Azure, and nothing beside it", fix=f"--data {remote[0]}")
     if remote:
         return {"azure.data": (remote[0], "--data")}
+    if kind in PREDICTING:
+        return {"input": (words or None, "--data or --input")}
+    if kind == "finetune":
+        if len(words) > 1:
+            raise UsageError("--data names one folder, that of the task's files", fix=f"--data {words[0]}")
+        return {"data": (words[0] if words else None, "--data")}
     return {"data.text": (words or None, "--data")}
 
 
@@ -249,6 +312,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
         return submit_file(arguments)
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.client import Orchestrator
+    from orchestrator.plan import PredictPlan
 
     plan = _plan(arguments)
     hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))
@@ -259,7 +323,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
         hint(f"warning: {', '.join(unheeded)}: no effect on a run that is there already; --new starts another")
     if not status.state.terminal:
         next_commands(status)
-    return finish(run, arguments.output, follow=not arguments.detach)
+    delivery = plan.delivery if isinstance(plan, PredictPlan) else None
+    return finish(run, arguments.output, follow=not arguments.detach, delivery=delivery)
 
 
 def _notes(plan: Plan, request: Request) -> list[str]:
@@ -289,8 +354,14 @@ def _unheeded(run: Run, plan: Plan) -> list[str]:
     return found
 
 
-def finish(run: Run, style: str, *, follow: bool) -> int:
+def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
     """Follows a run if asked to, then prints how it stands; the exit code is the job's.
+
+    Args:
+        run: which.
+        style: of the result on stdout.
+        follow: wait for its end.
+        delivery: where its predictions are put; None: where it was told at its submission.
 
     Raises:
         Interrupted: Ctrl-C; the job goes on.
@@ -298,6 +369,7 @@ def finish(run: Run, style: str, *, follow: bool) -> int:
     from orchestrator.backends.base import LogQuery
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint, next_commands, print_document, status_text
+    from orchestrator.runs import RunState
 
     if follow and not run.status().state.terminal:
         if not run.created:
@@ -306,6 +378,8 @@ def finish(run: Run, style: str, *, follow: bool) -> int:
             print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
             run.wait()
     status = run.status()
+    if status.kind in PREDICTING and status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
+        hint(f"predictions  {path}")
     if style != "text":
         print_document(status.as_dict(), style)
     elif follow or status.state.terminal:

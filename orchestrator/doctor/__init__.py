@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.doctor import machine, packages, project, storage, tracking
+from orchestrator.doctor import azure, machine, packages, project, storage, tracking
 from orchestrator.doctor.finding import Finding
 
 __all__ = ["Finding", "examine"]
@@ -41,4 +41,6 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield project.git(environ)
     yield from project.defaults(folder, environ)
     yield project.backend(backend_name, home)
+    if backend_name == "azure":
+        yield from azure.examine(folder, environ)
     yield tracking.store(folder, home, environ)

@@ -49,24 +49,40 @@ def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activatio
     return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
 
 
+def encoder_activation_bytes(
+    model: ModelConfig, *, sequences: int, length: int, activation_bytes: int, on_cpu: bool
+) -> int:
+    """What the encoder keeps of a micro batch for the backward pass, in bytes: layers, the embeddings' sum (e H)."""
+    per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
+    if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
+        per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
+    return sequences * length * (model.num_hidden_layers * per_layer + activation_bytes * model.hidden_size)
+
+
 def activation_memory(
     job: PretrainConfig, vocab_size: int, *, micro_batch_size: int, activation_bytes: int, on_cpu: bool
 ) -> int:
     """What a micro batch keeps for the backward pass, in bytes.
 
-    The layers and the embeddings' sum (e H) for each token; for each predicted position the logits, once in e bytes,
-    and in fp32 their log-probabilities and gradients.
+    The encoder's; for each predicted position the logits, once in e bytes, and in fp32 their log-probabilities and
+    gradients.
     """
-    model = job.model
-    tokens = micro_batch_size * job.data.sequence_length
-    per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
-    length = job.data.sequence_length
-    if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
-        per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
-    layers = model.num_hidden_layers * per_layer
-    predictions = micro_batch_size * job.max_predictions
-    logits = model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
-    return tokens * (layers + activation_bytes * model.hidden_size) + predictions * logits
+    encoder = encoder_activation_bytes(
+        job.model,
+        sequences=micro_batch_size,
+        length=job.data.sequence_length,
+        activation_bytes=activation_bytes,
+        on_cpu=on_cpu,
+    )
+    logits = job.model.padded_vocab_size(vocab_size) * (activation_bytes + 2 * FP32)
+    return encoder + micro_batch_size * job.max_predictions * logits
+
+
+def activation_width(precision: str, device: str) -> int:
+    """Bytes of an activation: `auto` is taken for 16 bit on a GPU, for fp32, the larger, on a CPU."""
+    if precision == "auto":
+        return 2 if device == "gpu" else 4
+    return 4 if precision == "fp32" else 2
 
 
 def checkpoint_bytes(parameters: int) -> int:

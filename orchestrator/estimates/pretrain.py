@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
-from orchestrator.estimates.memory import LIBRARIES, activation_memory, checkpoint_bytes, state_bytes, with_moments
+from orchestrator.estimates.memory import (
+    LIBRARIES,
+    activation_memory,
+    activation_width,
+    checkpoint_bytes,
+    state_bytes,
+    with_moments,
+)
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
 from train_jobs.config.base import Config
@@ -62,7 +69,7 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         sequence_length=job.data.sequence_length,
         max_predictions=job.max_predictions,
     )
-    width = _activation_width(job.train.precision, device)
+    width = activation_width(job.train.precision, device)
     keeping = with_moments(
         parameters,
         largest=job.model.padded_vocab_size(vocab_size) * job.model.hidden_size,
@@ -86,9 +93,3 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         checkpoints_at_once=checkpoints_at_once(job.checkpoint, steps=job.train.steps),
         model_bytes=model_bytes(parameters),
     )
-
-
-def _activation_width(precision: str, device: str) -> int:
-    if precision == "auto":
-        return 2 if device == "gpu" else 4
-    return 4 if precision == "fp32" else 2

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import counted
+from orchestrator.reports.tuning import tuning_rows
 from orchestrator.runs import RunStatus
 from orchestrator.summary import bytes_text
 
@@ -38,8 +39,11 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     job, spec, data, snapshot = plan["job"], plan["spec"], plan["data"], plan["snapshot"]
     yield "Recipe", _recipe(spec["recipe"], plan["changes"].get("recipe"))
     yield "Changed", [_changes(plan["changes"])]
-    yield "Model", [_model(job["model"], plan["estimates"])]
-    yield "Batch", _batch(plan)
+    if spec.get("kind") == "finetune":
+        yield from tuning_rows(plan)
+    else:
+        yield "Model", [_model(job["model"], plan["estimates"])]
+        yield "Batch", _batch(plan)
     yield "Compute", [_compute(plan["compute"])]
     yield "Data", [data["name"], _content(data["files"], data["total_bytes"], "sha256", data["sha256"])]
     if parent := plan.get("parent"):

@@ -35,7 +35,7 @@ def key_figures(
     objective = plan["job"]["objective"]
     if objective["next_sentence"] and ":" not in objective.get("name", ""):
         figures.append(_accuracy("NSP accuracy", "nsp_accuracy", series, result))
-    figures += [_throughput(series), _steps(status, series, plan, result)]
+    figures += [throughput(series), _steps(status, series, plan, result)]
     return element("dl", *figures, class_="figures")
 
 
@@ -43,7 +43,7 @@ def charts(status: RunStatus, series: Mapping[str, Series], result: Mapping[str,
     """A figure for each metric that was reported, or a sentence where there is none yet."""
     drawn = [chart for chart in _all_charts(series, result) if chart.drawn or chart.left_out]
     if not drawn:
-        return element("p", _no_metrics(status), class_="panel empty")
+        return element("p", no_metrics(status), class_="panel empty")
     return element("div", *(figure(chart, last_step=last_step(series)) for chart in drawn), class_="charts")
 
 
@@ -70,7 +70,8 @@ def _all_charts(series: Mapping[str, Series], result: Mapping[str, Any]) -> list
     return [*pairs, *singles]
 
 
-def _no_metrics(status: RunStatus) -> str:
+def no_metrics(status: RunStatus) -> str:
+    """What is said in place of charts."""
     if status.state.terminal:
         return f"No metrics: the run {_ended(status.state)} before its first report."
     return f"No metrics yet: the run is {status.state}. A report made once it trains has charts."
@@ -86,7 +87,7 @@ def _mlm_loss(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup
     lines = [element("dd", f"nats, {where}" if loss is not None else where, class_="soft")]
     if loss is not None and entropy is not None:
         lines.append(_verdict(loss, entropy))
-    return _figure("Validation MLM loss", number(loss) if loss is not None else NONE_YET, *lines)
+    return key_figure("Validation MLM loss", number(loss) if loss is not None else NONE_YET, *lines)
 
 
 def _verdict(loss: float, entropy: float) -> Markup:
@@ -98,7 +99,7 @@ def _verdict(loss: float, entropy: float) -> Markup:
 def _entropy(result: Mapping[str, Any]) -> Markup:
     entropy = result.get("validation_unigram_entropy")
     told = "nats, of the held-out text" if entropy is not None else "known once the run completes"
-    return _figure(
+    return key_figure(
         "Unigram entropy", number(entropy) if entropy is not None else NONE_YET, element("dd", told, class_="soft")
     )
 
@@ -106,13 +107,14 @@ def _entropy(result: Mapping[str, Any]) -> Markup:
 def _accuracy(label: str, metric: str, series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
     share, where = _validation(metric, series, result)
     value = percent(share) if share is not None else NONE_YET
-    return _figure(label, value, element("dd", where, class_="soft"))
+    return key_figure(label, value, element("dd", where, class_="soft"))
 
 
-def _throughput(series: Mapping[str, Series]) -> Markup:
+def throughput(series: Mapping[str, Series]) -> Markup:
+    """How fast it trains."""
     speeds = [value for _, value in series.get("sequences_per_second", Series()).points]
     value = number(statistics.median(speeds)) if speeds else NONE_YET
-    return _figure("Sequences/s", value, element("dd", "median of the run", class_="soft"))
+    return key_figure("Sequences/s", value, element("dd", "median of the run", class_="soft"))
 
 
 def _steps(
@@ -124,10 +126,11 @@ def _steps(
     skipped = series.get("skipped_steps", Series()).last
     if skipped and skipped[1]:
         lines.append(f"{skipped[1]:,.0f} skipped for gradients that were not finite")
-    return _figure("Steps done", f"{done:,}", *(element("dd", text, class_="soft") for text in lines))
+    return key_figure("Steps done", f"{done:,}", *(element("dd", text, class_="soft") for text in lines))
 
 
-def _figure(label: str, value: str, *lines: Markup) -> Markup:
+def key_figure(label: str, value: str, *lines: Markup) -> Markup:
+    """A figure with what it is, and what it is to be compared with."""
     return element("div", element("dt", label), element("dd", value, class_="value"), *lines)
 
 

@@ -1,4 +1,4 @@
-"""The report of one pretraining run: a single HTML file without network or script.
+"""The report of one run that trains: a single HTML file without network or script.
 
     html = render(status, reports, plan, result)
     Path("report.html").write_text(html, encoding="utf-8")
@@ -16,8 +16,9 @@ from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import duration, moment
 from orchestrator.reports.profile import profile_section
 from orchestrator.reports.progress import charts, key_figures
-from orchestrator.reports.series import collect
+from orchestrator.reports.series import Series, collect
 from orchestrator.reports.style import STYLE
+from orchestrator.reports.tuning import score_table, tuning_charts, tuning_figures
 from orchestrator.runs import RunStatus
 
 # All text is escaped; should any ever not be, a browser that obeys this still runs and loads nothing.
@@ -55,8 +56,7 @@ def render(
         element("header", *_header(status, result, last_heard)),
         element(
             "main",
-            key_figures(status, series, plan, result),
-            charts(status, series, result),
+            *_outcome(status, series, plan, result),
             *(profile_section(profile, status) if profile else []),
             element("h2", "Plan"),
             plan_table(plan),
@@ -66,6 +66,20 @@ def render(
     )
     head = element("head", HEAD, element("title", f"{status.name} ({status.state})"))
     return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
+
+
+def _outcome(
+    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> Iterator[Markup]:
+    """Figures and charts, by the kind of job."""
+    if status.kind != "finetune":
+        yield key_figures(status, series, plan, result)
+        yield charts(status, series, result)
+        return
+    yield tuning_figures(status, series)
+    if status.results is not None:
+        yield score_table(status.results)
+    yield tuning_charts(status, series)
 
 
 def _header(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[Markup]:
@@ -95,6 +109,6 @@ def _facts(status: RunStatus, result: Mapping[str, Any], last_heard: float | Non
     if status.tags:
         yield "Tags", ", ".join(f"{label}={value}" for label, value in status.tags.items())
     if best := status.best_checkpoint:
-        yield "Best checkpoint", f"step {best.step:,}, validation loss {best.validation_loss:.4f}"
-    if "model" in result:
+        yield "Best checkpoint", best.text
+    if isinstance(result.get("model"), str):
         yield "Exported model", element("code", result["model"])

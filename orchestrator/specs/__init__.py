@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from orchestrator.specs.code import CodeSpec
     from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
     from orchestrator.specs.environment import EnvironmentSpec
-    from orchestrator.specs.job import KINDS, JobSpec, PrepareSpec, PretrainSpec
+    from orchestrator.specs.job import (
+        KINDS,
+        EvaluateSpec,
+        FinetuneSpec,
+        JobSpec,
+        PredictSpec,
+        PrepareSpec,
+        PretrainSpec,
+    )
     from orchestrator.specs.notify import NotifySpec
     from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
     from orchestrator.specs.tracking import TrackingSpec
@@ -24,10 +32,13 @@ _HOMES = {
     "CodeSpec": "code",
     "ComputeSpec": "compute",
     "EnvironmentSpec": "environment",
+    "EvaluateSpec": "job",
+    "FinetuneSpec": "job",
     "Flag": "resolve",
     "NotifySpec": "notify",
     "JobSpec": "job",
     "KINDS": "job",
+    "PredictSpec": "job",
     "PrepareSpec": "job",
     "PretrainSpec": "job",
     "Resolved": "resolve",
@@ -45,10 +56,13 @@ __all__ = [
     "CodeSpec",
     "ComputeSpec",
     "EnvironmentSpec",
+    "EvaluateSpec",
+    "FinetuneSpec",
     "Flag",
     "NotifySpec",
     "JobSpec",
     "KINDS",
+    "PredictSpec",
     "PrepareSpec",
     "PretrainSpec",
     "Resolved",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from orchestrator.specs.azure import AZURE, AzureSpec
-from orchestrator.specs.job import JobSpec, PrepareSpec, PretrainSpec
+from orchestrator.specs.job import FinetuneSpec, JobSpec, PrepareSpec, PretrainSpec
 from orchestrator.specs.secrets import SECRET
 from train_jobs.config.own import is_own, own_names
 
@@ -38,6 +38,10 @@ def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) 
     own: dict[str, str] = {}
     if isinstance(job, PretrainSpec):
         rules, own = _training(job, world_size), own_names(job)
+    if isinstance(job, FinetuneSpec):
+        rules = [*_engine(job, world_size), *((key, True, f"task is {job.task}") for key in job.ignored())]
+    if not isinstance(job, PrepareSpec):
+        rules += _placed(job)
     if isinstance(job, PrepareSpec | PretrainSpec):
         rules.append(("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"))
     rules += [
@@ -49,28 +53,15 @@ def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) 
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
     ]
     ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
-    return [*ignored, *([*_capped_predictions(job, changed), *_on_azure(job)] if isinstance(job, PretrainSpec) else [])]
+    capped = _capped_predictions(job, changed) if isinstance(job, PretrainSpec) else []
+    return [*ignored, *capped, *_on_azure(job)]
 
 
-def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
-    """Keys of training."""
+def _engine(job: PretrainSpec | FinetuneSpec, world_size: int) -> list[Rule]:
+    """Keys of whatever trains."""
     return [
-        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
-        (
-            "train.loss_normalization",
-            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
-            "a global batch is one micro batch",
-        ),
         ("optimizer.sharded", world_size == 1, "there is one process"),
         ("optimizer.trust_ratio", job.optimizer.name == "adamw", "adamw has none"),
-        *(
-            (
-                f"{section}.{key}",
-                is_own(getattr(job, section).name),
-                f"{getattr(job, section).name} has {section}.options",
-            )
-            for section, key in NOT_FOR_OWN
-        ),
         *(
             (
                 f"schedule.{key}",
@@ -79,6 +70,12 @@ def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
             )
             for key, shape in DECAYS
         ),
+    ]
+
+
+def _placed(job: JobSpec) -> list[Rule]:
+    """Keys of where it runs."""
+    return [
         *(
             (
                 f"{section}.{key}",
@@ -90,24 +87,45 @@ def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
         ("compute.master_port", job.backend == AZURE, "Azure chooses the port"),
         ("notify.on", job.backend == AZURE, "a job on Azure does not know the webhook"),
         ("tracking.uri", job.backend == AZURE, "the workspace keeps the MLflow runs"),
-        ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
         *(
             (f"compute.{key}", job.backend == AZURE and job.compute.sku is None, "the cluster is left as it is")
             for key in OF_CLUSTER
         ),
+    ]
+
+
+def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
+    """Keys of pretraining."""
+    return [
+        *_engine(job, world_size),
+        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
+        (
+            "train.loss_normalization",
+            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
+            "a global batch is one micro batch",
+        ),
+        *(
+            (
+                f"{section}.{key}",
+                is_own(getattr(job, section).name),
+                f"{getattr(job, section).name} has {section}.options",
+            )
+            for section, key in NOT_FOR_OWN
+        ),
+        ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     ]
 
 
-def _on_azure(job: PretrainSpec) -> list[str]:
+def _on_azure(job: JobSpec) -> list[str]:
     """Warnings about a job that goes to Azure."""
-    if job.backend != AZURE:
+    if job.backend != AZURE or isinstance(job, PrepareSpec):
         return []
     found = []
     if secrets := [name for name in job.environment.variables if SECRET.search(name)]:
         found.append(f"{', '.join(secrets)}: variables of a job can be read by everybody in the workspace")
-    if not job.data.text and job.azure.data is None:
+    if isinstance(job, PretrainSpec) and not job.data.text and job.azure.data is None:
         found.append("the embedded text is of the job's own Python on Azure, and may differ from the one planned with")
     return found
 

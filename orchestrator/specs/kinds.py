@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.specs.job import KINDS
+from orchestrator.specs.job import KINDS, JobSpec
 from train_jobs.config.load import Layer, preset_names
 
 
@@ -21,11 +21,26 @@ def for_kind(layer: Layer, model: type[BaseModel]) -> Layer:
     """
     (kind,) = [kind for kind in KINDS.values() if kind.spec is model]
     others = [other.spec for other in KINDS.values() if other.spec is not model]
-    tree = _known(layer.tree, model, others)
+    tree = layer.tree
+    if kind.subject != _subject(tree):
+        tree = {key: tree[key] for key in tree if key in JobSpec.model_fields or not _is_known(key)}
+    tree = _known(tree, model, others)
     foreign = {name for other in KINDS.values() for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
     if tree.get("recipe") in foreign or tree.get("kind") in {*KINDS} - {model.model_fields["kind"].default}:
         tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
     return replace(layer, tree=tree)
+
+
+def _subject(tree: dict[str, Any]) -> str:
+    """What a project's sections of a job are about, by the kind that it says, or names a recipe of."""
+    for name, kind in KINDS.items():
+        if tree.get("kind") == name or ("kind" not in tree and tree.get("recipe") in preset_names(kind.recipes)):
+            return kind.subject
+    return KINDS["pretrain"].subject
+
+
+def _is_known(key: str) -> bool:
+    return any(key in kind.spec.model_fields for kind in KINDS.values())
 
 
 def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
+from orchestrator.specs.azure import is_remote
+from orchestrator.specs.finetune import DATA_PATHS, TASK_FILES
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import is_name
 from train_jobs.config.load import Layer, Merged
 from train_jobs.config.phase import KEY as PHASE_FROM
 
+PER_TASK = "per_task"
+OF_TEXT = ("vocabulary", "add_tokens", "store")  # keys of `data` that name a file or a folder, beside `text`
 
-def anchor(layer: Layer, folder: Path) -> Layer:
-    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home."""
-    if "store" in layer.tree:
-        layer = replace(layer, tree={**layer.tree, "store": _absolute(layer.tree["store"], folder)})
+
+def anchor(layer: Layer, folder: Path, starts: Sequence[str] = (INIT_FROM, PHASE_FROM)) -> Layer:
+    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
+
+    Args:
+        layer: values.
+        folder: of the file that they were written in, or the current one.
+        starts: keys that name a model or a run, or a folder with one.
+    """
+    for key in ("store", "output"):
+        if key in layer.tree:
+            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
+    if "input" in layer.tree:
+        layer = replace(layer, tree={**layer.tree, "input": _all_absolute(layer.tree["input"], folder)})
     code = layer.tree.get("code")
     if isinstance(code, dict) and "folder" in code:
         layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    for key in (INIT_FROM, PHASE_FROM):
+    for key in starts:
         if key in layer.tree and not is_name(layer.tree[key], folder):
             layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
-    data = layer.tree.get("data")
+    task, tasks, data = (layer.tree.get(key) for key in ("task", PER_TASK, "data"))
+    if isinstance(task, str) and task.endswith(TASK_FILES):
+        layer = replace(layer, tree={**layer.tree, "task": _absolute(task, folder)})
+    if isinstance(tasks, dict):
+        anchored = {name: _anchored_task(tree, folder) for name, tree in tasks.items()}
+        layer = replace(layer, tree={**layer.tree, PER_TASK: anchored})
     if not isinstance(data, dict):
-        return layer
+        return replace(layer, tree={**layer.tree, "data": _absolute(data, folder)}) if data else layer
     anchored = dict(data)
     if isinstance(data.get("text"), list):
         anchored["text"] = [_anchored_source(item, folder) for item in data["text"]]
-    keys = ("vocabulary", "add_tokens", "store")
-    anchored |= {key: _absolute(data[key], folder) for key in keys if key in data}
+    anchored |= {key: _absolute(data[key], folder) for key in (*OF_TEXT, *DATA_PATHS) if key in data}
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 
@@ -57,7 +76,17 @@ def missing_paths(merged: Merged) -> list[str]:
         problems.append(f"{merged.origin(('data', 'store'))}: data.store: no such folder: {store}")
     if isinstance(vocabulary, str | Path) and not Path(vocabulary).is_file():
         problems.append(f"{merged.origin(('data', 'vocabulary'))}: data.vocabulary: no such file: {vocabulary}")
+    problems += [
+        f"{merged.origin(('data', key))}: data.{key}: no such file or folder: {data[key]}"
+        for key in DATA_PATHS
+        if isinstance(data.get(key), str) and not is_remote(data[key]) and not Path(data[key]).exists()
+    ]
     return problems
+
+
+def _anchored_task(tree: Any, folder: Path) -> Any:
+    """What is otherwise for one task, with absolute paths."""
+    return anchor(Layer("", tree), folder).tree if isinstance(tree, dict) else tree
 
 
 def _anchored_source(source: Any, folder: Path) -> Any:
@@ -74,6 +103,10 @@ def _paths(source: Any) -> list[str]:
     """The paths of a source."""
     found = source.get("path") if isinstance(source, dict) else source
     return [str(path) for path in (found if isinstance(found, list) else [found]) if isinstance(path, str | Path)]
+
+
+def _all_absolute(value: Any, folder: Path) -> Any:
+    return [_absolute(item, folder) for item in value] if isinstance(value, list) else _absolute(value, folder)
 
 
 def _absolute(value: Any, folder: Path) -> Any:

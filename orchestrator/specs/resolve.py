@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from orchestrator.errors import SpecError
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
+from orchestrator.specs.finetune import check_batch, written_out
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import KINDS, JobSpec, Kind, PretrainSpec
+from orchestrator.specs.job import KINDS, MODEL, FinetuneSpec, JobSpec, Kind, PretrainSpec
 from orchestrator.specs.kinds import for_kind
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
@@ -97,7 +98,7 @@ def resolve_spec(
     """Lays every source of values over the presets and validates the result.
 
     Args:
-        kind: which job: "pretrain", "prepare".
+        kind: which job: "pretrain", "prepare", "finetune", "evaluate", "predict".
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
         layers: the same as `file`, read already, with absolute paths: the lowest first.
@@ -110,19 +111,23 @@ def resolve_spec(
 
     Raises:
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
+        DataError: a folder that is named for a task of the user's own has no table to learn from.
     """
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
     which, environ, problems = KINDS[kind], environ or {}, Problems()
     model = which.spec
-    written, warnings = _written_layers(model, file, layers, sets, flags or {}, environ, project, problems)
-    presets = _preset_layers(which, load.merge(written), problems)
+    written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
+    if model is FinetuneSpec:
+        written = written_out(written, Path.cwd())
+    found = load.merge(written)
+    presets = _preset_layers(which, found, problems)
     complete = not problems
     source = None
-    if which.trains:
-        found = load.merge(written)
-        written += [*_found(found, INIT_FROM, model_of), *_found(found, PHASE_FROM, outputs_of)]
+    finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of, MODEL: model_of}
+    written += [layer for key in which.starts for layer in _found(found, key, finders[key])]
+    if model is PretrainSpec:
         with_start = merge_with_start(presets, written)
         merged, source = with_start.merged, with_start.source
         problems.extend(with_start.problems)
@@ -131,11 +136,13 @@ def resolve_spec(
     problems.extend(missing_paths(merged))
     with problems.collecting():
         spec = load.build(model, merged)
-        compute = _resolve_compute(spec, merged, environ, trains=which.trains)
+        compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete and isinstance(spec, PretrainSpec):  # without a layer, the batch is not the one that was meant
             spec.train.accumulation_steps(compute.world_size)
+        if complete and isinstance(spec, FinetuneSpec):
+            check_batch(spec.train, compute.world_size)
     problems.raise_all("spec")
-    changes = _changes(spec, load.build(model, load.merge(presets)), merged)
+    changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != source}
     return Resolved(
         spec=spec,
@@ -147,7 +154,7 @@ def resolve_spec(
 
 
 def _written_layers(
-    model: type[JobSpec],
+    kind: Kind,
     file: Path | None,
     given: Sequence[load.Layer],
     sets: Iterable[str],
@@ -159,29 +166,30 @@ def _written_layers(
     """The layers that the user wrote, lowest first; a layer that cannot be read is a problem, and left out."""
     layers: list[load.Layer] = []
     warnings: list[str] = []
-    here = Path.cwd()
+    here, model = Path.cwd(), kind.spec
+    starts = kind.starts or (INIT_FROM, PHASE_FROM)
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent)] if path else []
+            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, starts)] if path else []
         if path is not None and path == project and layers:
             layers = [for_kind(layers[0], model)]
     layers += given
     with problems.collecting():
         variables, warnings = variable_layers(model, environ)
-        layers += [anchor(layer, here) for layer in variables]
+        layers += [anchor(layer, here, starts) for layer in variables]
     for key, flag in flags.items():
         tree: dict[str, Any] = {}
         load.assign(tree, tuple(key.split(".")), flag.value)
-        layers.append(anchor(load.Layer(flag.name, tree), here))
+        layers.append(anchor(load.Layer(flag.name, tree), here, starts))
     with problems.collecting():
-        layers.append(anchor(load.read_assignments(sets, "--set"), here))
+        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, starts))
     return layers, warnings
 
 
 def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list[load.Layer]:
     """The presets that the written layers choose; one that there is not is a problem, and left out."""
     layers: list[load.Layer] = []
-    defaults = kind.spec().model_dump()  # type: ignore[call-arg]  # which every kind has
+    defaults = _unwritten(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
@@ -195,29 +203,50 @@ def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list
 
 def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.Layer]:
     """A layer with the folder of what training starts from where the user gave a name, as if it had been written."""
-    named = written.tree.get(key)
+    named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
         return []
     return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
 
 
-def _resolve_compute(
-    spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, trains: bool
-) -> ResolvedCompute:
+def _model_name(value: Any) -> Any:
+    """What was written for a model: `model: NAME` is `model: {name: NAME}` in layers, for recipes that have such."""
+    return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
+
+
+def _of_kind(layer: load.Layer, kind: Kind) -> load.Layer:
+    """Assignments as they were written, where `model` is no section."""
+    if MODEL not in kind.starts or MODEL not in layer.tree:
+        return layer
+    return load.Layer(layer.source, {**layer.tree, MODEL: _model_name(layer.tree[MODEL])}, layer.lines)
+
+
+def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
     try:
         if spec.backend == AZURE:
             from orchestrator.specs.cluster import resolve_on_cluster
 
             return resolve_on_cluster(spec.compute)
-        return spec.compute.resolve(gpus=visible_gpus(environ) if trains else 0, cores=usable_cores())
+        return spec.compute.resolve(gpus=visible_gpus(environ) if gpus else 0, cores=usable_cores())
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))
         raise
 
 
-def _changes(spec: JobSpec, base: JobSpec, merged: load.Merged) -> dict[str, Change]:
-    before = dict(load.leaves(base.model_dump(mode="json")))
+def _unwritten(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec that nobody wrote anything of, as JSON has it: presets over defaults, without what must be written."""
+    found = {}
+    for key, field in model.model_fields.items():
+        if key in presets or not field.is_required():
+            adapter = TypeAdapter[Any](field.rebuild_annotation())
+            value = adapter.validate_python(presets[key]) if key in presets else field.get_default()
+            found[key] = adapter.dump_python(value, mode="json")
+    return found
+
+
+def _changes(spec: JobSpec, base: Mapping[str, Any], merged: load.Merged) -> dict[str, Change]:
+    before = dict(load.leaves(base))
     after = load.leaves(spec.model_dump(mode="json"))
     return {
         load.dotted(path): Change(value=value, origin=str(merged.origin(path)))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from orchestrator.backends import load_backend
 from orchestrator.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
-from orchestrator.plan import HASH_DIGITS, Plan, make_plan
+from orchestrator.plan import make_plan
+from orchestrator.planning import HASH_DIGITS, Plan
 from orchestrator.runs import RunState
 from orchestrator.specs import Resolved, usable_cores, visible_gpus
 from orchestrator.specs.job import LONGEST_NAME

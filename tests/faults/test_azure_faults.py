@@ -20,6 +20,8 @@ from orchestrator.runs import Handle, RunState
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
 T4 = "Standard_NC4as_T4_v3"
 JOB = "PUT management.azure.com*/jobs/*"
 PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute node of the job was preempted."}
@@ -38,18 +40,6 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDoub
         kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
         text = "".join(path.read_text(errors="replace") for path in kept)
         assert not [secret for secret in double.secrets if secret in text]
-
-
-@pytest.fixture(autouse=True)
-def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files instead of all of train_jobs: nothing here runs them."""
-    from orchestrator.snapshot import take_snapshot
-
-    package = tmp_path / "package"
-    package.mkdir()
-    for name in ("__init__.py", "pretrain.py"):
-        (package / name).write_text(f"# {name}\n")
-    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
 
 
 @pytest.fixture

@@ -20,20 +20,10 @@ from orchestrator.runs import RunState
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for, write_corpus, write_spec
 
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
 PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute node of the job was preempted."}
 SIZE = "Standard_NC48ads_A100_v4"  # two GPUs
-
-
-@pytest.fixture(autouse=True)
-def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files instead of all of train_jobs: nothing here runs them."""
-    from orchestrator.snapshot import take_snapshot
-
-    package = tmp_path / "package"
-    package.mkdir()
-    for name in ("__init__.py", "pretrain.py"):
-        (package / name).write_text(f"# {name}\n")
-    monkeypatch.setattr("orchestrator.plan.take_snapshot", lambda **more: take_snapshot(package, **more))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from train_jobs.config.errors import (
     UserError,
 )
 from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.predict import PredictConfig
 from train_jobs.config.prepare import PrepareConfig, TextConfig
 from train_jobs.config.pretrain import (
     CardConfig,
@@ -45,6 +46,7 @@ __all__ = [
     "ObjectiveConfig",
     "OptimizerConfig",
     "PeerError",
+    "PredictConfig",
     "PrepareConfig",
     "PretrainConfig",
     "ProfileConfig",

@@ -18,6 +18,18 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 
     BERT-base with 30 522 pieces and no rounding has 110 106 428, as Hugging Face's BertForPreTraining.
     """
+    hidden, rows = model.hidden_size, model.padded_vocab_size(vocab_size)
+    layer_norm = 2 * hidden
+    masked_lm = hidden * hidden + hidden + layer_norm + rows
+    next_sentence = 2 * hidden + 2
+    return encoder_parameters(model, vocab_size) + masked_lm + next_sentence
+
+
+def encoder_parameters(model: ModelConfig, vocab_size: int) -> int:
+    """Trainable parameters without a head: embeddings, layers, pooler.
+
+    BERT-base with 30 522 pieces and no rounding has 109 482 240, as Hugging Face's BertModel.
+    """
     hidden, intermediate = model.hidden_size, model.intermediate_size
     rows = model.padded_vocab_size(vocab_size)
     layer_norm = 2 * hidden
@@ -25,10 +37,7 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     embeddings = (rows + model.max_position_embeddings + model.type_vocab_size) * hidden + layer_norm
     attention = 4 * dense + layer_norm
     feed_forward = 2 * hidden * intermediate + intermediate + hidden + layer_norm
-    masked_lm = dense + layer_norm + rows
-    next_sentence = 2 * hidden + 2
-    pooler = dense
-    return embeddings + model.num_hidden_layers * (attention + feed_forward) + pooler + masked_lm + next_sentence
+    return embeddings + model.num_hidden_layers * (attention + feed_forward) + dense
 
 
 def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: float, max_predictions: int) -> float:

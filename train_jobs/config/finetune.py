@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializationInfo,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
 from train_jobs.config.base import Config
 from train_jobs.config.names import did_you_mean
@@ -20,24 +27,48 @@ from train_jobs.config.pretrain import (
     WatchdogConfig,
 )
 
+GLUE = "glue"
+GLUE_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+SQUAD_1, SQUAD_2 = SQUAD_TASKS = ("SQuAD-1.1", "SQuAD-2.0")
+NER = "NER"
 OWN = "own"
-TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+TASKS = (*GLUE_TASKS, GLUE, *SQUAD_TASKS, NER, OWN)
+ALIASES = {
+    **dict.fromkeys(("squad", "squad1", "squadv1", "squadv1.1"), SQUAD_1),
+    **dict.fromkeys(("squad2", "squadv2", "squadv2.0"), SQUAD_2),
+    **dict.fromkeys(("entities", "conll", "conll2003"), NER),
+}
+"""Other names of tasks, in small letters without - and _."""
+
+SETTINGS_OF = {
+    "data.glue": (*GLUE_TASKS, GLUE),
+    "data.squad": SQUAD_TASKS,
+    "data.conll": (NER,),
+    **dict.fromkeys((f"data.{key}" for key in ("text", "pair", "label", "regression", "format", "quoting")), (OWN,)),
+    **dict.fromkeys((f"data.{key}" for key in ("word_column", "tag_column")), (NER,)),
+    **dict.fromkeys((f"data.{key}" for key in ("doc_stride", "max_query_length")), SQUAD_TASKS),
+    **dict.fromkeys((f"evaluation.{key}" for key in ("n_best", "max_answer_length")), SQUAD_TASKS),
+    "train.class_weights": tuple(task for task in TASKS if task not in ("STS-B", *SQUAD_TASKS)),
+}
+"""Dotted keys that only some tasks have a use for -> those tasks."""
 
 Column = Annotated[str, Field(min_length=1)]
 
 
-def _known_task(name: str) -> str:
-    spelled = {_bare(task): task for task in (*TASKS, OWN)}
-    if _bare(name) in spelled:
-        return spelled[_bare(name)]
-    raise ValueError(f"must be {', '.join(TASKS)} or {OWN}{did_you_mean(name, spelled.values())}")
+def _one_of_tasks(name: str, tasks: tuple[str, ...]) -> str:
+    spelled = {**ALIASES, **{_bare(task): task for task in TASKS}}
+    found = spelled.get(_bare(name))
+    if found in tasks:
+        return found
+    raise ValueError(f"must be {', '.join(tasks[:-1])} or {tasks[-1]}{did_you_mean(name, tasks)}")
 
 
 def _bare(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-Task = Annotated[str, AfterValidator(_known_task)]
+Task = Annotated[str, AfterValidator(lambda name: _one_of_tasks(name, TASKS))]
+OneOfGlue = Annotated[str, AfterValidator(lambda name: _one_of_tasks(name, GLUE_TASKS))]
 
 
 class ColumnsConfig(Config):
@@ -69,16 +100,35 @@ class ExamplesConfig(ColumnsConfig):
 
     glue: Path | None = None
     """GLUE's folder, as its download script makes it."""
+    squad: Path | None = None
+    """SQuAD's folder, with its files under their own names: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
+    conll: Path | None = None
+    """CoNLL-2003's folder: train.txt, valid.txt and test.txt, or eng.train, eng.testa and eng.testb."""
     train: Path | None = None
-    """Table to learn from; of a task of GLUE in place of the official file."""
+    """File to learn from, in place of the official one: a table, of SQuAD JSON, of NER lines of a word and its tag."""
     validation: Path | None = None
-    """Table that checkpoints are chosen by; of a task of GLUE in place of the official dev set."""
+    """File that checkpoints are chosen by, in place of the official dev set."""
     test: Path | None = None
-    """Table to predict, with or without labels. None: of a task of GLUE the official one, if it is there."""
-    max_length: Annotated[int, Field(ge=8)] = 128
-    """Tokens of a sequence, [CLS] and [SEP] included; of longer texts the end is cut off, of two the longer one's."""
+    """File to predict, with or without labels. None: the official one, if it is there."""
+    word_column: Positive = 1
+    """NER: which column of a line is the word, counted from 1."""
+    tag_column: Positive | None = None
+    """NER: which column of a line is the tag, counted from 1. None: the last one."""
+    max_length: Annotated[int, Field(ge=8)] | None = None
+    """Tokens of a sequence, [CLS] and [SEP] included; of longer texts the end is cut off, of two the longer one's.
+    SQuAD's contexts and NER's sentences are not cut but become several sequences. None: 384 of SQuAD, else 128."""
+    doc_stride: Positive = 128
+    """SQuAD: tokens from the beginning of one sequence of a long context to that of the next."""
+    max_query_length: Positive = 64
+    """SQuAD: tokens of a question; the rest of it is cut off."""
     lowercase: bool | None = None
     """Whether the model is uncased. None: as its tokenizer says, and if that does not, it is."""
+
+    @model_validator(mode="after")
+    def _word_is_no_tag(self) -> ExamplesConfig:
+        if self.word_column == self.tag_column:
+            raise ValueError(f"word_column and tag_column are both {self.tag_column}")
+        return self
 
 
 class DropoutConfig(Config):
@@ -150,6 +200,10 @@ class EvaluationConfig(Config):
     """Steps between two evaluations. None: one after each epoch."""
     patience: Positive | None = None
     """So many evaluations in a row without a better score end training. None: only the epochs do."""
+    n_best: Positive = 20
+    """SQuAD: answers that are considered, and written to nbest_predictions.json."""
+    max_answer_length: Positive = 30
+    """SQuAD: most tokens of an answer."""
 
 
 class FinetuneCheckpointConfig(CheckpointConfig):
@@ -161,13 +215,9 @@ class FinetuneCheckpointConfig(CheckpointConfig):
     """Checkpoints of the best score kept; a better evaluation is saved at its step."""
 
 
-class FinetuneConfig(Config):
-    """Everything that `python -m train_jobs.finetune --config FILE` reads from FILE."""
+class Sections(Config):
+    """What a job says, and may say differently of one of the tasks of GLUE."""
 
-    task: Task = OWN
-    """Which task: one of GLUE by its name, or own: tables of yours, with the columns that data names."""
-    init_from: Path
-    """Hugging Face BERT that training starts from: a folder, an exported one or any other."""
     data: ExamplesConfig = ExamplesConfig()
     model: DropoutConfig = DropoutConfig()
     optimizer: FinetuneOptimizerConfig = FinetuneOptimizerConfig()
@@ -178,16 +228,71 @@ class FinetuneConfig(Config):
     is exported; mean, standard deviation, median, maximum and how many collapsed are told."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: FinetuneCheckpointConfig = FinetuneCheckpointConfig()
+
+
+class TaskOverrides(Sections):
+    """What one task of GLUE has otherwise; what is not said is as for all."""
+
+    init_from: Path | None = None
+    """Hugging Face BERT that training of this task starts from: one tuned on MNLI, say. None: that of all."""
+
+
+class FinetuneConfig(Sections):
+    """Everything that `python -m train_jobs.finetune --config FILE` reads from FILE."""
+
+    task: Task = OWN
+    """Which task: one of GLUE by its name, glue for all nine, SQuAD-1.1, SQuAD-2.0, NER, or own: tables of yours, with
+    the columns that data names."""
+    init_from: Path
+    """Hugging Face BERT that training starts from: a folder, an exported one or any other."""
+    per_task: dict[OneOfGlue, TaskOverrides] = Field(default={})
+    """Task glue: name of a task -> keys that are otherwise for it, as in {RTE: {train: {epochs: 10}}}."""
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
 
+    @property
+    def max_length(self) -> int:
+        """Tokens of a sequence."""
+        return self.data.max_length or (384 if self.task in SQUAD_TASKS else 128)
+
+    def of_task(self, name: str) -> FinetuneConfig:
+        """The configuration of one task of GLUE, in a job of all of them."""
+        own = self.per_task[name].model_dump(exclude_unset=True) if name in self.per_task else {}
+        told = self.model_dump(exclude_unset=True, include=FinetuneConfig.model_fields.keys() - {"per_task"})
+        return FinetuneConfig.model_validate({**_laid_over(told, own), "task": name})
+
+    def ignored(self) -> list[str]:
+        """Dotted keys that are set to something although this task has no use for them."""
+        found = []
+        for key, tasks in SETTINGS_OF.items():
+            section, name = key.split(".")
+            here = getattr(self, section)
+            if self.task not in tasks and getattr(here, name) != type(here).model_fields[name].default:
+                found.append(key)
+        return found
+
+    @field_serializer("per_task")
+    def _as_written(self, tasks: dict[str, TaskOverrides], info: SerializationInfo) -> dict[str, Any]:
+        """What was said alone: a default would be read as said."""
+        return {name: own.model_dump(mode=info.mode, exclude_unset=True) for name, own in tasks.items()}
+
     @model_validator(mode="after")
     def _files_are_given(self) -> FinetuneConfig:
-        if self.task == OWN and (self.data.train is None or self.data.validation is None):
-            raise ValueError("data.train and data.validation are needed for a task of your own")
-        if self.task != OWN and self.data.glue is None and (self.data.train is None or self.data.validation is None):
-            raise ValueError(f"data.glue, the folder of GLUE, is needed for {self.task}")
+        data = self.data
+        if self.task == GLUE:
+            if data.glue is None:
+                raise ValueError("data.glue, the folder of GLUE, is needed for its tasks")
+            if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
+                raise ValueError(f"data.{given[0]} is one table, and the tasks of glue have one each")
+        elif data.train is None or data.validation is None:
+            wanted = {OWN: None, NER: "conll", **dict.fromkeys(SQUAD_TASKS, "squad")}.get(self.task, "glue")
+            if wanted is None:
+                raise ValueError("data.train and data.validation are needed for a task of your own")
+            if getattr(data, wanted) is None:
+                raise ValueError(
+                    f"data.{wanted}, a folder, or data.train and data.validation are needed for {self.task}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -208,3 +313,22 @@ class FinetuneConfig(Config):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed that is there twice would be the same run twice")
         return self
+
+    @model_validator(mode="after")
+    def _tasks_are_whole(self) -> FinetuneConfig:
+        if self.per_task and self.task != GLUE:
+            raise ValueError(f"per_task is for task glue, and task is {self.task}")
+        for name in self.per_task:
+            try:
+                self.of_task(name)
+            except ValidationError as problem:
+                told = str(problem.errors()[0]["msg"]).removeprefix("Value error, ")
+                raise ValueError(f"per_task.{name}: {told}") from None
+        return self
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Nested values, those above in place of those below."""
+    both = below.keys() & above.keys()
+    nested = {key for key in both if isinstance(below[key], dict) and isinstance(above[key], dict)}
+    return {**below, **above, **{key: _laid_over(below[key], above[key]) for key in nested}}

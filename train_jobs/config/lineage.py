@@ -26,7 +26,8 @@ from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError
 
 LINEAGE_FILE = "lineage.json"
-Kind = Literal["data", "pretrain", "finetune", "predict", "external"]
+Kind = Literal["data", "tables", "pretrain", "finetune", "predict", "external"]
+READ = ("data", "tables")  # kinds of links that are no model
 
 
 class Source(Config):
@@ -120,8 +121,8 @@ class PhaseFacts(Config):
     """SHA-256 of its file of moments."""
 
 
-class PretrainFacts(Config):
-    """A pretraining run; what is only known at its end is None until then."""
+class RunFacts(Config):
+    """A run that trained; what is only known at its end is None until then."""
 
     run: str | None
     """Handle; None: started without the orchestrator."""
@@ -143,20 +144,55 @@ class PretrainFacts(Config):
     """Numbers in the model."""
     absent: list[str]
     """Tensors that the initial model did not hold: these were drawn."""
-    phase: PhaseFacts | None = None
-    """Where weights and moments came from; None: this is a first phase."""
     attempts: list[Attempt]
     """Every start, the oldest first."""
     ended: str | None = None
     """UTC, ISO 8601."""
     steps: int | None = None
     """Optimizer steps done."""
-    sequences: int | None = None
-    """Sequences seen."""
     metrics: dict[str, float | None] | None = None
-    """The last validation; None for a figure that is not finite."""
+    """The last validation, or that of the checkpoint which is exported; None for a figure that is not finite."""
     weights: str | None = None
     """SHA-256 of the exported model.safetensors."""
+
+
+class PretrainFacts(RunFacts):
+    """A pretraining run."""
+
+    phase: PhaseFacts | None = None
+    """Where weights and moments came from; None: this is a first phase."""
+    sequences: int | None = None
+    """Sequences seen."""
+
+
+class TablesFacts(Config):
+    """The files of a task that a model was fine-tuned on."""
+
+    task: str
+    """Its name, as the configuration has it."""
+    sources: list[Source]
+    """Each file by its own name."""
+    rows: str
+    """SHA-256 of the rows as training sees them: tokens and what is to be learned of them."""
+
+
+class FinetuneFacts(RunFacts):
+    """A fine-tuning run: of one task, with one seed, whose best checkpoint is exported."""
+
+    task: str
+    """Its name."""
+    labels: list[str]
+    """Names of what is predicted, in the order of their ids; none of a number or of an answer."""
+    seed: int
+    """Of the head, the order of rows and dropout."""
+    best_step: int | None = None
+    """Optimizer step that the exported weights are of."""
+    over_seeds: dict[str, dict[str, float]] | None = None
+    """Metric -> mean, sd, median and max over all seeds, of which this is the best; None: there was one."""
+    seeds: int = 1
+    """How many there were."""
+    collapsed: int = 0
+    """How many of them learned nothing."""
 
 
 class Link(Config):

@@ -26,6 +26,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 PREPARE_PRESETS = PRESETS / "prepare"
+FINETUNE_PRESETS = PRESETS / "finetune"
+PREDICT_PRESETS = PRESETS / "predict"
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 
@@ -260,10 +262,14 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
 
 def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:
     current: type[BaseModel] | None = model
-    for part in path:
+    parts = iter(path)
+    for part in parts:
         if current is None or part not in current.model_fields:
             return []
-        current = _section(current.model_fields[str(part)].annotation)
+        annotation = current.model_fields[str(part)].annotation
+        if get_origin(annotation) is dict:
+            next(parts, None)  # a name of the user's
+        current = _section(annotation)
     return list(current.model_fields) if current else []
 
 

@@ -1,9 +1,12 @@
-"""How much memory this machine, or the container that we are in, still has."""
+"""What a job asks its machine: how much memory it still has, and whom to ask whether it is to be taken away."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
+
+METADATA_VARIABLE = "ORCHESTRATOR_MACHINE_METADATA"
+"""Environment variable with the address of the machine's metadata service; without it nobody is asked."""
 
 
 class Memory(NamedTuple):

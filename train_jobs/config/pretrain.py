@@ -221,8 +221,16 @@ class TrainConfig(Config):
             f"train.global_batch_size {self.global_batch_size} does not divide into "
             + ("micro batches" if found else "processes"),
             facts={"need": f"a multiple of {unit} = {factors} {world_size}", "nearest": " or ".join(nearest)},
-            fix=f"--set train.global_batch_size={nearest[-1]}",
+            fix=self._fitting_micro_batch(world_size) or f"--set train.global_batch_size={nearest[-1]}",
         )
+
+    def _fitting_micro_batch(self, world_size: int) -> str | None:
+        """The micro batch that leaves the global batch as it is: it is the recipe. None: processes do not divide it."""
+        share, rest = divmod(self.global_batch_size, world_size)
+        if rest or self.micro_batch_size == "auto":
+            return None
+        fitting = max(size for size in range(1, min(share, self.micro_batch_size) + 1) if share % size == 0)
+        return f"--set train.micro_batch_size={fitting}"
 
     def share(self, world_size: int) -> int:
         """Most sequences of a global batch that one process has."""

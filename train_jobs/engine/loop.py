@@ -7,6 +7,7 @@ step are a function of (seed, step, rank), so a resumed run draws what an undist
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
-from train_jobs.engine import determinism, devices, memory
+from train_jobs.engine import determinism, devices, eviction, memory
 from train_jobs.engine import precision as precision_module
 from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.ahead import Ahead
@@ -44,16 +45,22 @@ class Preempted(Exception):  # noqa: N818 - a request, not an error
 
 @dataclass
 class StopRequest:
-    """Set by SIGTERM; shared with all processes at the next step, so that all stop at the same one."""
+    """Set by SIGTERM, or by an announced eviction; shared with all processes at the next step, so that all stop at the
+    same one."""
 
     asked: bool = False
 
     def listen(self) -> None:
-        """Makes SIGTERM a request to stop after the step in hand."""
+        """Makes SIGTERM, and the machine's word that it is to go, a request to stop after the step in hand."""
         signal.signal(signal.SIGTERM, self._note)
+        eviction.listen(self._announced, os.environ)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.asked = True
+
+    def _announced(self, event: str) -> None:
+        self.asked = True
+        print(f"eviction: {event}: stops after this step, with a checkpoint", flush=True)
 
 
 class Loop:

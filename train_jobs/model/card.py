@@ -5,23 +5,28 @@ It is a function of the model's lineage alone. What the lineage does not say is 
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
 
 from train_jobs.config import CardConfig, PretrainConfig
-from train_jobs.config.lineage import LINEAGE_FILE, DataFacts, Lineage, Link, PretrainFacts
+from train_jobs.config.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config.own import is_own
 from train_jobs.config.sources import EMBEDDED_LANGUAGE
+from train_jobs.model.markdown import (
+    DIGITS,
+    NOT_STATED,
+    counted,
+    escaped,
+    fenced,
+    hardware_rows,
+    lineage_section,
+    plain,
+    reproduce_section,
+    table,
+)
 
-CARD_FILE = "README.md"
-UNKNOWN = "unknown"
-NOT_STATED = "not stated"
-DIGITS = 12  # of a hash
 METRICS = {
     "mlm_loss": ("Masked language model, loss", "{:.4f} nats"),
     "unigram_entropy": ("Unigram entropy of the same tokens", "{:.4f} nats"),
@@ -74,22 +79,18 @@ def model_card(lineage: Lineage) -> str:
         *([escaped(card.words.description)] if card.words.description else []),
         f"Licence of the model: {escaped(card.words.license or NOT_STATED)}.",
         "## Use",
-        _fenced(USE, "python"),
+        fenced(USE, "python"),
         "## Data",
-        _table(_data_rows(card)),
+        table(_data_rows(card)),
         "## Training",
-        _table(_training_rows(card)),
+        table(_training_rows(card)),
         "## Results",
-        _table(_result_rows(card)),
+        table(_result_rows(card)),
         _verdict(card),
         "## Limits",
         LIMITS + (LIMITS_OF_BASE if card.base else ""),
-        "## Reproduce",
-        _reproduce(card),
-        *(_fenced(_command(words), "shell") for words in card.run.commands.values()),
-        "## Lineage",
-        _lineage(card),
-        _table(_link_rows(card), header=("Kind", "Name", "Hash", "From")),
+        *reproduce_section(card.run),
+        *lineage_section(card.lineage),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -133,8 +134,8 @@ def _summary(card: Card) -> str:
         learned = f"the objective {escaped(objective.name)}"
     return (
         f"{'BERT' if not is_own(model.name) else escaped(model.name)} with"
-        f" {_counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
-        f" {_counted(model.num_attention_heads, 'attention head')} ({card.run.parameters:,} parameters), {start} with"
+        f" {counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
+        f" {counted(model.num_attention_heads, 'attention head')} ({card.run.parameters:,} parameters), {start} with"
         f" {learned} on {escaped(card.corpus)}."
     )
 
@@ -152,7 +153,7 @@ def _data_rows(card: Card) -> Iterable[tuple[str, str]]:
     case = "lower-cased, accents stripped" if data.lowercase else "cased"
     yield "Vocabulary", f"{data.vocab_size:,} WordPiece pieces, {case}, SHA-256 `{data.vocabulary[:DIGITS]}`"
     for source in data.sources:
-        files = _counted(source.files, "file")
+        files = counted(source.files, "file")
         yield (
             "Source",
             f"{escaped(source.name)}: {files}, {source.total_bytes:,} bytes, SHA-256 `{source.sha256[:DIGITS]}`",
@@ -168,12 +169,7 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     yield "Optimizer", f"{_optimizer(optimizer.name)}, weight decay {optimizer.weight_decay:g}, {clip}"
     rate = schedule.text(optimizer.learning_rate)
     yield "Learning rate", escaped(rate) if is_own(schedule.name) else rate
-    last = run.attempts[-1]
-    yield "Precision", last.precision
-    processes = _counted(last.processes, "process", "processes")
-    nodes = f"{last.nodes} nodes with " if last.nodes > 1 else ""
-    yield "Hardware", f"{processes} on {nodes}{escaped(last.hardware)}"
-    yield "Time", _time(run)
+    yield from hardware_rows(run)
     yield "Seed", str(train.seed)
     if run.phase:
         moments = f"the moments of {_optimizer(run.phase.optimizer)} (SHA-256 `{run.phase.moments[:DIGITS]}`)"
@@ -185,15 +181,6 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
 
 def _optimizer(name: str) -> str:
     return OPTIMIZERS.get(name, escaped(name))
-
-
-def _time(run: PretrainFacts) -> str:
-    first, last = run.attempts[0], run.attempts[-1]
-    if run.ended is None:
-        return f"from {first.started}"
-    seconds = (datetime.fromisoformat(run.ended) - datetime.fromisoformat(first.started)).total_seconds()
-    resumed = f", started {len(run.attempts)} times, the last at step {last.step:,}" if last is not first else ""
-    return f"{seconds:,.0f} s from {first.started} to {run.ended}{resumed}"
 
 
 def _result_rows(card: Card) -> Iterable[tuple[str, str]]:
@@ -213,67 +200,3 @@ def _verdict(card: Card) -> str:
     if loss is None or entropy is None or loss >= entropy:
         return f"The loss is not below the unigram entropy, {known}: nothing shows that this one predicts from context."
     return f"The loss is {entropy - loss:.4f} nats below the unigram entropy, {known}: this one predicts from context."
-
-
-def _reproduce(card: Card) -> str:
-    run = card.run
-    state = {True: ", with changes that are not in it", False: "", None: ""}[run.dirty]
-    packages = ", ".join(f"{name} {version}" for name, version in run.packages.items())
-    return (
-        f"Code: commit {_code(run.commit)}{state}, snapshot {_code(run.snapshot)}. Packages: {escaped(packages)}.\n"
-        "Names of files and folders stand for wherever you keep them. Through the orchestrator, or with plain torchrun:"
-    )
-
-
-def _lineage(card: Card) -> str:
-    return (
-        f"Every link is named by the SHA-256 of its content and of its parents; [{LINEAGE_FILE}]({LINEAGE_FILE}) holds"
-        " all of it."
-    )
-
-
-def _link_rows(card: Card) -> Iterable[tuple[str, ...]]:
-    for link in card.lineage.links:
-        parents = ", ".join(f"`{parent[:DIGITS]}`" for parent in link.inputs)
-        yield link.kind, escaped(link.name), f"`{link.hash[:DIGITS]}`", parents
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _code(value: str | None) -> str:
-    return f"`{re.sub(r'[^0-9A-Za-z._+-]', '', value)[:40]}`" if value else UNKNOWN
-
-
-def _command(words: Sequence[str]) -> str:
-    """A command, each of its flags on a line of its own."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(shlex.quote(plain(word)))
-    return " \\\n    ".join(" ".join(line) for line in lines)
-
-
-def _table(rows: Iterable[Sequence[str]], header: Sequence[str] = ("", "")) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _fenced(text: str, language: str) -> str:
-    """A block of code, whatever backticks it holds."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def plain(text: str) -> str:
-    """One line of what can be printed."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in a paragraph or in a cell of a table."""
-    line = re.sub(r"([\\`*_{}\[\]<>|~&#$!])", r"\\\1", plain(text))
-    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", line)

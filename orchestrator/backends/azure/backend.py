@@ -26,7 +26,7 @@ from train_jobs.config.names import did_you_mean
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.specs import ResolvedCompute
 
 PLACE = "azure"  # folder below the home folder

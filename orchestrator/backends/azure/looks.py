@@ -13,10 +13,11 @@ from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolde
 from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.folder.backend import TAIL_BYTES, eta, parse_reports
+from orchestrator.backends.folder.backend import TAIL_BYTES, Target, parse_reports
 from orchestrator.errors import NotFoundError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
-from orchestrator.runs import Attempt, RunState, RunStatus
+from orchestrator.runs import SCORED, Attempt, RunState, RunStatus
+from orchestrator.scores import read_results
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 
@@ -120,9 +121,13 @@ class Look:
 
     def _store(self) -> str | None:
         """The token store that the run prepared, as `--data` takes it."""
-        said = self.files().read(f"{places.outputs_folder(self._folder.name)}result.json")
-        name = PurePosixPath(json.loads(said)["store"]).name
+        name = PurePosixPath(self._result()["store"]).name
         return places.datastore_uri(self._request["datastore"], f"{places.TOKEN_STORES}{name}")
+
+    def _result(self) -> dict[str, Any]:
+        """The job's result.json."""
+        found: dict[str, Any] = json.loads(self.files().read(f"{places.outputs_folder(self._folder.name)}result.json"))
+        return found
 
     def _queue_trouble(self) -> str | None:
         """Why the cluster has no machine for a queued job, where it says so."""
@@ -144,7 +149,7 @@ class Look:
         attempts = [_attempt(one) for one in record.attempts if one.started is not None]
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
-        train, kind = self._plan["job"].get("train"), self._plan["spec"].get("kind", "pretrain")
+        target, kind = Target.of(self._plan), self._plan["spec"].get("kind", "pretrain")
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
@@ -162,10 +167,12 @@ class Look:
             nodes=self._request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, self._plan["compute"].get("price_per_hour")),
-            eta=eta(train, report) if train and state == RunState.RUNNING else None,
+            eta=target.eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
-            steps=train["steps"] if train else None,
+            steps=target.steps,
+            counts=target.counts,
             store=self._store() if kind == "prepare" and state == RunState.COMPLETED else None,
+            results=read_results(self._result()) if kind in SCORED and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
             mlflow_run_id=last.job if last.started is not None else None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 
 CODE = "orchestrator-serve"
 SCRIPT = "serve.py"
+ARCHIVE = "train_jobs.zip"  # beside the script, which looks for it
 DEPLOYMENT = "blue"
 SIZE = "Standard_DS3_v2"
 ENVIRONMENT = "serve-cpu"
@@ -140,17 +143,27 @@ def deploy(wire: Wire, folder: RecordFolder, model: dict[str, Any], endpoint: st
 
 
 def _script(wire: Wire, folder: RecordFolder) -> str:
-    """Sees to it that the workspace has the scoring script; returns its version."""
+    """Sees to it that the workspace has the scoring script and what it imports; returns the version of both."""
     spec = find_spec("train_jobs")
     assert spec is not None, "train_jobs is installed"
-    content = (Path(str(spec.origin)).parent / SCRIPT).read_bytes()
-    version = hashlib.sha256(content).hexdigest()[: places.DIGITS]
+    package = Path(str(spec.origin)).parent
+    content = {SCRIPT: (package / SCRIPT).read_bytes(), ARCHIVE: package_archive(package)}
+    version = hashlib.sha256(b"".join(content.values())).hexdigest()[: places.DIGITS]
     if wire.asset("codes", CODE, version) is None:
         store, place = wire.store(folder.document("request.json")["datastore"]), f"{places.ROOT}serve/{version}/"
-        Files(store).upload(place, {SCRIPT: content})
+        Files(store).upload(place, content)
         body = {"properties": {"codeUri": places.ACCOUNT_URL + place.rstrip("/"), "isAnonymous": False}}
         wire.put_asset("codes", CODE, version, filled(body, store))
     return version
+
+
+def package_archive(package: Path) -> bytes:
+    """A package's modules, to be imported out of the archive: the same ones give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(package.rglob("*.py")):
+            archive.writestr(zipfile.ZipInfo(path.relative_to(package.parent).as_posix()), path.read_bytes())
+    return buffer.getvalue()
 
 
 def _environment(wire: Wire, found: TrainImage) -> str:

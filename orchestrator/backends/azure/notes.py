@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.clusters import shape_text
-from orchestrator.backends.azure.command import trains
 from orchestrator.backends.azure.request import Asset, AzureRequest, Cluster
 from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.finetuning import FinetunePlan
+from orchestrator.plan import PretrainPlan
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
 
 SEEN = Path("cache", "azure-assets.json")  # below the home folder: which assets a workspace was seen to have
 BUILD_MINUTES = 10  # of an environment, roughly
@@ -47,7 +48,7 @@ def _eviction(plan: Plan) -> str:
     """The most work that one eviction loses: Azure promises no warning before it."""
     times = f"up to {plan.spec.max_restarts} times" if plan.spec.max_restarts else "not at all (--max-restarts 0)"
     again = f"and Azure promises no warning; whoever follows the run submits it again {times}"
-    if not trains(plan):
+    if not isinstance(plan, FinetunePlan | PretrainPlan):
         return f"each loses the parts that are being made, {again}"
     checkpoint = plan.job.checkpoint
     parts = []

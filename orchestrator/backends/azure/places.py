@@ -18,6 +18,7 @@ DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
 TEXT = "orchestrator-text"
 STORE = "orchestrator-store"
+TABLES = "orchestrator-tables"
 MODEL = "orchestrator-start"
 ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore; filled in when it is known
 

@@ -8,7 +8,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import job_command, job_variables, text_root, trained_on, trains
+from orchestrator.backends.azure.command import job_command, job_variables
+from orchestrator.backends.azure.inputs import data_asset, left_behind, start_digest
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.backends.base import Request
 from orchestrator.errors import SpecError
@@ -17,11 +18,9 @@ from orchestrator.images import CPU_IMAGE, train_image
 from orchestrator.specs.azure import MOST_HOURS
 from orchestrator.specs.notify import NotifySpec
 from train_jobs.config.base import Config
-from train_jobs.config.files import file_sha256
-from train_jobs.config.store import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
 
 Body = dict[str, Any]
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
@@ -131,6 +130,8 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 
 def _check(plan: Plan) -> None:
+    if problems := left_behind(plan):
+        raise SpecError("what one task has for itself cannot go to Azure", problems=problems, fix="-b local")
     hours, tier = plan.spec.azure.timeout_hours, plan.spec.compute.tier
     if hours is not None and hours > MOST_HOURS[tier]:
         raise SpecError(
@@ -209,17 +210,10 @@ def _code(plan: Plan) -> Asset:
 
 
 def _data(plan: Plan) -> list[Asset]:
-    found = []
-    job, datastore = plan.job, plan.spec.azure.datastore
-    if plan.spec.azure.data is not None:
-        pass
-    elif (store := trained_on(plan)) is not None:
-        digest = file_sha256(store / MANIFEST_FILE)  # which has the hash of every file of the store
-        version, folder = digest[: places.DIGITS], places.data_folder(digest)
-        found.append(_data_asset(places.STORE, version, datastore, folder))
-    elif text_root(job.data.text) is not None:
-        version, folder = plan.data.sha256[: places.DIGITS], places.data_folder(plan.data.sha256)
-        found.append(_data_asset(places.TEXT, version, datastore, folder))
+    found, datastore = [], plan.spec.azure.datastore
+    if (data := data_asset(plan)) is not None:
+        version, folder = data.digest[: places.DIGITS], places.data_folder(data.digest)
+        found.append(_data_asset(data.name, version, datastore, folder))
     if (start := start_digest(plan)) is not None:
         found.append(_data_asset(places.MODEL, start[: places.DIGITS], datastore, places.model_folder(start)))
     return found
@@ -235,14 +229,6 @@ def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
         }
     }
     return Asset(kind="data", name=name, version=version, body=body, folder=folder)
-
-
-def start_digest(plan: Plan) -> str | None:
-    """Hash of what training starts from, with the steps of an earlier phase; None: weights are drawn."""
-    if trains(plan) and plan.phase is not None:
-        facts = f"{plan.phase.step}\0{plan.phase.weights}\0{plan.phase.moments}"
-        return hashlib.sha256(facts.encode()).hexdigest()
-    return plan.parent.weights if plan.parent is not None and plan.parent.weights else None
 
 
 def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
@@ -262,7 +248,7 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
         "inputs": _inputs(plan, run, workspace, assets),
         "outputs": {
             "run": _output(spec.azure.datastore, places.outputs_folder(run)),
-            "stores": _output(spec.azure.datastore, places.TOKEN_STORES),
+            **({"stores": _output(spec.azure.datastore, places.TOKEN_STORES)} if plan.stores else {}),
         },
         "tags": job_tags(plan, run, workspace),
         "properties": {},
@@ -286,7 +272,8 @@ def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]
             _, name, version = uri.split(":")
             uri = asset_id(workspace, "data", name, version)
         found["text"] = _input(uri, MODES[azure.data_mode])
-    for name, asset in (("text", places.TEXT), ("text", places.STORE), ("start", places.MODEL)):
+    inputs = {**dict.fromkeys((places.TEXT, places.STORE, places.TABLES), "text"), places.MODEL: "start"}
+    for asset, name in inputs.items():
         if asset in assets:
             known = assets[asset]
             found[name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.clusters import provision
+from orchestrator.backends.azure.inputs import vocabulary
 from orchestrator.backends.azure.notes import remember_asset
 from orchestrator.backends.azure.problems import passing, retry_after
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
 from orchestrator.backends.azure.request import Asset, AzureRequest, Body, Cluster
 from orchestrator.backends.azure.storage import Files
-from orchestrator.backends.azure.upload import asset_files, job_documents, vocabulary
+from orchestrator.backends.azure.upload import asset_files, job_documents
 from orchestrator.backends.azure.wire import Store, Wire
 from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.runs import RunState
@@ -26,7 +27,7 @@ from orchestrator.summary import bytes_text
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.backends.azure.workspace import Workspace
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
 SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted

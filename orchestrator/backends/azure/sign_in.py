@@ -27,6 +27,8 @@ class SignIn:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._links = chain(environ)
         self._found: Any = None
+        self.link: str | None = None
+        """Which link gave the tokens; None: none has yet."""
 
     def get_token(self, *scopes: str, **more: Any) -> Any:
         """A token for Azure.
@@ -60,7 +62,7 @@ class SignIn:
             except (ClientAuthenticationError, ValueError) as problem:
                 failures[name] = problem
                 continue
-            self._found = credential
+            self._found, self.link = credential, name
             return token
         raise _refused(failures)
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import CONFIG, TAGS, text_root, trained_on, trains
+from orchestrator.backends.azure.command import CONFIG, TAGS
+from orchestrator.backends.azure.inputs import data_files, portable, start_files
 from orchestrator.backends.azure.request import AzureRequest
 from orchestrator.backends.azure.storage import Content
 from orchestrator.images import train_image
-from train_jobs.config.formats import source_files
-from train_jobs.config.initial import VOCABULARY
-from train_jobs.config.lineage import LINEAGE_FILE
-from train_jobs.config.phase import MODEL, find_checkpoint
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan, PretrainPlan
-    from train_jobs.config.prepare import TextConfig
+    from orchestrator.planning import Plan
 
 
 def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Content]:
@@ -37,60 +33,18 @@ def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Co
     if kind == "codes":
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}
-    if name == places.TEXT:
-        root = str(text_root(plan.job.data.text))
-        paths = [file.path for source in plan.job.data.text for file in source_files(source)]
-        return {path.relative_to(root).as_posix(): path for path in paths}
-    if name == places.STORE:
-        folder = trained_on(plan)
-        assert folder is not None, "the asset is of a store"
-        return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    assert trains(plan), "nothing else starts from a model"
-    return _start_files(plan)
-
-
-def _start_files(plan: PretrainPlan) -> dict[str, Content]:
-    """An initial model as it lies in its folder; of an earlier phase the checkpoint, its vocabulary and its lineage."""
-    job = plan.job
-    if job.init_from is not None:
-        folder = Path(job.init_from)
-        return {path.name: path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."}
-    assert job.phase_from is not None, "a start is a model or a phase"
-    checkpoint = find_checkpoint(Path(job.phase_from))
-    outputs = checkpoint.parent.parent
-    found: dict[str, Content] = {
-        f"checkpoints/{checkpoint.name}/{path.name}": path for path in sorted(checkpoint.iterdir()) if path.is_file()
-    }
-    beside = {name: outputs / name for name in (f"{MODEL}/{VOCABULARY}", LINEAGE_FILE)}
-    return {**found, **{name: path for name, path in beside.items() if path.is_file()}}
+    return start_files(plan) if name == places.MODEL else data_files(plan)
 
 
 def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
     """What the job of a run and whoever attaches to it reads: name -> text."""
     import yaml
 
-    config = plan.job.model_copy(update={"data": _without_paths(plan.job.data), **_without_places(plan)})
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
     return {
-        CONFIG: config.model_dump_json(indent=1),
+        CONFIG: json.dumps(portable(plan), indent=1),
         TAGS: json.dumps(tags),
         "plan.json": json.dumps(plan.as_dict(), indent=1),
         "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
         "request.json": request.model_dump_json(indent=1),
     }
-
-
-def _without_paths(data: TextConfig) -> TextConfig:
-    """What is on the machine under another path, and is said by the command."""
-    gone: dict[str, Any] = {"text": [], "vocabulary": None, "store": None}
-    return data.model_copy(update={key: value for key, value in gone.items() if key in type(data).model_fields})
-
-
-def _without_places(plan: Plan) -> dict[str, None]:
-    return {"init_from": None, "phase_from": None} if trains(plan) else {"store": None}
-
-
-def vocabulary(plan: Plan) -> dict[str, Content]:
-    """The vocabulary, where the job has one."""
-    path = plan.job.data.vocabulary
-    return {VOCABULARY: path} if path is not None else {}

@@ -17,7 +17,7 @@ from orchestrator.runs import Handle
 
 if TYPE_CHECKING:  # who only lists runs waits for none of them
     from orchestrator.backends.debug.session import DebugRequest
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.specs import ResolvedCompute
 
 
@@ -49,7 +49,8 @@ class DebugBackend(FolderBackend):
             code=str(plan.spec.code.folder) if plan.spec.code.folder else None,
             arguments=[
                 *("--config", str(run.config), "--output", str(run.outputs)),
-                *("--cache", str(stores), "--device", compute.device),
+                *(("--cache", str(stores)) if plan.stores else ()),
+                *("--device", compute.device),
             ],
             nodes=1,
             processes_per_node=1,

@@ -8,8 +8,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,13 +23,14 @@ from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.home import run_names
-from orchestrator.runs import Attempt, Handle, RunState, RunStatus
+from orchestrator.runs import SCORED, Attempt, Counts, Handle, RunState, RunStatus
+from orchestrator.scores import read_results
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.lineage import CheckedLineage
-    from orchestrator.plan import Plan
-    from train_jobs.config import PrepareConfig, PretrainConfig
+    from orchestrator.planning import Plan
+    from train_jobs.config.base import Config
 
 TAIL_BYTES = 64 * 1024
 LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes
@@ -69,13 +71,13 @@ class FolderBackend(Backend):
     def _describe(self, run: RunFolder) -> RunStatus:
         name, state = run.name, run.read_state()
         plan, request = run.read_json("plan.json"), run.read_json("request.json")
-        last, train = last_report(run.metrics), plan["job"].get("train")
-        attempts = _attempts(state, last)
+        last, target = last_report(run.metrics), Target.of(plan)
+        attempts, kind = _attempts(state, last), plan["spec"].get("kind", "pretrain")
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
             name=name,
             handle=str(Handle(self.name, name)),
-            kind=plan["spec"].get("kind", "pretrain"),
+            kind=kind,
             state=state.state,
             exit_code=state.exit_code,
             reason=state.reason,
@@ -88,16 +90,18 @@ class FolderBackend(Backend):
             nodes=request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, plan["compute"].get("price_per_hour")),
-            eta=eta(train, last) if train and state.state == RunState.RUNNING else None,
+            eta=target.eta(last) if state.state == RunState.RUNNING else None,
             step=last.get("step"),
-            steps=train["steps"] if train else None,
+            steps=target.steps,
+            counts=target.counts,
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
-            store=None if train else self.result(name).get("store"),
+            store=self.result(name).get("store") if kind == "prepare" else None,
+            results=read_results(self.result(name)) if kind in SCORED else None,
             trace=str(run.trace) if run.trace.is_file() else None,
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
-            best_checkpoint=best_checkpoint(run.outputs / "checkpoints"),
+            best_checkpoint=best_checkpoint(run.outputs / "checkpoints", scored=kind == "finetune"),
             tracking_uri=request["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],
@@ -319,10 +323,10 @@ class FolderBackend(Backend):
         run.write_state(LocalState(state=RunState.QUEUED, created=time.time()))
         write_text(run.path / "request.json", request.model_dump_json(indent=1))
 
-    def _job(self, run: RunFolder, name: str, plan: Plan) -> PretrainConfig | PrepareConfig:
+    def _job(self, run: RunFolder, name: str, plan: Plan) -> Config:
         """What the job reads, with a copy of the vocabulary: the run can be resumed whatever becomes of the file."""
-        data = plan.job.data
-        if data.vocabulary is None:
+        data: Any = getattr(plan.job, "data", None)
+        if getattr(data, "vocabulary", None) is None:
             return plan.job
         from train_jobs.config.initial import VOCABULARY
 
@@ -381,13 +385,39 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[Attempt]:
     return [*state.attempts[:-1], lost.model_copy(update=ending)]
 
 
-def eta(train: dict[str, Any], last: dict[str, Any]) -> float | None:
-    """When the last step is expected: validations, checkpoints and a change of speed are not in it."""
-    speed = last.get("metrics", {}).get("sequences_per_second")
-    if not speed or last["step"] >= train["steps"]:
-        return None
-    left = (train["steps"] - last["step"]) * train["global_batch_size"]
-    return float(last["time"] + left / speed)
+@dataclass(frozen=True)
+class Target:
+    """What a run shall come to, by its plan.
+
+    Attributes:
+        steps: how many of what it counts; None: nobody can tell.
+        counts: what that is.
+        sequences: in each; None: nobody can tell.
+    """
+
+    steps: int | None
+    counts: Counts
+    sequences: int | None
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Target:
+        """That of `Plan.as_dict`; in plans of old, and in those of job files, the job alone has the steps."""
+        train = plan["job"].get("train") or {}
+        counts: Counts = plan.get("counts", "steps")
+        steps = plan.get("steps", train.get("steps"))
+        sequences = {"steps": train.get("global_batch_size"), "rows": 1}.get(counts)
+        return cls(steps, counts, sequences)
+
+    def eta(self, last: Mapping[str, Any]) -> float | None:
+        """When the last step is expected: validations, checkpoints and a change of speed are not in it.
+
+        Args:
+            last: as of `last_report`.
+        """
+        speed = last.get("metrics", {}).get("rows_per_second" if self.counts == "rows" else "sequences_per_second")
+        if not speed or self.sequences is None or self.steps is None or last["step"] >= self.steps:
+            return None
+        return float(last["time"] + (self.steps - last["step"]) * self.sequences / speed)
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:

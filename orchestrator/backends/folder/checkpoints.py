@@ -9,8 +9,13 @@ from pathlib import Path
 from orchestrator.runs import BestCheckpoint
 
 
-def best_checkpoint(folder: Path) -> BestCheckpoint | None:
-    """The committed checkpoint of lowest validation loss in `folder`, the earlier of equals; None if none has one."""
+def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | None:
+    """The committed checkpoint of lowest validation loss in `folder`, the earlier of equals; None if none has one.
+
+    Args:
+        folder: of checkpoints.
+        scored: they are of a fine-tuning, whose engine takes what a score lacks for the loss.
+    """
     found = []
     for path in folder.glob("step-*/COMMIT.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # being written, being deleted, of another format
@@ -20,4 +25,6 @@ def best_checkpoint(folder: Path) -> BestCheckpoint | None:
     if not found:
         return None
     loss, step, place = min(found)
+    if scored:
+        return BestCheckpoint(step=step, score=-loss, folder=place)
     return BestCheckpoint(step=step, validation_loss=loss, folder=place)

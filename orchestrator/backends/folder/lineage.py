@@ -7,16 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import NotFoundError
 from orchestrator.home import TOKEN_STORES
 from orchestrator.lineage import Check, CheckedLineage, Verdict
 from orchestrator.plan import FINGERPRINT_CACHE
 from orchestrator.runs import Handle
+from train_jobs.config.errors import DataError
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import initial_weights
-from train_jobs.config.lineage import Lineage, Link, read_lineage, store_digest
+from train_jobs.config.lineage import READ, Lineage, Link, read_lineage, store_digest
 from train_jobs.config.sources import content_hashes
 from train_jobs.config.store import read_manifest
+from train_jobs.config.tables import task_files
 
 DIGITS = 8
 
@@ -39,12 +44,14 @@ def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineag
     stores = Path(run.read_json("request.json").get("token_stores", home / TOKEN_STORES))
     cache = home / FINGERPRINT_CACHE
     models = _models(run, handle, lineage)
-    checks = {
-        link.hash: _check_store(link, _store_of(link, run, stores), cache)
-        if link.kind == "data"
-        else _check_model(link, models.get(link.hash), cache)
-        for link in lineage.links
-    }
+    checks = {}
+    for link in lineage.links:
+        if link.kind == "data":
+            checks[link.hash] = _check_store(link, _store_of(link, run, stores), cache)
+        elif link.kind == "tables":
+            checks[link.hash] = _check_tables(link, _tuned_on(link, lineage, run, handle), cache)
+        else:
+            checks[link.hash] = _check_model(link, models.get(link.hash), cache)
     return CheckedLineage(lineage=lineage, checks=checks)
 
 
@@ -59,7 +66,7 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
         config, parents = maker.read_json("config.json"), lineage.parents(link)
         initial, phase = config.get("init_from"), config.get("phase_from")
         if initial is not None and Path(initial).is_dir():
-            found |= {parent.hash: Path(initial) for parent in parents if parent.kind != "data"}
+            found |= {parent.hash: Path(initial) for parent in parents if parent.kind not in READ}
         if phase is not None and Path(phase).is_dir():  # a checkpoint that came without a lineage is a link itself
             found |= {parent.hash: Path(phase) for parent in parents if parent.kind == "external"}
     return found
@@ -72,6 +79,30 @@ def _run_of(link: Link, run: RunFolder, handle: Handle) -> RunFolder | None:
         return None
     found = RunFolder(run.path.parent / link.name)
     return found if found.config.is_file() else None
+
+
+def _tuned_on(link: Link, lineage: Lineage, run: RunFolder, handle: Handle) -> list[Path]:
+    """The files of a task, where the run here that read them was told that they are; none if no such run is here."""
+    child = next(other for other in lineage.links if link.hash in other.inputs)
+    maker = run if child is lineage.head else _run_of(child, run, handle)
+    if maker is None:
+        return []
+    try:
+        return [file.path for file in task_files(FinetuneConfig.model_validate(maker.read_json("config.json")))]
+    except (DataError, ValidationError):
+        return []
+
+
+def _check_tables(link: Link, files: list[Path], cache: Path) -> Check:
+    there = [path for path in files if path.is_file()]
+    if not there:
+        return Check(verdict=Verdict.ABSENT)
+    found = {(path.name, digest) for path, digest in zip(there, content_hashes(there, cache), strict=True)}
+    where = str(there[0].parent)
+    for source in link.facts["sources"]:
+        if (Path(source["name"]).name, source["sha256"]) not in found:
+            return Check(verdict=Verdict.CHANGED, where=where, why=f"{source['name']} in {where} is another")
+    return Check(verdict=Verdict.VERIFIED, where=where)
 
 
 def _check_model(link: Link, folder: Path | None, cache: Path) -> Check:

@@ -49,6 +49,8 @@ def model_tags(status: RunStatus, plan: Mapping[str, Any], lineage: str | None) 
         "orchestrator.data": str(plan.get("data", {}).get("sha256")),
         "orchestrator.step": str(status.step),
     }
+    if status.results is not None:
+        found |= {f"score.{name}": figure.text for one in status.results.scores for name, figure in one.metrics.items()}
     if "validation_mlm_loss" in status.metrics:
         found["validation_mlm_loss"] = f"{status.metrics['validation_mlm_loss']:.4f}"
     return {**found, **({"orchestrator.lineage": lineage} if lineage else {})}
@@ -62,6 +64,12 @@ def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: 
         ServiceError: MLflow refused.
     """
     require_model(status)
+    if not run.model.is_dir():
+        raise NotFoundError(
+            f"run {status.name} has no model of its own",
+            facts={"has": ", ".join(sorted(path.parent.name for path in run.outputs.glob("*/model"))) or "none"},
+            fix=f"orchestrator download {status.name}",
+        )
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 

@@ -20,7 +20,7 @@ from orchestrator.tracking import default_uri
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.planning import Plan
     from orchestrator.specs import ResolvedCompute
 
 
@@ -38,7 +38,8 @@ class LocalBackend(FolderBackend):
             name=run_name,
             command=[
                 *(sys.executable, "-m", plan.spec.code.entry, "--config", str(run.config)),
-                *("--output", str(run.outputs), "--cache", str(stores), "--device", compute.device),
+                *("--output", str(run.outputs), *(("--cache", str(stores)) if plan.stores else ())),
+                *("--device", compute.device),
             ],
             nodes=compute.nodes,
             processes_per_node=compute.processes_per_node,

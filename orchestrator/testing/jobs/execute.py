@@ -16,6 +16,7 @@ from orchestrator.testing.jobs.jobs import Job
 from orchestrator.testing.jobs.launch import JOB_VARIABLE, Launch, Process, ranks
 from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
 from orchestrator.testing.state import Document, State
+from train_jobs.config.machine import METADATA_VARIABLE
 
 NOT_PASSED_ON = ("AZURE_", "AZUREML_", "MLFLOW_", "ORCHESTRATOR_", "PYTEST_")
 OF_THE_DOUBLE = ("http_proxy", "https_proxy", "no_proxy", "requests_ca_bundle", "ssl_cert_file", "curl_ca_bundle")
@@ -106,7 +107,9 @@ class Executor:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
         }
-        return {**kept, **ours, **self.tracking(job), **(job.properties.get("environmentVariables") or {})}
+        wanted = {**(job.properties.get("environmentVariables") or {})}
+        wanted.pop(METADATA_VARIABLE, None)  # this machine has no such service, or one that is not ours to ask
+        return {**kept, **ours, **self.tracking(job), **wanted}
 
     @staticmethod
     def _failure(rank: int, code: int) -> Document:

@@ -17,6 +17,8 @@ PATIENCE = 30.0
 """Seconds from the SIGTERM of a cancel to SIGKILL."""
 SECONDS_FOR_PEERS = 5.0
 """The same where another process of the job failed."""
+LOOKS = 2
+"""In a row that must find nothing: one look may fall into the moment in which a process has no environment."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +91,26 @@ class Launch:
 
     def kill(self) -> None:
         """SIGKILL to everything of the job, in whatever session it is, as when its machine goes away."""
-        while pids := self._alive():
+        looks = 0
+        while looks < LOOKS:
+            pids = self._alive()
+            looks = 0 if pids else looks + 1
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
 
-    def _alive(self) -> list[int]:
-        """Processes that carry the job's mark; one that has ended and waits to be asked has no environment."""
-        found = []
+    def _alive(self) -> set[int]:
+        """Our own children that have not ended, and all processes that carry the job's mark.
+
+        One that has ended and waits to be asked has no environment; for a moment, one that begins a program has none
+        either.
+        """
+        found = {child.pid for child in self._children if child.poll() is None}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and self._marker in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                    found.add(int(entry.name))
         return found
 
     def _signal(self, number: int) -> None:

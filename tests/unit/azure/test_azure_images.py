@@ -30,7 +30,7 @@ def test_both_environments_have_the_same_packages_in_the_versions_of_the_constra
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
 
 
-OPTIONAL = {"datasets"}  # sources that a run need not have; who does not have it is told what to install
+OPTIONAL = {"datasets", "onnxruntime"}  # what a run need not have; who does not have it is told what to install
 
 
 def test_they_have_whatever_the_job_imports() -> None:
@@ -88,4 +88,4 @@ def test_the_endpoint_has_the_versions_that_the_model_was_made_with() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
     found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if "==" in line)
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in found}
-    assert {"torch", "transformers", "tokenizers", "safetensors", "numpy"} == found.keys()
+    assert {"torch", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "PyYAML"} == found.keys()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
+from finetune_jobs import WORDS, run, same_model, settings, stop_in, validations
 from safetensors.torch import load_file
 
 from train_jobs import finetune
-from train_jobs.config import ModelConfig, SpecError
-from train_jobs.config.finetune import TASKS, FinetuneConfig
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
-from train_jobs.engine.loop import Preempted
 from train_jobs.engine.metrics import read_reports
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.huggingface import export
-from train_jobs.tasks.finetuning.classification import Classification
-from train_jobs.tasks.finetuning.glue import SCORED
-
-WORDS = [f"w{number}" for number in range(40)]
-SHAPE = ModelConfig(
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
-)
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT with drawn weights."""
-    folder = tmp_path_factory.mktemp("bert")
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]) + "\n")
-    model = BertForPreTraining(SHAPE, 46)
-    initialise(model, 1)
-    with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.mul_(5)
-    vocabulary = folder / "vocab.txt"
-    export(model, folder / "model", config=SHAPE, vocab_size=46, vocabulary=vocabulary, lowercase=True)
-    return folder / "model"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _signals() -> Iterator[None]:
-    """A job in this process listens for SIGTERM: not for longer than these tests."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:
@@ -81,36 +44,15 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
-    """A job of eight epochs that takes some seconds."""
-    return {
-        "task": "MRPC",
-        "init_from": str(bert),
-        "data": {"glue": str(glue), "max_length": 32},
-        "optimizer": {"learning_rate": 3e-3},
-        "checkpoint": {"asynchronous": False, "every_minutes": None, "every": 40},
-        **sections,
-        "train": {"epochs": 8, "global_batch_size": 16, "precision": "fp32", **sections.get("train", {})},
-    }
-
-
-def run(folder: Path, document: dict[str, Any], *words: str) -> int:
-    folder.mkdir(exist_ok=True)
-    (folder / "finetune.yaml").write_text(yaml.safe_dump(document))
-    return finetune.main(["--config", str(folder / "finetune.yaml"), "--output", str(folder / "out"), *words])
-
-
-def validations(output: Path) -> dict[int, float]:
-    reports = [report for _, report in read_reports(output / "metrics.jsonl")]
-    key = "validation_score"
-    return {report["step"]: report["metrics"][key] for report in reports if key in report["metrics"]}
+def mrpc(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
+    return settings(bert, "MRPC", {"glue": glue}, **sections)
 
 
 @pytest.fixture(scope="module")
 def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outputs of the job, run without a break."""
     folder = tmp_path_factory.mktemp("done")
-    assert run(folder, settings(bert, glue)) == 0
+    assert run(folder, mrpc(bert, glue)) == 0
     return folder / "out"
 
 
@@ -156,28 +98,19 @@ def test_transformers_loads_it_with_its_labels_and_predicts_the_same(done: Path)
 def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Classification.train_batch
-
-    def stopped(self: Classification, cursor: dict[str, int]) -> Any:
-        if cursor.get("epoch") == 4:
-            raise Preempted
-        return whole(self, cursor)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Classification, "train_batch", stopped)
-        assert run(tmp_path, settings(bert, glue)) == finetune.PREEMPTED
+        stop_in(patched, epoch=4)
+        assert run(tmp_path, mrpc(bert, glue)) == finetune.PREEMPTED
     assert not (tmp_path / "out" / "model").exists()
-    assert run(tmp_path, settings(bert, glue)) == 0
-    name = Path("model", "model.safetensors")
-    here, there = load_file(tmp_path / "out" / name), load_file(done / name)
-    assert all(torch.equal(here[key], there[key]) for key in there)
+    assert run(tmp_path, mrpc(bert, glue)) == 0
+    assert same_model(tmp_path / "out", done)
     assert validations(tmp_path / "out") == validations(done)
 
 
 def test_another_configuration_does_not_go_on_there(
     bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(done.parent, settings(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
+    assert run(done.parent, mrpc(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
     assert "optimizer.learning_rate: 0.003 -> 0.002" in capsys.readouterr().err
 
 
@@ -222,9 +155,7 @@ def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"task": "MRCP"}, 'did you mean "MRPC"?'),
         ({"seeds": [1, 1]}, "a seed that is there twice"),
-        ({"data": {"max_length": 33}}, "data.glue, the folder of GLUE, is needed for MRPC"),
         ({"train": {"epoch": 3}}, 'train.epoch: unknown key (did you mean "epochs"?)'),
         ({"optimizer": {"name": "lion:Lion"}}, "takes no code of your own"),
         ({"schedule": {"hours": 2.0}}, "fine-tuning ends with train.epochs"),
@@ -233,14 +164,14 @@ def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) 
 def test_wrong_keys_and_values_are_named(
     bert: Path, glue: Path, tmp_path: Path, changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, settings(bert, glue, **changes)) == 2
+    assert run(tmp_path, mrpc(bert, glue, **changes)) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_sequence_longer_than_the_model_is_refused(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, settings(bert, glue), "--set", "data.max_length=33") == 2
+    assert run(tmp_path, mrpc(bert, glue), "--set", "data.max_length=33") == 2
     assert "--set data.max_length=32" in capsys.readouterr().err
 
 
@@ -252,9 +183,9 @@ def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsy
     assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
 
 
-def test_tasks_are_spelled_as_one_likes() -> None:
-    assert TASKS == SCORED
-    with pytest.raises(SpecError):
-        finetune.read_config("there-is-none.yaml", [])
-    config = FinetuneConfig(task="sst2", init_from=Path("x"), data={"glue": "y"})  # type: ignore[arg-type]
-    assert config.task == "SST-2"
+def test_a_setting_that_the_task_does_not_use_is_told(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = mrpc(bert, glue, evaluation={"max_answer_length": 7})
+    assert run(tmp_path, document, "--set", "train.epochs=1") == 0
+    assert "warning: evaluation.max_answer_length: task MRPC has no use for it\n" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,19 @@ def test_precision_and_recall_are_told_apart() -> None:
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx((1.0, 0.5, 2 / 3))
 
 
+@pytest.mark.parametrize("letters", ["BI", "BIES"])
+def test_they_are_those_of_seqeval(letters: str) -> None:
+    theirs = pytest.importorskip("seqeval.metrics")
+    draw = random.Random(len(letters))
+    tags = ["O", *(f"{letter}-{kind}" for letter in letters for kind in ("PER", "LOC"))]
+    sizes = [draw.randint(1, 9) for _ in range(500)]
+    gold, guessed = ([draw.choices(tags, k=size) for size in sizes] for _ in range(2))
+    found = entity_scores(gold, guessed)
+    assert found["precision"] == pytest.approx(theirs.precision_score(gold, guessed), abs=1e-9)
+    assert found["recall"] == pytest.approx(theirs.recall_score(gold, guessed), abs=1e-9)
+    assert found["f1"] == pytest.approx(theirs.f1_score(gold, guessed), abs=1e-9)
+
+
 def test_one_type_is_not_another_and_one_sentence_not_another() -> None:
     assert entity_scores([["B-PER"]], [["B-LOC"]])["f1"] == 0.0
     assert entity_scores([["B-PER"], ["O"]], [["O"], ["B-PER"]])["f1"] == 0.0
@@ -166,3 +180,22 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     write_conll(tmp_path / "t.txt", words, tags)
     found = read_conll(tmp_path / "t.txt")
     assert (found.words, found.tags) == (words, tags)
+
+
+def test_a_word_of_a_million_characters_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = put(tmp_path / "t.txt", "a O\n" + "b" * 1_000_000 + " O\n")
+    found = read_conll(path)
+    assert found.notes[0].startswith(f"{path}:2: a word of 1,000,000 characters")
+    assert [len(one.starts) for one in make_pieces(found.words, tokenizer, max_length=16)] == [2]
+
+
+def test_words_and_tags_may_stand_in_other_columns(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.txt", "1 Peter B-PER O\n2 runs O O\n")
+    found = read_conll(path, word_column=2, tag_column=3)
+    assert (found.words, found.tags) == ([["Peter", "runs"]], [["B-PER", "O"]])
+    assert read_conll(path, word_column=2).tags == [["O", "O"]]
+    bare = put(tmp_path / "u.txt", "1 Peter\n2 runs\n")
+    assert problems(bare, word_column=2, tag_column=3) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]
+    assert read_conll(bare, word_column=2, tag_column=3, tags_needed=False).tags == []
+    assert read_conll(path, word_column=3, tags_needed=False).tags == [["O", "O"]]
+    assert problems(bare, word_column=3, tags_needed=False) == [f"{bare}:{line}: 2 columns, need 3" for line in (1, 2)]

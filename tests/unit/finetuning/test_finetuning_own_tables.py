@@ -155,3 +155,42 @@ def test_a_test_set_may_lack_labels_and_dev_may_not(tmp_path: Path) -> None:
 def test_columns_must_differ() -> None:
     with pytest.raises(Exception, match="must be different columns"):
         build(ColumnsConfig, merge([read_text("text: a\nlabel: a\n", "x.yaml")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("u.csv", "text,labels\nc,x\n", "labels"),
+        ("u.tsv", "text\tLABEL\nc\tx\n", "LABEL"),
+        ("u.jsonl", '{"text": "c", "lable": "x"}\n', "lable"),
+    ],
+)
+def test_a_column_nearly_called_like_the_label_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
+    train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
+    path = put(tmp_path / name, content)
+    test = read_own(TEXT, {"train": train, "test": path})[1]["test"]
+    assert test.labels is None
+    assert test.notes == [
+        f"{path}: there is no column 'label' (did you mean \"{told}\"?): read as a set without labels"
+    ]
+
+
+def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
+    bare = put(tmp_path / "bare.csv", "text,id\nc,1\n")
+    assert read_own(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
+    near = ColumnsConfig(text="labels")
+    named = put(tmp_path / "n.csv", "labels,label\na,x\nb,y\n")
+    assert read_own(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
+    some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
+    assert problems(TEXT, train=train, test=some) == [f"{some}:2: there is no column 'label'; have text"]
+    wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")
+    assert problems(TEXT, train=train, test=wrong)[0].startswith(f"{wrong}:2: label 'z' is not in {train}")
+
+
+def test_a_parquet_file_names_its_columns(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
+    pq.write_table(pa.table({"text": ["c"], "Label": ["x"]}), tmp_path / "u.parquet")
+    assert (
+        'did you mean "Label"?' in read_own(TEXT, {"train": train, "test": tmp_path / "u.parquet"})[1]["test"].notes[0]
+    )

@@ -147,12 +147,13 @@ def test_files_of_another_form(tmp_path: Path, content: str, told: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_a_byte_order_mark_and_a_context_of_a_million_characters(tmp_path: Path) -> None:
+def test_a_byte_order_mark_crlf_and_a_context_of_a_million_characters_are_told(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa(), context=CONTEXT + " in" * 333_313)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert read_squad(path, training=True).notes == [
-        f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes",
-    ]
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    mark, ends, long = read_squad(path, training=True).notes
+    assert mark.startswith(f"{path}:1: begins with a byte-order mark")
+    assert (ends.startswith(f"{path}:1: "), "lines end with CRLF" in ends) == (True, True)
+    assert long == f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes"
 
 
 # --- windows

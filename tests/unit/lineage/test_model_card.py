@@ -17,7 +17,8 @@ from tests.conftest import write_bert
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
 from train_jobs.config.sources import fingerprint
-from train_jobs.model.card import escaped, model_card, plain
+from train_jobs.model.card import model_card
+from train_jobs.model.markdown import escaped, plain
 
 Complete = Callable[..., Lineage]
 HOSTILE = (

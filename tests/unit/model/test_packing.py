@@ -73,7 +73,9 @@ def assert_alike(made: BertForPreTraining, other: BertForPreTraining, lengths: l
         torch.testing.assert_close(others[name], gradient, rtol=tolerance, atol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, [64, 64, 20, 3], [3, 3, 3], [1, 64, 1]], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [LENGTHS, [64, 64, 20, 3], [3, 3, 3], [1, 64, 1], [3, 60, 30, 25, 64, 2, 41, 28, 3]], ids=str
+)
 def test_losses_and_every_gradient_are_those_of_the_padded_model(lengths: list[int]) -> None:
     assert_alike(model(), model(), lengths, 1e-10)
 

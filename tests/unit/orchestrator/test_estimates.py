@@ -18,7 +18,7 @@ from train_jobs.config import (
     PretrainConfig,
     TrainConfig,
 )
-from train_jobs.config.arithmetic import flops_per_token, parameter_count
+from train_jobs.config.arithmetic import encoder_parameters, flops_per_token, parameter_count
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.model.heads import BertForPreTraining
 from train_jobs.optim.factory import build_optimizer
@@ -44,6 +44,7 @@ SMALL = ModelConfig(
 def test_published_sizes() -> None:
     assert parameter_count(BASE, 30_522) == 110_106_428
     assert parameter_count(LARGE, 30_522) == 336_226_108
+    assert encoder_parameters(BASE, 30_522) == 109_482_240
 
 
 @pytest.mark.parametrize("vocab_size", [1000, 1001])

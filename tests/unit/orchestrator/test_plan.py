@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.plan as plan_module
+import orchestrator.planning as plan_module
 from orchestrator.errors import ConflictError, DataError, SpecError
 from orchestrator.home import home_folder
 from orchestrator.plan import Plan, make_plan

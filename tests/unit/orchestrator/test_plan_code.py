@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.plan as plan_module
+import orchestrator.planning as plan_module
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.errors import SpecError
 from orchestrator.plan import Plan, make_plan

@@ -10,8 +10,19 @@ from pydantic import BaseModel
 
 from orchestrator.specs import ComputeSpec, EnvironmentSpec
 from orchestrator.specs.resolve import PRESETS
-from train_jobs.config import PrepareConfig, PretrainConfig
-from train_jobs.config.load import PREPARE_PRESETS, build, leaves, merge, preset_names, read_file, read_preset
+from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
+from train_jobs.config.load import (
+    FINETUNE_PRESETS,
+    PREDICT_PRESETS,
+    PREPARE_PRESETS,
+    Layer,
+    build,
+    leaves,
+    merge,
+    preset_names,
+    read_file,
+    read_preset,
+)
 from train_jobs.config.load import PRESETS as RECIPES
 from train_jobs.optim.schedules import learning_rate
 
@@ -64,6 +75,39 @@ def test_a_recipe_of_text_says_everything_and_is_valid(name: str) -> None:
     made = build(PrepareConfig, merge([layer]))
     assert made.data.lowercase == (name == "uncased")
     assert preset_names(PREPARE_PRESETS) == ["cased", "uncased"]
+
+
+TUNING = {  # rate, warm-up, epochs, batch, tokens, seeds, weight decay
+    "glue": (2e-5, 0.1, 3, 32, 128, 1, 0.01),
+    "glue-stable": (2e-5, 0.1, 20, 32, 128, 5, 0.01),
+    "glue-roberta": (2e-5, 0.06, 10, 32, 128, 5, 0.1),
+    "squad": (3e-5, 0.1, 2, 12, 384, 1, 0.01),
+    "entities": (3e-5, 0.1, 4, 32, 128, 1, 0.01),
+}
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_a_recipe_of_fine_tuning_says_everything_but_the_model_and_is_valid(name: str) -> None:
+    layer = read_preset(name, FINETUNE_PRESETS)
+    assert keys_in(layer.tree) == keys_of(FinetuneConfig) - {"init_from"}
+    given = {"init_from": "bert", "data": {"train": "a.tsv", "validation": "b.tsv"}}
+    made = build(FinetuneConfig, merge([layer, Layer("test", given)]))
+    optimizer, train = made.optimizer, made.train
+    assert TUNING[name] == (
+        *(optimizer.learning_rate, made.schedule.warmup_fraction, train.epochs, train.global_batch_size),
+        *(made.max_length, len(made.seeds), optimizer.weight_decay),
+    )
+    assert (optimizer.name, optimizer.bias_correction, made.ignored()) == ("adamw", True, [])
+    assert made.evaluation.patience == (3 if name == "glue-roberta" else None)
+    assert preset_names(FINETUNE_PRESETS) == sorted(TUNING)
+
+
+def test_the_recipe_of_predictions_says_everything_but_what_the_command_does() -> None:
+    layer = read_preset("default", PREDICT_PRESETS)
+    assert keys_in(layer.tree) == keys_of(PredictConfig) - {"model", "input", "evaluate"}
+    made = build(PredictConfig, merge([layer, Layer("test", {"model": "bert", "input": "a.tsv"})]))
+    assert made == PredictConfig(model=Path("bert"), input=[Path("a.tsv")])
+    assert preset_names(PREDICT_PRESETS) == ["default"]
 
 
 @pytest.mark.parametrize(

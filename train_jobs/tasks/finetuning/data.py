@@ -47,6 +47,12 @@ def predictions_text(task: SequenceTask, name: str, predictions: list[float]) ->
     return "index\tprediction\n" + "".join(f"{number}\t{value}\n" for number, value in enumerate(rows))
 
 
+def has_training_data(config: FinetuneConfig) -> bool:
+    """Whether the file that a task of GLUE learns from is there."""
+    train = GLUE[config.task].files["train"].paths[0]
+    return config.data.glue is not None and (config.data.glue / train).is_file()
+
+
 def _own(data: ExamplesConfig) -> TaskData:
     assert data.train is not None, "the configuration sees to it"
     assert data.validation is not None, "the configuration sees to it"

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataError
 from train_jobs.config.names import did_you_mean
-from train_jobs.tasks.finetuning.tables import Problems, read_text, text_lines
+from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems, read_text, text_lines
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that is no word
 IGNORED = -100
@@ -28,6 +28,7 @@ class Sentences:
     path: Path
     words: list[list[str]]
     tags: list[list[str]]
+    """None at all where the file has none."""
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -56,12 +57,22 @@ class Pieces(NamedTuple):
     """Position of the first piece of each word, which is where its tag is predicted."""
 
 
-def read_conll(path: Path, *, known: Sequence[str] | None = None) -> Sentences:
+def read_conll(
+    path: Path,
+    *,
+    known: Sequence[str] | None = None,
+    word_column: int = 1,
+    tag_column: int | None = None,
+    tags_needed: bool = True,
+) -> Sentences:
     """Reads lines of a word, maybe other columns, and a tag; an empty line ends a sentence.
 
     Args:
         path: the file, UTF-8.
         known: tags that there may be, those of the training data; None: any of the form B-PER, in BIO, BIOES or BILOU.
+        word_column: which column the word is, counted from 1.
+        tag_column: which one the tag is; None: the last.
+        tags_needed: off, a file whose lines end before the tag has none.
 
     Raises:
         DataError: no such file, no sentence, or lines that are none: each with its number.
@@ -69,32 +80,38 @@ def read_conll(path: Path, *, known: Sequence[str] | None = None) -> Sentences:
     text, notes = read_text(path)
     problems = Problems(f"{path} has lines that cannot be used", fix=f"mend those lines of {path}")
     found = Sentences(path, [], [], notes)
-    width, begun = 0, False
+    need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
     for line, written in text_lines(text):
         columns = _BLANKS.split(written.strip(" \t"))
         if columns == [""] or columns[0] == DOCUMENT:
             begun = False
             continue
         width = width or len(columns)
-        if wrong := _wrong(columns, width, known):
+        tagged = tags_needed or width >= need
+        least = max(width, need if tagged else word_column)
+        if len(columns) != width or width < least:
+            problems.add(f"{path}:{line}", f"{len(columns)} columns, need {least}")
+            continue
+        word, tag = columns[word_column - 1], columns[(tag_column or 0) - 1] if tagged else ""
+        if tagged and (wrong := _wrong(tag, known)):
             problems.add(f"{path}:{line}", wrong)
             continue
+        if len(word) > LONG_TEXT:
+            notes.append(f"{path}:{line}: a word of {len(word):,} characters, of which little or nothing is seen")
         if not begun:
             found.words.append([])
-            found.tags.append([])
+            found.tags.extend([[]] if tagged else [])
             begun = True
-        found.words[-1].append(columns[0])
-        found.tags[-1].append(columns[-1])
+        found.words[-1].append(word)
+        if tagged:
+            found.tags[-1].append(tag)
     problems.check()
     if not found.words:
         raise DataError(f"{path} has no sentence", fix="fetch or make it again")
     return found
 
 
-def _wrong(columns: list[str], width: int, known: Sequence[str] | None) -> str:
-    if len(columns) != width or width < 2:
-        return f"{len(columns)} columns, need {max(width, 2)}"
-    tag = columns[-1]
+def _wrong(tag: str, known: Sequence[str] | None) -> str:
     if not _TAG.fullmatch(tag):
         return f"tag {tag!r} is none of O, B-TYPE, I-TYPE, E-TYPE, S-TYPE"
     if known is not None and tag not in known:
@@ -153,10 +170,6 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     }
 
 
-def _numbered(rows: Sequence[Sequence[str]]) -> set[tuple[int, str, int, int]]:
-    return {(number, *one) for number, tags in enumerate(rows) for one in entities(tags)}
-
-
 def _f1(wanted: set[tuple[int, str, int, int]], found: set[tuple[int, str, int, int]]) -> float:
     return 2 * len(wanted & found) / (len(wanted) + len(found)) if wanted or found else 0.0
 
@@ -196,9 +209,13 @@ def piece_labels(pieces: Pieces, tags: Sequence[str], names: Sequence[str]) -> l
     return labels
 
 
+def conll_text(words: Sequence[Sequence[str]], *columns: Sequence[Sequence[str]]) -> str:
+    """Words with columns of tags, in the form that `read_conll` reads, and conlleval if gold and predicted are two."""
+    rows = (zip(*sentence, strict=True) for sentence in zip(words, *columns, strict=True))
+    sentences = ("".join(" ".join(row) + "\n" for row in sentence) for sentence in rows)
+    return "\n".join(sentences)
+
+
 def write_conll(path: Path, words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
     """Writes words with their tags in the form that `read_conll` reads."""
-    blocks = (
-        "".join(f"{word} {tag}\n" for word, tag in zip(*row, strict=True)) for row in zip(words, tags, strict=True)
-    )
-    path.write_text("\n".join(blocks), encoding="utf-8")
+    path.write_text(conll_text(words, tags), encoding="utf-8")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask, make_examples
-from train_jobs.tasks.finetuning.tables import Problems, Table, classes, read_table
+from train_jobs.tasks.finetuning.tables import Problems, Table, classes, column_names, read_table
 
 _WHOLE = re.compile(r"-?\d+")
 _FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
@@ -29,15 +31,16 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sequenc
         DataError: a file or a column is missing, or rows cannot be used: each with its line.
     """
     texts = [columns.text, *([columns.pair] if columns.pair else [])]
-    tables: dict[str, Table] = {}
-    labelled = dict.fromkeys(files, True)
-    for split, path in files.items():
-        try:
-            tables[split] = _read(columns, path, [*texts, columns.label])
-        except DataError:
-            if split != "test":
-                raise
-            tables[split], labelled[split] = _read(columns, path, texts), False
+    settings = _settings(columns)
+    labelled = {
+        split: split != "test" or columns.label in column_names(path, **settings) for split, path in files.items()
+    }
+    tables = {
+        split: read_table(path, [*texts, *([columns.label] if labelled[split] else [])], **settings)
+        for split, path in files.items()
+    }
+    if not labelled.get("test", True):
+        _tell_misspelt_label(columns, tables["test"], column_names(files["test"], **settings))
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
     task = SequenceTask(files["train"].stem, columns.text, columns.pair, columns.label, labels, metrics)
@@ -47,8 +50,16 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sequenc
     }
 
 
-def _read(columns: ColumnsConfig, path: Path, names: list[str]) -> Table:
-    return read_table(path, names, format=None if columns.format == "auto" else columns.format, quoting=columns.quoting)
+def _settings(columns: ColumnsConfig) -> dict[str, Any]:
+    return {"format": None if columns.format == "auto" else columns.format, "quoting": columns.quoting}
+
+
+def _tell_misspelt_label(columns: ColumnsConfig, table: Table, names: list[str]) -> None:
+    """A test set may lack labels, but hardly has a column called nearly so."""
+    others = {name.lower(): name for name in names if name not in (columns.text, columns.pair)}
+    if close := difflib.get_close_matches(columns.label.lower(), others, n=1):
+        hint = f'(did you mean "{others[close[0]]}"?)'
+        table.notes.append(f"{table.path}: there is no column {columns.label!r} {hint}: read as a set without labels")
 
 
 def _found_classes(columns: ColumnsConfig, table: Table) -> tuple[str, ...]:

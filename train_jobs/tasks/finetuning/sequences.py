@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +32,22 @@ class Batch:
     lengths: Ints
     """[rows] tokens without padding."""
     targets: Targets
-    """[rows] int64 classes or float32 numbers; IGNORED or NaN where none counts."""
+    """[rows] int64 classes or float32 numbers, [rows, 2] first and last tokens of answers, or [rows, length] tags of
+    tokens; IGNORED or NaN where none counts."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def slice(self, start: int, stop: int) -> Batch:
         """Rows start to stop, without the columns that all of them pad."""
-        lengths = self.lengths[start:stop]
+        lengths, targets = self.lengths[start:stop], self.targets[start:stop]
         longest = lengths.max()
+        of_tokens = self.targets.shape == self.input_ids.shape
         return Batch(
             self.input_ids[start:stop, :longest],
             self.token_type_ids[start:stop, :longest],
             lengths,
-            self.targets[start:stop],
+            targets[:, :longest] if of_tokens else targets,
         )
 
     @property
@@ -60,16 +64,30 @@ class Encoded:
     seconds: Ints
     """[rows] where the second text begins; the row's length if there is none."""
     targets: Targets
-    cut: int
+    """[rows] or [rows, 2], as a batch has them."""
+    cut: int = 0
     """Rows of which something was cut off."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         """[rows] tokens."""
         return np.fromiter(map(len, self.ids), np.int64, len(self.ids))
+
+    @cached_property
+    def begins(self) -> Ints:
+        """[rows] number of each row's first token, among those of all rows."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def sha256(self) -> str:
+        """Of what training sees."""
+        digest = hashlib.sha256(self.targets.tobytes())
+        for ids in self.ids:
+            digest.update(ids.tobytes())
+        return digest.hexdigest()
 
     def batch(self, rows: Ints, *, counted: bool = True) -> Batch:
         """Some rows; not `counted`, none of their targets counts."""
@@ -79,10 +97,27 @@ class Encoded:
         padded = np.full((len(ids), len(place)), PAD_ID, np.int64)
         padded[place < lengths[:, None]] = np.concatenate(ids)
         segments = (place >= self.seconds[rows, None]) & (place < lengths[:, None])
-        targets = self.targets[rows]
+        targets = self._batch_targets(rows, place < lengths[:, None])
         if not counted:
             targets = np.full_like(targets, IGNORED if targets.dtype.kind == "i" else np.nan)
         return Batch(padded, segments.astype(np.int64), lengths, targets)
+
+    def tokens_of(self, rows: Ints) -> Ints:
+        """Numbers of the tokens of some rows, one row behind the other, among those of all rows."""
+        return np.concatenate([np.arange(self.begins[row], self.begins[row] + self.lengths[row]) for row in rows])
+
+    def _batch_targets(self, rows: Ints, real: npt.NDArray[np.bool_]) -> Targets:
+        """Targets of some rows, whose tokens are where `real`, [rows, length], is true."""
+        return self.targets[rows]
+
+
+class Tagged(Encoded):
+    """Rows whose tokens have a target each: `targets` has those of all rows, one behind the other."""
+
+    def _batch_targets(self, rows: Ints, real: npt.NDArray[np.bool_]) -> Targets:
+        targets = np.full(real.shape, IGNORED, np.int64)
+        targets[real] = self.targets[self.tokens_of(rows)]
+        return targets
 
 
 def encode(examples: Examples, tokenizer: Tokenizer, *, max_length: int, regression: bool) -> Encoded:

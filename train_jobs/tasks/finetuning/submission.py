@@ -28,6 +28,23 @@ def submission_text(task: GlueTask, predictions: Sequence[float]) -> str:
     return "index\tprediction\n" + "".join(rows)
 
 
+def collected(output: Path) -> dict[str, list[float]]:
+    """The predictions in a job's folders of tasks, by the names in FILES; those of AX are made by MNLI's model."""
+    found = {}
+    for name, (task, _) in FILES.items():
+        path = output / ("MNLI" if task.name == "AX" else task.name) / "predictions" / f"{name}.tsv"
+        if path.is_file():
+            found[name] = read_predictions(task, path)
+    return found
+
+
+def read_predictions(task: GlueTask, path: Path) -> list[float]:
+    """Predictions of a file that `submission_text` made."""
+    ids = {name: number for number, name in enumerate(task.labels)}
+    written = (line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()[1:])
+    return [float(value) if task.regression else ids[value] for value in written]
+
+
 def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> None:
     """Writes the zip.
 

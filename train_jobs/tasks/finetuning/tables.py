@@ -12,6 +12,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from train_jobs.config import DataError
 from train_jobs.config.names import did_you_mean
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SEPARATORS = {"tsv": "\t", "csv": ","}
 LONG_TEXT = 100_000  # characters; told of, since almost all of it is cut off
 LISTED = 10  # problems spelled out in an error; the rest are counted
-_LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-_BOM = "\ufeff"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
+BOM = "\ufeff"
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,7 @@ def read_table(
         DataError: no such file, not UTF-8, a column that is not there, no row, or rows that are none: each with its
             line.
     """
-    kind = format or FORMATS.get(path.suffix)
-    if kind is None:
-        raise DataError(
-            f"{path}: what kind of table is it?", facts={"need": ", ".join(FORMATS)}, fix="give it such a name"
-        )
+    kind = _kind(path, format)
     if kind == "parquet":
         table = _read_parquet(path, columns)
     else:
@@ -115,10 +113,8 @@ def read_table(
         if kind == "jsonl":
             table = _read_jsonl(path, text, columns)
         else:
-            quoted = kind == "csv" if quoting is None else quoting
-            separator = "\t" if kind == "tsv" else ","
-            rows = _quoted_rows(path, text, separator) if quoted else _plain_rows(text, separator)
-            table = _from_rows(path, rows, columns, header, separator, pass_over=pass_over)
+            rows = _rows(path, text, kind, quoting)
+            table = _from_rows(path, rows, columns, header, SEPARATORS[kind], pass_over=pass_over)
         table.notes[:0] = notes
     if not len(table):
         raise DataError(f"{path} has no row", fix="fetch or make it again")
@@ -126,11 +122,49 @@ def read_table(
     return table
 
 
+def column_names(path: Path, *, format: str | None = None, quoting: bool | None = None) -> list[str]:  # noqa: A002
+    """Names of the columns of a table, of JSON lines those that any of its rows has.
+
+    Args:
+        path: the file.
+        format: as of `read_table`.
+        quoting: as of `read_table`.
+
+    Raises:
+        DataError: no such file, or not of this format.
+    """
+    kind = _kind(path, format)
+    if kind == "parquet":
+        with _parquet(path) as file:
+            return list(file.schema_arrow.names)
+    text, _ = read_text(path)
+    if kind == "jsonl":
+        rows = (json_row(line) for _, line in text_lines(text))
+        return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    return next((row for _, row in _rows(path, text, kind, quoting)), [])
+
+
+def _kind(path: Path, format: str | None) -> str:  # noqa: A002
+    kind = format or FORMATS.get(path.suffix)
+    if kind is None:
+        raise DataError(
+            f"{path}: what kind of table is it?", facts={"need": ", ".join(FORMATS)}, fix="give it such a name"
+        )
+    return kind
+
+
+def _rows(path: Path, text: str, kind: str, quoting: bool | None) -> Iterator[tuple[int, list[str]]]:
+    """Fields of a TSV or CSV, row by row, with their lines."""
+    quoted = kind == "csv" if quoting is None else quoting
+    separator = SEPARATORS[kind]
+    return _quoted_rows(path, text, separator) if quoted else _plain_rows(text, separator)
+
+
 def read_text(path: Path) -> tuple[str, list[str]]:
     """A file's text without its byte-order mark, and notes on that and on CRLF."""
     raw = _bytes(path)
-    if raw.startswith(_UTF16):
-        raise DataError(f"{path} is UTF-16, not UTF-8", facts={"where": f"{path}:1"}, fix=_recode(path, "utf-16"))
+    if raw.startswith(UTF16):
+        raise DataError(f"{path} is UTF-16, not UTF-8", facts={"where": f"{path}:1"}, fix=recode(path, "utf-16"))
     try:
         text = raw.decode()
     except UnicodeDecodeError as problem:
@@ -138,10 +172,10 @@ def read_text(path: Path) -> tuple[str, list[str]]:
         raise DataError(
             f"{path} is not UTF-8",
             facts={"where": f"{path}:{line}, byte {problem.start} of the file"},
-            fix=_recode(path, "latin1"),
+            fix=recode(path, "latin1"),
         ) from None
     notes = []
-    if text.startswith(_BOM):
+    if text.startswith(BOM):
         notes.append(f"{path}:1: begins with a byte-order mark, which is no part of the first column")
         text = text[1:]
     if (first := text.find("\r\n")) >= 0:
@@ -159,7 +193,7 @@ def _bytes(path: Path) -> bytes:
         raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
 
 
-def _recode(path: Path, encoding: str) -> str:
+def recode(path: Path, encoding: str) -> str:
     return f"iconv -f {encoding} -t utf-8 {path} > {path.stem}.utf8{path.suffix}"
 
 
@@ -178,7 +212,7 @@ def _plain_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted_rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    before = csv.field_size_limit(_LONGEST_FIELD)
+    before = csv.field_size_limit(LONGEST_FIELD)
     try:
         stream = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator, strict=True)
         while True:
@@ -209,7 +243,7 @@ def _from_rows(
 ) -> Table:
     if header is None:
         _, header = next(rows, (1, []))
-    places = _places(f"{path}:1", header, columns)
+    places = column_places(f"{path}:1", header, columns)
     problems = Problems(f"{path} has rows that are none", fix=f"mend or delete those lines of {path}")
     table = Table(path, {name: [] for name in columns}, [])
     values = [table.columns[name] for name in columns]
@@ -231,7 +265,7 @@ def _from_rows(
     return table
 
 
-def _places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
+def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
     """Index in the header of each column that is wanted."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -250,7 +284,7 @@ def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Table:
     table = Table(path, {name: [] for name in columns}, [])
     problems = Problems(f"{path} has lines that are no row", fix=f"mend or delete those lines of {path}")
     for line, written in text_lines(text):
-        row = _json_row(written)
+        row = json_row(written)
         if isinstance(row, str):
             problems.add(f"{path}:{line}", row)
         elif missing := [name for name in columns if name not in row]:
@@ -264,7 +298,7 @@ def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def _json_row(line: str) -> dict[str, Any] | str:
+def json_row(line: str) -> dict[str, Any] | str:
     """The object of a line, or what is wrong with it."""
     if not line.strip():
         return "an empty row"
@@ -275,7 +309,9 @@ def _json_row(line: str) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else f"no JSON object, but of type {type(row).__name__}"
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """The file, open."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -283,10 +319,15 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
         raise DataError(f"no such file: {path}", fix="give the file's own path")
     try:
         with pq.ParquetFile(path) as file:
-            _places(str(path), file.schema_arrow.names, columns)
-            found = file.read(columns=list(columns))
+            yield file
     except (pa.ArrowInvalid, OSError) as problem:
         raise DataError(f"cannot read {path}", facts={"why": str(problem).splitlines()[0]}) from None
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
+    with _parquet(path) as file:
+        column_places(str(path), file.schema_arrow.names, columns)
+        found = file.read(columns=list(columns))
     values = {name: found[name].to_pylist() for name in columns}
     return Table(path, values, list(range(1, len(found) + 1)), unit="row ")
 

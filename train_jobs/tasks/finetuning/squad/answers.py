@@ -46,6 +46,8 @@ class Prediction:
     """Score of no answer less that of the best one; 0 where the data has no such questions."""
     candidates: list[dict[str, str | float]]
     """The n best, `""` among them where that may be: text, probability, start_logit, end_logit."""
+    begin: int | None = None
+    """First character of the best answer in its context; None if there is none."""
 
     def text(self, threshold: float | None) -> str:
         """The answer, or `""` if the odds for none are above the threshold; None: there always is one."""
@@ -112,24 +114,33 @@ def predict(
             break
         chosen.setdefault(question.context[span.begin : span.end], span)
     best = next(iter(chosen), "")
+    begin = chosen[best].begin if chosen else None
     if not version_2:
-        return Prediction(question.id, best, 0.0, _candidates(chosen))
+        return Prediction(question.id, best, 0.0, _candidates(chosen), begin)
     null = min(Span(float(start[0] + end[0]), float(start[0]), float(end[0]), 0, 0) for start, end in logits)
     null_odds = null.score - (chosen[best].score if chosen else 0.0)
-    return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}))
+    return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}), begin)
 
 
-def write_predictions(folder: Path, predictions: Sequence[Prediction], *, threshold: float | None) -> None:
-    """Writes what the official script reads, predictions.json and (where there may be no answer) null_odds.json, and
-    nbest_predictions.json."""
+def prediction_files(predictions: Sequence[Prediction], *, threshold: float | None) -> dict[str, str]:
+    """What the official script reads, predictions.json and (where there may be no answer) null_odds.json, and
+    nbest_predictions.json: name -> content."""
     documents: dict[str, dict[str, object]] = {
         "predictions": {found.id: found.text(threshold) for found in predictions},
         "nbest_predictions": {found.id: found.candidates for found in predictions},
     }
     if threshold is not None:
         documents["null_odds"] = {found.id: found.null_odds for found in predictions}
-    for name, document in documents.items():
-        write_text(folder / f"{name}.json", json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    return {
+        f"{name}.json": json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+        for name, document in documents.items()
+    }
+
+
+def write_predictions(folder: Path, predictions: Sequence[Prediction], *, threshold: float | None) -> None:
+    """Writes them."""
+    for name, text in prediction_files(predictions, threshold=threshold).items():
+        write_text(folder / name, text)
 
 
 def _candidates(chosen: dict[str, Span]) -> list[dict[str, str | float]]:

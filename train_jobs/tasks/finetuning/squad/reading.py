@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.config import DataError
-from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems
+from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems, read_text
 
 
 class Answer(NamedTuple):
@@ -54,9 +54,9 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     Raises:
         DataError: no such file, not of this form, or questions that cannot be used: each with its line and id.
     """
-    raw, document = _document(path)
+    raw, document, notes = _document(path)
     problems = Problems(f"{path} has questions that cannot be used", fix=f"mend or delete those questions of {path}")
-    found = Squad(path, [], _is_version_2(raw, document))
+    found = Squad(path, [], _is_version_2(raw, document), notes)
     seen: set[str] = set()
     for context, qa in _each(path, document):
         if lacking := _lacks(context, qa):
@@ -81,13 +81,9 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     return found
 
 
-def _document(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        raw = path.read_bytes().decode("utf-8-sig")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"no such file: {path}", fix="give the file's own path") from None
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
+def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
+    """Text, JSON, and what is unusual in it."""
+    raw, notes = read_text(path)
     try:
         document = json.loads(raw)
     except json.JSONDecodeError as problem:
@@ -97,7 +93,7 @@ def _document(path: Path) -> tuple[str, dict[str, Any]]:
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
         raise DataError(f"{path} is not of SQuAD's form", facts={"need": '{"data": [{"paragraphs": ...}]}'})
-    return raw, document
+    return raw, document, notes
 
 
 def _is_version_2(raw: str, document: dict[str, Any]) -> bool:

@@ -1,0 +1,89 @@
+"""Azure: which workspace, who asks, whether it answers, and what of GPUs may be had there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.doctor.finding import Finding, fail, ok, warn
+from orchestrator.errors import SpecError, UserError
+
+if TYPE_CHECKING:
+    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.specs.azure import AzureSpec
+
+SCOPE = "https://management.azure.com/.default"
+QUOTA_PAGE = "https://ml.azure.com/quota"
+
+
+def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What a run on Azure needs, as far as it can be seen without making anything; ends where the rest hangs on it.
+
+    Args:
+        folder: where the project is.
+        environ: environment variables.
+    """
+    from orchestrator.backends.azure.sign_in import SignIn
+    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.workspace import find_workspace
+    from orchestrator.specs import find_project, resolve_spec
+
+    try:
+        spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec
+    except SpecError:
+        yield fail("workspace", "not looked at: the project's defaults are wrong", "mend those first")
+        return
+    try:
+        workspace = find_workspace(spec.azure.model_dump(), environ, folder).require()
+    except UserError as problem:
+        yield _failed("workspace", problem)
+        return
+    yield ok("workspace", f"{workspace.workspace} in {workspace.resource_group}, {workspace.subscription_id}")
+    sign_in = SignIn(environ)
+    wire = Wire(workspace)
+    try:
+        sign_in.get_token(SCOPE)
+        yield ok("sign-in", f"by {sign_in.link}")
+    except UserError as problem:
+        yield _failed("sign-in", problem)
+        return
+    try:
+        region = wire.location()
+    except UserError as problem:
+        yield _failed("azure", problem)
+        return
+    yield ok("azure", f"workspace {workspace.workspace} answers, region {region}")
+    yield _storage(wire, spec.azure)
+    yield _quota(wire, region)
+
+
+def _storage(wire: Wire, spec: AzureSpec) -> Finding:
+    """The datastore that runs write to."""
+    try:
+        store = wire.store(spec.datastore)
+    except UserError as problem:
+        return _failed("datastore", problem)
+    return ok("datastore", f"{spec.datastore}, container {store.container} of {store.account}")
+
+
+def _quota(wire: Wire, region: str) -> Finding:
+    """Cores of GPU machines that are left."""
+    from orchestrator.estimates.sizes import SIZES, same_family
+
+    families = {size.family for size in SIZES if size.gpu is not None}
+    try:
+        usages = wire.usages(region)
+    except UserError as problem:
+        return _failed("quota", problem)
+    of_gpus = [one for one in usages if any(same_family(one["name"], family) for family in families)]
+    left = {one["name"]: one["limit"] - one["used"] for one in of_gpus if one["limit"] > one["used"]}
+    if not left:
+        return warn("quota", f"no cores of GPU machines are left in {region}", f"request some: {QUOTA_PAGE}")
+    shown = ", ".join(f"{name} {cores}" for name, cores in sorted(left.items(), key=lambda one: -one[1]))
+    return ok("quota", f"cores left in {region}: {shown}")
+
+
+def _failed(name: str, problem: UserError) -> Finding:
+    facts = "; ".join(f"{key} {value}" for key, value in problem.facts.items())
+    return fail(name, f"{problem.message} ({facts})" if facts else problem.message, str(problem.fix))

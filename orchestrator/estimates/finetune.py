@@ -1,0 +1,138 @@
+"""The figures of a plan that fine-tunes, or that predicts: formulas for memory and work, rules of thumb for time."""
+
+from __future__ import annotations
+
+from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
+from orchestrator.estimates.memory import (
+    LIBRARIES,
+    activation_width,
+    checkpoint_bytes,
+    encoder_activation_bytes,
+    state_bytes,
+    with_moments,
+)
+from orchestrator.estimates.sizes import find_size
+from orchestrator.specs import ResolvedCompute
+from train_jobs.config import FinetuneConfig, ModelConfig
+from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
+from train_jobs.config.base import Config
+
+BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; what else a table has makes it more
+SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
+# FLOP/s that short sequences without padding come to: of a CPU each thread, of a GPU all of it; in fp32 without bf16
+THREAD_RATE = 40e9
+GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
+HOUR = 3600.0
+
+
+class FinetuneEstimates(Config):
+    """What a fine-tuning will need: formulas, and of time a rule of thumb; not measurements."""
+
+    parameters: int
+    """Trainable parameters, without the head, which is small."""
+    tokens_per_row: float | None
+    """Tokens of a row, at most; None: nobody here can read the rows."""
+    seconds: float | None
+    """How long all runs take, evaluations included; None: the rows or the device are not known here."""
+    cost: float | None
+    """USD of that time; None without a price."""
+    state_bytes: int
+    """Weights, gradients and moments of each process; of the fullest, where they are sharded."""
+    activation_bytes: int
+    """What a micro batch of full length keeps for the backward pass, in each process."""
+    library_bytes: int
+    """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
+    checkpoint_bytes: int
+    """One checkpoint."""
+    checkpoints_at_once: int
+    """Most checkpoints on the disk at any moment, over all runs."""
+    model_bytes: int
+    """The models that are exported."""
+
+    @property
+    def process_bytes(self) -> int:
+        """Memory of each process: state, activations, libraries."""
+        return self.state_bytes + self.activation_bytes + self.library_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Most that checkpoints and models take of the disk."""
+        return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
+
+
+def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:
+    """Tokens of a row, at most: all of its bytes taken for text."""
+    return min(float(max_length), SPECIAL_TOKENS + table_bytes / max(rows, 1) / BYTES_PER_TOKEN)
+
+
+def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
+    """How long so much work takes; None on a GPU that nobody here knows."""
+    if compute.device == "cpu":
+        return flops / (THREAD_RATE * compute.threads_per_process * compute.world_size)
+    size = find_size(compute.size) if compute.size else None
+    rate = GPU_RATES.get(size.gpu or "") if size else None
+    return flops / (rate * compute.world_size) if rate else None
+
+
+def cost_of(seconds: float | None, compute: ResolvedCompute) -> float | None:
+    """USD of so much time of all machines."""
+    if seconds is None or compute.price_per_hour is None:
+        return None
+    return seconds / HOUR * compute.nodes * compute.price_per_hour
+
+
+def estimate_finetuning(
+    job: FinetuneConfig,
+    model: ModelConfig,
+    vocab_size: int,
+    *,
+    compute: ResolvedCompute,
+    steps: int | None,
+    runs: int,
+    tokens: float | None,
+    trained_rows: float | None,
+    evaluated_rows: float | None,
+) -> FinetuneEstimates:
+    """The figures of `job`.
+
+    Args:
+        job: what is trained.
+        model: the shape.
+        vocab_size: rows of the embedding table.
+        compute: machines.
+        steps: optimizer steps of the longest run; None: not known.
+        runs: seeds times tasks.
+        tokens: of a row; None: not known.
+        trained_rows, evaluated_rows: over all epochs and runs.
+    """
+    parameters = encoder_parameters(model, vocab_size)
+    width = activation_width(job.train.precision, compute.device)
+    share = -(-job.train.global_batch_size // compute.world_size)
+    keeping = with_moments(
+        parameters,
+        largest=vocab_size * model.hidden_size,
+        sharded_over=compute.world_size if job.optimizer.sharded else 1,
+    )
+    seconds = None
+    if tokens is not None and trained_rows is not None and evaluated_rows is not None:
+        each = tokens * flops_per_token(model, vocab_size, sequence_length=tokens, max_predictions=0)
+        seconds = seconds_of(each * (trained_rows + evaluated_rows / 3), compute)  # no backward pass to evaluate
+    checkpoints = checkpoints_at_once(job.checkpoint, steps=steps if steps is not None else 2**31)
+    return FinetuneEstimates(
+        parameters=parameters,
+        tokens_per_row=tokens,
+        seconds=seconds,
+        cost=cost_of(seconds, compute),
+        state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
+        activation_bytes=encoder_activation_bytes(
+            model,
+            sequences=min(job.train.micro_batch_size, share),
+            length=job.max_length,
+            activation_bytes=width,
+            on_cpu=compute.device == "cpu",
+        ),
+        library_bytes=LIBRARIES if compute.device == "cpu" else 0,
+        checkpoint_bytes=checkpoint_bytes(parameters),
+        checkpoints_at_once=checkpoints + (runs - 1) * (checkpoints - 1),
+        model_bytes=model_bytes(parameters) * (runs + (runs > 1)),
+    )

@@ -1,0 +1,267 @@
+"""The plan of a fine-tuning: which rows, how many steps, from which model on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.estimates import FinetuneEstimates, estimate_finetuning
+from orchestrator.estimates.finetune import tokens_per_row
+from orchestrator.planning import (
+    FINGERPRINT_CACHE,
+    Plan,
+    code_of,
+    disk_warnings,
+    environment_of,
+    files_fingerprint,
+    priced,
+    remote_data,
+    run_hash_of,
+)
+from orchestrator.runs import Counts
+from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.finetune import DATA_PATHS
+from orchestrator.specs.tables import count_rows
+from orchestrator.summary import finetuning_rows, plan_summary, tuned_model_rows
+from train_jobs.config import FinetuneConfig, ModelConfig
+from train_jobs.config.base import Config
+from train_jobs.config.errors import SpecError
+from train_jobs.config.finetune import GLUE, GLUE_TASKS
+from train_jobs.config.initial import InitialModel, initial_lineage, initial_weights, read_initial_model
+from train_jobs.config.lineage import Link
+from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.tables import FOLDERS, SPLITS, TaskFile, task_files
+
+
+class TaskRows(Config):
+    """Rows of a task by what they are for; None where only the job can tell."""
+
+    train: int | None
+    """To learn from: lines of a table, questions of SQuAD, sentences of NER."""
+    validation: int | None
+    """To choose checkpoints by; of MNLI both sets."""
+    test: int | None
+    """To predict."""
+
+
+class FinetunePlan(Plan):
+    """A fine-tuning."""
+
+    spec: FinetuneSpec
+    """What the user wants."""
+    job: FinetuneConfig
+    """What the job itself will read."""
+    parent: Link
+    """The model that training starts from, as the last link of its lineage."""
+    accumulation_steps: int
+    """Micro batches that each process sums up before an optimizer step."""
+    rows: dict[str, TaskRows]
+    """Task -> its rows; empty if nobody here can read them."""
+    steps_per_epoch: dict[str, int]
+    """Task -> optimizer steps of an epoch; without those that cannot be told here. A SQuAD question, or a sentence of
+    NER, that is too long for one sequence is several, and the steps are more."""
+    estimates: FinetuneEstimates
+    """What it will need."""
+
+    @property
+    def tasks(self) -> dict[str, FinetuneConfig]:
+        """Task -> what holds for it."""
+        return {task: task_config(self.job, task) for task in self.rows or tasks_of(self.job)}
+
+    @property
+    def runs(self) -> int:
+        """Trainings: one for each task and seed."""
+        return sum(len(own.seeds) for own in self.tasks.values())
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps of a single run, runs of several seeds, tasks of GLUE; None: nobody can tell."""
+        if self.job.task == GLUE:
+            return len(self.tasks)
+        return self.runs if self.runs > 1 else self.all_steps
+
+    @property
+    def all_steps(self) -> int | None:
+        """Optimizer steps of all runs; None: nobody can tell."""
+        if not self.tasks.keys() <= self.steps_per_epoch.keys():
+            return None
+        each = self.steps_per_epoch
+        return sum(len(own.seeds) * own.train.epochs * each[task] for task, own in self.tasks.items())
+
+    @property
+    def counts(self) -> Counts:
+        """Steps of one run, runs, or tasks."""
+        if self.job.task == GLUE:
+            return "tasks"
+        return "runs" if self.runs > 1 else "steps"
+
+    def summary(self) -> str:
+        """The plan for humans: lines of at most 80 columns."""
+        return plan_summary(self, tuned_model_rows(self), finetuning_rows(self))
+
+
+def task_config(job: FinetuneConfig, task: str) -> FinetuneConfig:
+    """What holds for one task of a job."""
+    return job.of_task(task) if job.task == GLUE else job
+
+
+def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
+    """The tasks of a job, whether there is data of all of them or not."""
+    return GLUE_TASKS if job.task == GLUE else (job.task,)
+
+
+def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Plan | None) -> FinetunePlan:
+    """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
+
+    Raises:
+        DataError: a file of the task is missing.
+        SpecError: the model cannot be trained, or has too few positions.
+        ConflictError: the lineage of the model does not verify.
+    """
+    job, cache = spec.job_config(), home / FINGERPRINT_CACHE
+    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
+    initial = read_initial_model(job.init_from)
+    for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
+        _check_length(job, model)
+    parent = initial_lineage(job.init_from, cache).head
+    remote = spec.azure.data if spec.backend == AZURE else None
+    files = [] if remote else task_files(job)
+    data = remote_data(remote) if remote else _fingerprint(job, files, cache)
+    rows = {} if remote else _rows(job, files)
+    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)], like)
+    environment = environment_of(spec, like)
+    facts = _shaping(job, data, parent, cache)
+    run_hash = run_hash_of(resolved, facts, snapshot, environment)
+    per_epoch = {
+        task: -(-found.train // task_config(job, task).train.global_batch_size)
+        for task, found in rows.items()
+        if found.train is not None
+    }
+    estimates = _estimates(job, initial, files, rows, per_epoch, compute)
+    return FinetunePlan(
+        name=f"{spec.slug}-{run_hash}",
+        run_hash=run_hash,
+        spec=spec,
+        job=job,
+        compute=compute,
+        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * _micro(job, compute.world_size))),
+        changes=resolved.changes,
+        snapshot=snapshot,
+        data=data,
+        parent=parent,
+        rows=rows,
+        steps_per_epoch=per_epoch,
+        environment=environment,
+        estimates=estimates,
+        warnings=(
+            *resolved.warnings,
+            *_left_out(job, rows),
+            *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
+        ),
+    )
+
+
+def _check_length(job: FinetuneConfig, initial: InitialModel) -> None:
+    """Raises SpecError if sequences are longer than the model has positions for."""
+    positions = int(initial.shape["max_position_embeddings"])
+    if job.max_length > positions:
+        raise SpecError(
+            f"data.max_length {job.max_length} is more than the {positions} positions of {initial.folder}",
+            fix=f"--set data.max_length={positions}",
+        )
+
+
+def _micro(job: FinetuneConfig, world_size: int) -> int:
+    """Rows of a micro batch: a process whose share is less takes all of it at once."""
+    return min(job.train.micro_batch_size, -(-job.train.global_batch_size // world_size))
+
+
+def _data_paths(job: FinetuneConfig) -> list[Path]:
+    """Files and folders that the configuration names."""
+    sections = [job.data, *(own.data for own in job.per_task.values())]
+    return [path for section in sections for key in DATA_PATHS if (path := getattr(section, key)) is not None]
+
+
+def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> DataFingerprint:
+    """The files of the task by content, wherever they lie."""
+    folder = getattr(job.data, FOLDERS[job.task]) if job.task in FOLDERS else None
+    name = ", ".join(str(path) for path in ([folder] if folder else [file.path for file in files]))
+    return files_fingerprint(name, {f"{file.task}/{file.portable}": file.path for file in files}, cache)
+
+
+def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
+    """The rows of each task."""
+    tasks = dict.fromkeys(file.task for file in files if file.split == "train")
+    return {task: TaskRows(**{split: _sum(job, task, split, files) for split in SPLITS}) for task in tasks}
+
+
+def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) -> int | None:
+    data = task_config(job, task).data
+    counts = [count_rows(file, data) for file in files if (file.task, file.split) == (task, split)]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _left_out(job: FinetuneConfig, rows: dict[str, TaskRows]) -> list[str]:
+    """A warning where some tasks of GLUE have no data."""
+    missing = [task for task in tasks_of(job) if rows and task not in rows]
+    return [f"{job.data.glue} has no training data of {', '.join(missing)}: left out"] if missing else []
+
+
+def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Path) -> dict[str, Any]:
+    """What of a fine-tuning shapes the result: files and models by content."""
+    config = job.model_dump(mode="json", exclude={*OBSERVERS})
+    config["data"] = _without_paths(config["data"]) | {"sha256": data.sha256}
+    config["init_from"] = parent.weights
+    for task, own in config["per_task"].items():
+        if "data" in own:
+            own["data"] = _without_paths(own["data"])
+        if (model := job.per_task[task].init_from) is not None:
+            own["init_from"] = initial_weights(model, cache)
+    return config
+
+
+def _without_paths(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in DATA_PATHS}
+
+
+def _estimates(
+    job: FinetuneConfig,
+    initial: InitialModel,
+    files: list[TaskFile],
+    rows: dict[str, TaskRows],
+    per_epoch: dict[str, int],
+    compute: ResolvedCompute,
+) -> FinetuneEstimates:
+    """Rows over all epochs and seeds, and how long they are."""
+    trained = evaluated = size = counted = runs = 0
+    tasks = tuple(rows) or tasks_of(job)
+    known = all(task in rows and rows[task].train is not None for task in tasks)
+    for task in tasks:
+        own = task_config(job, task)
+        runs += len(own.seeds)
+        if known:
+            found = rows[task]
+            times = len(own.seeds) * own.train.epochs
+            trained += times * (found.train or 0)
+            evaluated += times * (found.validation or 0)
+            counted += found.train or 0
+            size += sum(file.path.stat().st_size for file in files if (file.task, file.split) == (task, "train"))
+    steps = max((task_config(job, task).train.epochs * count for task, count in per_epoch.items()), default=None)
+    return estimate_finetuning(
+        job,
+        ModelConfig(**initial.shape, **job.model.model_dump(), pad_vocab_to_multiple_of=1),
+        initial.rows,
+        compute=compute,
+        steps=steps,
+        runs=runs,
+        tokens=tokens_per_row(size, counted, job.max_length) if known else None,
+        trained_rows=trained if known else None,
+        evaluated_rows=evaluated if known else None,
+    )

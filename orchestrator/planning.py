@@ -1,0 +1,187 @@
+"""What plans of all kinds of jobs have, and how it is found: code, text by content, environment, price, identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.runs import Counts
+from orchestrator.snapshot import Snapshot, take_snapshot
+from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.environment import PACKAGES
+from orchestrator.summary import bytes_text, plan_summary
+from train_jobs.config.base import Config
+from train_jobs.config.lineage import Link
+from train_jobs.config.sources import DataFingerprint, content_hashes
+
+HASH_DIGITS = 8
+FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
+
+
+class Plan(Config):
+    """What will be done."""
+
+    name: str
+    """The run's name: slug and hash."""
+    run_hash: str
+    """8 hex digits over all that shapes the result: two plans that share it would train the same weights."""
+    spec: JobSpec
+    """What the user wants."""
+    job: Config
+    """What the job itself will read."""
+    compute: ResolvedCompute
+    """Nodes, processes, device and threads, nothing left on auto."""
+    changes: dict[str, Change]
+    """Dotted path -> value and origin of what differs from presets and defaults."""
+    snapshot: Snapshot
+    """The code."""
+    data: DataFingerprint
+    """The text, by content."""
+    parent: Link | None = None
+    """The model or the run that training starts from, as the last link of its lineage; None: weights are drawn."""
+    environment: dict[str, str]
+    """Version of Python and of each package that shapes a result."""
+    warnings: tuple[str, ...]
+    """For the user to read; nothing is refused for them."""
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps, or what else `counts` says, that it shall take; None: nobody can tell."""
+        return None
+
+    @property
+    def counts(self) -> Counts:
+        """What its reports are numbered by."""
+        return "steps"
+
+    @property
+    def stores(self) -> bool:
+        """Whether its job makes or finds token stores, and is told where they are kept."""
+        return KINDS[self.spec.kind].stores
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the whole job."""
+        return self.compute.world_size
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it; of the snapshot a summary, without the name of every file."""
+        document = self.model_dump(mode="json", by_alias=True, exclude={"snapshot"})
+        counted = {"steps": self.steps, "counts": self.counts, "world_size": self.world_size}
+        return {**document, **counted, "snapshot": self.snapshot.summary()}
+
+    def summary(self) -> str:
+        """The plan for humans: lines of at most 80 columns."""
+        return plan_summary(self)
+
+
+def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None = None) -> Snapshot:
+    """The code, with what shall run in it.
+
+    Args:
+        resolved: the spec.
+        home: the home folder.
+        data: files and folders that may lie in the user's folder of code and are never shipped with it.
+        like: a plan whose code this is: it is not read again.
+    """
+    if like is not None:
+        return like.snapshot
+    apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
+    snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
+    if "code.entry" in resolved.changes:
+        snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
+    return snapshot
+
+
+def environment_of(spec: JobSpec, like: Plan | None = None) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has.
+
+    Args:
+        spec: of the job.
+        like: a plan of the same environment: it is not looked at again.
+    """
+    if like is not None:
+        return like.environment
+    if spec.backend != AZURE:
+        return spec.environment.describe()
+    if spec.azure.environment != "auto":
+        return {"environment": spec.azure.environment}
+    from orchestrator.images import pinned_versions
+
+    return pinned_versions(PACKAGES)
+
+
+def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    """With the list price of its machines, where nobody said another."""
+    if compute.size is None or compute.price_per_hour is not None:
+        return compute
+    from orchestrator.estimates.prices import read_prices
+    from orchestrator.estimates.sizes import find_size, price_of_size
+
+    size = find_size(compute.size)
+    price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
+    if price is None:
+        return compute
+    bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
+    origin = f"list price of {price.date} in {price.region}{bound}"
+    return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})
+
+
+def remote_data(name: str) -> DataFingerprint:
+    """Data that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
+    return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
+def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> DataFingerprint:
+    """Files by content.
+
+    Args:
+        name: what they are called in the plan.
+        files: name by which the job knows each -> where it lies.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+    """
+    hashes = content_hashes(list(files.values()), cache)
+    lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))
+    unique = {*files.values()}
+    return DataFingerprint(
+        name=name,
+        files=len(unique),
+        total_bytes=sum(path.stat().st_size for path in unique),
+        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+    )
+
+
+def run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
+    """Hash of all that shapes the result. Names, tags, card, tracking, backend, port and price do not.
+
+    Args:
+        resolved: the spec.
+        job: what of the job's configuration shapes it, with content in place of paths.
+        snapshot: the code.
+        environment: the versions.
+    """
+    identity = {
+        "job": job,
+        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour", "size"}),
+        "snapshot": snapshot.digest,
+        "entry": resolved.spec.code.entry,
+        "environment": environment,
+        "variables": resolved.spec.environment.variables,
+    }
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def disk_warnings(need: int, folder: Path, what: str) -> list[str]:
+    """A warning if the disk that a folder is on, or will be, has less than `need` bytes free."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free >= need:
+        return []
+    where = f"need up to {bytes_text(need)}, have {bytes_text(free)} free where {folder} lies"
+    return [f"the disk may fill up with {what}: {where}"]

@@ -1,0 +1,164 @@
+"""The plan of a prediction or an evaluation: which rows, by which model, and where the predictions go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.estimates import PredictEstimates, estimate_prediction
+from orchestrator.estimates.finetune import tokens_per_row
+from orchestrator.planning import (
+    FINGERPRINT_CACHE,
+    Plan,
+    code_of,
+    environment_of,
+    files_fingerprint,
+    priced,
+    run_hash_of,
+)
+from orchestrator.runs import Counts
+from orchestrator.specs import PredictSpec, Resolved
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.tables import count_table, portable_names
+from orchestrator.summary import plan_summary, prediction_rows
+from train_jobs.config import ModelConfig, PredictConfig
+from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.files import file_sha256
+from train_jobs.config.initial import CONFIG, SHAPE, VOCABULARY, initial_weights
+from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
+from train_jobs.config.pretrain import OBSERVERS
+
+NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}
+
+
+class PredictPlan(Plan):
+    """A prediction, or an evaluation."""
+
+    spec: PredictSpec
+    """What the user wants."""
+    job: PredictConfig
+    """What the job itself will read."""
+    parent: Link
+    """The model, as the last link of its lineage."""
+    rows: int | None
+    """Rows of the input; None: only the job can tell."""
+    delivery: Path | None
+    """Where on this machine the predictions are put once they are complete; None: they stay with the run."""
+    estimates: PredictEstimates
+    """What it will need."""
+
+    @property
+    def steps(self) -> int | None:
+        """Rows."""
+        return self.rows
+
+    @property
+    def counts(self) -> Counts:
+        """Rows."""
+        return "rows"
+
+    def summary(self) -> str:
+        """The plan for humans: lines of at most 80 columns."""
+        return plan_summary(self, prediction_rows(self))
+
+
+def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Plan | None) -> PredictPlan:
+    """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
+
+    Raises:
+        DataError: a file is missing.
+        SpecError: there is no model in the folder, or no folder to put the predictions into.
+        ConflictError: the lineage of the model does not verify.
+    """
+    job, cache = spec.job_config(), home / FINGERPRINT_CACHE
+    if spec.backend == AZURE and spec.azure.data is not None:
+        raise SpecError("azure.data: files to predict are those of this machine", fix="--input FILE")
+    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
+    for path in job.input:
+        if not path.is_file():
+            raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
+    if spec.delivery is not None and not spec.delivery.parent.is_dir():
+        raise SpecError(f"no such folder: {spec.delivery.parent}", facts={"where": f"output: {spec.delivery}"})
+    model, vocab_size = _shape(job.model)
+    parent = _model_link(job.model, cache)
+    data = files_fingerprint(", ".join(map(str, job.input)), portable_names(job.input), cache)
+    snapshot = code_of(resolved, home, [job.model, *job.input], like)
+    environment = environment_of(spec, like)
+    shaping: dict[str, Any] = {
+        **job.model_dump(mode="json", exclude=NOT_SHAPING),
+        "model": parent.weights,
+        "input": data.sha256,
+        "output": job.output.suffix,
+    }
+    run_hash = run_hash_of(resolved, shaping, snapshot, environment)
+    counts = [count_table(path, job.form(path), quoting=job.data.quoting, header=_header(job)) for path in job.input]
+    rows = None if None in counts else sum(count for count in counts if count is not None)
+    longest = min(job.data.max_length or model.max_position_embeddings, model.max_position_embeddings)
+    tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
+    return PredictPlan(
+        name=f"{spec.slug}-{run_hash}",
+        run_hash=run_hash,
+        spec=spec,
+        job=job,
+        compute=compute,
+        changes=resolved.changes,
+        snapshot=snapshot,
+        data=data,
+        parent=parent,
+        rows=rows,
+        delivery=spec.delivery,
+        environment=environment,
+        estimates=estimate_prediction(job, model, vocab_size, compute=compute, rows=rows, tokens=tokens),
+        warnings=resolved.warnings,
+    )
+
+
+def _header(job: PredictConfig) -> bool:
+    """Whether a table's first line has the names of its columns."""
+    return job.data.header is None and job.task != "CoLA"
+
+
+def _shape(folder: Path) -> tuple[ModelConfig, int]:
+    """Shape and rows of the embedding table, as config.json has them.
+
+    Raises:
+        SpecError: there is no model in the folder.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        known = {key: config[key] for key in SHAPE if key in config}
+        return ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
+        raise SpecError(f"there is no BERT in {folder}", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
+
+
+def _model_link(folder: Path, cache: Path) -> Link:
+    """The model as the head of its lineage, or as one that came from elsewhere.
+
+    Raises:
+        SpecError: it has no weights.
+        ConflictError: its lineage does not verify.
+    """
+    weights = initial_weights(folder, cache)
+    if weights is None:
+        raise SpecError(f"there are no weights in {folder}", fix="--model RUN, or a FOLDER")
+    lineage = read_lineage(folder / LINEAGE_FILE)
+    if lineage is not None and lineage.head.weights == weights:
+        return lineage.head
+    vocabulary = folder / VOCABULARY
+    facts = ExternalFacts(
+        weights=weights,
+        file="",
+        architectures=[],
+        vocabulary=file_sha256(vocabulary) if vocabulary.is_file() else "",
+        revision=None,
+    )
+    return Link.make("external", folder.resolve().name, facts)

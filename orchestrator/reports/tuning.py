@@ -1,0 +1,123 @@
+"""What a fine-tuning came to: its scores, their table over tasks and seeds, and its charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.reports.charts import Chart, Line, figure
+from orchestrator.reports.markup import Markup, element
+from orchestrator.reports.notation import counted, number
+from orchestrator.reports.progress import NONE_YET, SINGLES, key_figure, no_metrics, throughput
+from orchestrator.reports.series import Series, last_step
+from orchestrator.runs import RunStatus
+from orchestrator.scores import APART, Figure, Results, Scores
+
+HELD_OUT = "validation_"
+PLUS_MINUS = "\u00b1"
+
+
+def tuning_figures(status: RunStatus, series: Mapping[str, Series]) -> Markup:
+    """The scores, or what was measured last; how far it is; how fast."""
+    if status.results is not None:
+        figures = list(_result_figures(status.results))
+    else:
+        figures = [key_figure(name, number(value), _soft(f"step {step:,}")) for name, step, value in _last(series)]
+    done = f"{status.step:,}" if status.step is not None else NONE_YET
+    total = f"of {status.steps:,}" if status.steps is not None else "of as many as the rows make"
+    figures.append(key_figure(f"{status.counts.capitalize()} done", done, _soft(total)))
+    if status.counts == "steps":
+        figures.append(throughput(series))
+    return element("dl", *figures, class_="figures")
+
+
+def score_table(results: Results) -> Markup:
+    """A row for each task, or cell of GLUE's table, and metric."""
+    head = element("tr", *(element("th", text) for text in ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")))
+    rows = [_score_row(scores, name, found) for scores in results.scores for name, found in scores.metrics.items()]
+    if results.average is not None:
+        rows.append(_mean_row("Average", "of the cells that the paper on BERT averages", results.average))
+    if results.glue_score is not None:
+        rows.append(_mean_row("GLUE score", "mean over tasks", results.glue_score))
+    return element("div", element("table", element("thead", head), element("tbody", *rows)), class_="panel profile")
+
+
+def tuning_charts(status: RunStatus, series: Mapping[str, Series]) -> Markup:
+    """Losses, each metric of the dev set, rate and speed; over runs or tasks where there are several."""
+    losses = (
+        Line("training", "training", series.get("train_loss", Series())),
+        Line("validation", "validation", series.get(f"{HELD_OUT}loss", Series())),
+    )
+    measured = [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
+    drawn = [
+        Chart("Loss", losses),
+        *(Chart(_title(name), (Line("validation", "validation", series[name]),)) for name in measured),
+        *(Chart(title, (Line(label, "training", series.get(name, Series())),)) for name, title, label in SINGLES),
+    ]
+    drawn = [chart for chart in drawn if chart.drawn or chart.left_out]
+    if not drawn:
+        return element("p", no_metrics(status), class_="panel empty")
+    return element("div", *(figure(chart, last_step=last_step(series)) for chart in drawn), class_="charts")
+
+
+def tuning_rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Task, rows and batch of a plan."""
+    job, train = plan["job"], plan["job"]["train"]
+    yield "Task", [f"{job['task']}, {counted(len(job['seeds']), 'seed')}, {counted(train['epochs'], 'epoch')}"]
+    rows = [element("div", f"{task}: {_split_text(found)}") for task, found in plan["rows"].items()]
+    if rows:
+        yield "Rows", list(rows)
+    batch = f"{train['global_batch_size']:,} rows a step on {counted(plan['world_size'], 'process', 'processes')}"
+    yield "Batch", [batch]
+
+
+def _split_text(rows: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in rows.items() if count)
+
+
+def _result_figures(results: Results) -> Iterator[Markup]:
+    """GLUE's means, or the metrics of the one task."""
+    if results.glue_score is not None:
+        if results.average is not None:
+            yield key_figure("Average", number(results.average), _soft("of the paper's cells"))
+        yield key_figure("GLUE score", number(results.glue_score), _soft("mean over tasks"))
+        return
+    for scores in results.scores:
+        for name, found in scores.metrics.items():
+            yield key_figure(name, number(found.mean), _soft(_of(scores, found)))
+        if scores.collapsed:
+            yield key_figure("Collapsed", str(scores.collapsed), _soft(f"of {counted(scores.seeds, 'run')}"))
+
+
+def _of(scores: Scores, found: Figure) -> str:
+    if found.sd is None:
+        return f"{scores.task}, step {scores.best_step:,}" if scores.best_step is not None else scores.task
+    return f"{PLUS_MINUS} {number(found.sd)}, {counted(scores.seeds, 'seed')}"
+
+
+def _last(series: Mapping[str, Series]) -> Iterator[tuple[str, int, float]]:
+    for name, found in series.items():
+        short = name.removeprefix(HELD_OUT)
+        if name.startswith(HELD_OUT) and short not in APART and found.last:
+            yield short, *found.last
+
+
+def _score_row(scores: Scores, name: str, found: Figure) -> Markup:
+    spread = f" {PLUS_MINUS} {number(found.sd)}" if found.sd is not None else ""
+    rest = [number(value) if value is not None else "" for value in (found.median, found.max)]
+    seeds = str(scores.seeds) + (f", {scores.collapsed} collapsed" if scores.collapsed else "")
+    cells = (name, f"{number(found.mean)}{spread}", *rest, seeds)
+    return element("tr", element("th", scores.task, scope="row"), *(element("td", cell) for cell in cells))
+
+
+def _mean_row(label: str, what: str, value: float) -> Markup:
+    cells = (what, number(value), "", "", "")
+    return element("tr", element("th", label, scope="row"), *(element("td", cell) for cell in cells))
+
+
+def _title(name: str) -> str:
+    return name.removeprefix(HELD_OUT).replace("_", " ").capitalize()
+
+
+def _soft(text: str) -> Markup:
+    return element("dd", text, class_="soft")

@@ -1,0 +1,153 @@
+"""What a user may write in short of a fine-tuning, and what it stands for: the layers of values below and above it.
+
+task: reviews.yaml     the columns and files of a task of one's own: the keys of `data`, in a file of theirs
+data: FOLDER           the files of the task, where it expects them in a folder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from orchestrator.errors import DataError, SpecError
+from orchestrator.specs.azure import AZURE
+from train_jobs.config.finetune import (
+    NER,
+    OWN,
+    SQUAD_TASKS,
+    ExamplesConfig,
+    FinetuneTrainConfig,
+    Task,
+)
+from train_jobs.config.load import Layer, merge, read_file
+from train_jobs.config.pretrain import TrainConfig
+from train_jobs.config.tables import FOLDERS
+
+TASK_FILES = (".yaml", ".yml")
+RECIPES = {**dict.fromkeys(SQUAD_TASKS, "squad"), NER: "entities"}  # of tasks whose recipe is not glue
+STEMS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}  # what the tables of a folder are called
+
+
+def path_keys(section: type[BaseModel]) -> tuple[str, ...]:
+    """Keys of a section that name files or folders."""
+    return tuple(
+        key
+        for key, field in section.model_fields.items()
+        if field.annotation is Path or Path in get_args(field.annotation)
+    )
+
+
+DATA_PATHS = path_keys(ExamplesConfig)
+
+
+def known_task(name: Any) -> str | None:
+    """A task as it is spelled, whatever the user wrote; None: there is none, as validation will say."""
+    try:
+        return TypeAdapter[str](Task).validate_python(name)
+    except ValidationError:
+        return None
+
+
+def written_out(written: Sequence[Layer], shown: Path) -> list[Layer]:
+    """The layers with what they say in short written out, and with the recipe of the task below them.
+
+    Args:
+        written: what the user wrote, lowest first, with absolute paths.
+        shown: the folder that paths in messages start from.
+
+    Raises:
+        SpecError: the file of a task cannot be read, or has other keys; a folder is not there.
+        DataError: a folder has no table to learn from, or more than one.
+    """
+    found = merge(replace(layer, tree=_without_data(layer.tree)) for layer in written)
+    named, below, above = found.tree.get("task", OWN), list[Layer](), list[Layer]()
+    if isinstance(named, str) and named.endswith(TASK_FILES):
+        where = str(found.origin(("task",)))
+        below = [_task_layer(Path(named), shown, where)]
+        named = below[0].tree["task"]
+        above = [Layer(where, {"task": named})]
+    task = known_task(named)
+    azure = found.tree.get("azure")
+    if found.tree.get("backend") == AZURE and isinstance(azure, dict) and azure.get("data") and task in FOLDERS:
+        below.append(Layer(str(found.origin(("azure", "data"))), {"data": {FOLDERS[task]: azure["data"]}}))
+    recipe = Layer(f"of the task {task}", {"recipe": RECIPES.get(task or OWN, "glue")})
+    return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
+
+
+def check_batch(train: FinetuneTrainConfig, world_size: int) -> None:
+    """Sees to it that a global batch divides into processes, and their shares into micro batches.
+
+    A process whose share is less than a micro batch takes all of it at once.
+
+    Raises:
+        SpecError: it does not; the message names the nearest that do.
+    """
+    asked: TrainConfig = train.for_engine(1, 0)
+    asked.model_copy(update={"micro_batch_size": "auto"}).accumulation_steps(world_size)
+    micro = min(train.micro_batch_size, train.global_batch_size // world_size)
+    asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
+
+
+def _without_data(tree: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in tree.items() if key != "data"}
+
+
+def _task_layer(path: Path, shown: Path, where: str) -> Layer:
+    """The file of a task as a layer of the spec: its keys are those of `data`, and `task` where it is not `own`."""
+    from orchestrator.specs.paths import anchor
+
+    if not path.is_file():
+        raise SpecError(f"no such file: {path}", facts={"where": f"{where}: task, which names one by its ending"})
+    read = read_file(path, str(path.relative_to(shown) if path.is_relative_to(shown) else path))
+    tree = {key: value for key, value in read.tree.items() if key != "task"}
+    if unknown := [key for key in tree if key not in ExamplesConfig.model_fields]:
+        raise SpecError(
+            f"{read.source} is no task of your own",
+            problems=[f"{read.origin((key,))}: {key}: unknown key" for key in unknown],
+            facts={"known": ", ".join(["task", *ExamplesConfig.model_fields])},
+        )
+    lines = {key if key[0] == "task" else ("data", *key): line for key, line in read.lines.items()}
+    return anchor(Layer(read.source, {"data": tree, "task": read.tree.get("task", OWN)}, lines), path.parent)
+
+
+def _with_files(layer: Layer, task: str | None) -> Layer:
+    """The layer with the keys of `data` in place of the folder that it may name there."""
+    named, where = layer.tree.get("data"), layer.origin(("data",))
+    if not isinstance(named, str):
+        return layer
+    folder, found = Path(named), dict[str, str]()
+    if task in FOLDERS:
+        found = {FOLDERS[task]: named}
+    elif not folder.is_dir():
+        found = {"train": named}  # is missed like any other path
+    elif task is not None:  # else nobody can tell what is looked for
+        found = dict(_tables(folder))
+    lines = dict(layer.lines)
+    if where.line is not None:
+        lines |= dict.fromkeys((("data", key) for key in found), where.line)
+    return Layer(layer.source, {**layer.tree, "data": found}, lines)
+
+
+def _tables(folder: Path) -> Iterator[tuple[str, str]]:
+    """The tables of a folder, by what they are for."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    for key, stems in STEMS.items():
+        fitting = [path for path in files if path.stem.lower() in stems]
+        if len(fitting) > 1 or (not fitting and key != "test"):
+            raise DataError(
+                f"{'more than one' if fitting else 'no'} file of {folder} can be data.{key}",
+                facts={
+                    "need": f"one that is called {' or '.join(stems)}, as {stems[0]}.tsv",
+                    "have": ", ".join(path.name for path in fitting or files) or "no file at all",
+                },
+                fix=f"--set data.{key}=FILE",
+            )
+        yield from ((key, str(path)) for path in fitting)

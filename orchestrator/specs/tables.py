@@ -1,0 +1,107 @@
+"""How many rows the files of tasks and of predictions have, as far as that can be told without reading them whole."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from orchestrator.errors import DataError
+from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_TASKS, ExamplesConfig
+from train_jobs.config.tables import TaskFile
+
+WITHOUT_HEADER = {("CoLA", "train"), ("CoLA", "validation")}
+QUESTION = b'"question"'  # a key: within a text its quotes are escaped
+DOCUMENT = b"-DOCSTART-"
+BLOCK = 1 << 20
+
+
+def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
+    """Rows of a file of a task, as of `count_table`."""
+    if file.task in SQUAD_TASKS:
+        form = "squad"
+    elif file.task == NER:
+        form = "conll"
+    elif file.task in {*GLUE_TASKS, "AX"}:
+        form = "tsv"
+    else:
+        form = file.path.suffix.removeprefix(".") if data.format == "auto" else data.format
+    header = (file.task, file.split) not in WITHOUT_HEADER
+    return count_table(file.path, form, quoting=data.quoting, header=header)
+
+
+def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) -> int | None:
+    """Rows of a file: of a table, questions of SQuAD, sentences of NER; None where only the job can tell.
+
+    Args:
+        path: the file.
+        form: tsv, csv, jsonl, parquet, lines, squad or conll.
+        quoting: of tsv and csv, as `data.quoting`.
+        header: whether the first line of tsv and csv is none of them.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        if form == "squad":
+            return path.read_bytes().count(QUESTION)
+        if form == "conll":
+            return _sentences(path)
+        if form == "parquet":
+            return _parquet_rows(path)
+        if form in {"jsonl", "lines"}:
+            return _lines(path)
+        if form not in {"tsv", "csv"}:
+            return None
+        quoted = form == "csv" if quoting is None else quoting
+        return max((_quoted_rows(path, form) if quoted else _lines(path)) - header, 0)
+    except OSError as problem:
+        raise DataError(f"cannot read {path}: {problem.strerror}", fix=f"chmod u+r {path}") from None
+
+
+def portable_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Name below a folder of all -> file; files of one name are told apart by their numbers."""
+    names = [path.name for path in paths]
+    return {
+        (name if names.count(name) == 1 else f"{number}-{name}"): path
+        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    }
+
+
+def _quoted_rows(path: Path, form: str) -> int:
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        return sum(1 for row in csv.reader(stream, delimiter="\t" if form == "tsv" else ",") if row)
+
+
+def _parquet_rows(path: Path) -> int | None:
+    if find_spec("pyarrow") is None:
+        return None
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import read_metadata
+
+    try:
+        return int(read_metadata(path).num_rows)
+    except ArrowInvalid:
+        return None  # the job says what is wrong with it
+
+
+def _lines(path: Path) -> int:
+    """Lines, whether the last one has an end or not."""
+    count, last = 0, b"\n"
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def _sentences(path: Path) -> int:
+    """Runs of lines with something on them, but for those that begin a document."""
+    count, inside = 0, False
+    with path.open("rb") as stream:
+        for line in stream:
+            word = bool(line.strip()) and not line.startswith(DOCUMENT)
+            count += word and not inside
+            inside = word
+    return count

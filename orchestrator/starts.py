@@ -1,0 +1,79 @@
+"""What a name stands for that something starts from: a run's model, its outputs, or a model on the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.runs import RunState
+
+if TYPE_CHECKING:
+    from orchestrator.client import Run
+
+Attach = Callable[[str], "Run"]
+
+
+def model_of(name: str, attach: Attach) -> Path:
+    """The folder of a model that training shall start from: what a run exported, or a model on the Hub.
+
+    Raises:
+        NotFoundError: there is nothing of that name, or the run's model is not on this machine.
+        ConflictError: the run did not complete.
+    """
+    try:
+        status = attach(name).status()
+    except NotFoundError as problem:
+        return _hub_model(name, problem)
+    if status.state != RunState.COMPLETED:
+        raise ConflictError(
+            f"run {status.name} is {status.state} and has no model to start from",
+            fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+        )
+    if status.model is None:
+        raise NotFoundError(f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}")
+    return Path(status.model)
+
+
+def outputs_of(name: str, attach: Attach) -> Path:
+    """The folder of outputs of a run whose next phase is to be trained.
+
+    Raises:
+        NotFoundError: there is no such run, or its folder is not on this machine.
+        ConflictError: it is going on, and its newest checkpoint may be gone in a moment.
+    """
+    try:
+        run = attach(name)
+    except NotFoundError as problem:
+        problem.facts |= {"where": "--phase-from, phase_from: a run, a folder of outputs, or a checkpoint"}
+        raise
+    status = run.status()
+    if not status.state.terminal:
+        raise ConflictError(
+            f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
+            fix=f"orchestrator wait {status.name}",
+        )
+    if run.folder is None:
+        raise NotFoundError(f"the folder of run {status.name} is not on this machine")
+    return run.folder / "outputs"
+
+
+def _hub_model(name: str, no_run: NotFoundError) -> Path:
+    """The folder of a model on the Hub, where no run has that name.
+
+    Raises:
+        NotFoundError: no model has it either.
+    """
+    from train_jobs.config.errors import SpecError
+    from train_jobs.config.hub import hub_folder, is_hub_name
+
+    no_run.facts |= {"where": "--model, --from: a run, a folder with a model, or a name on the Hugging Face Hub"}
+    if not is_hub_name(name):
+        raise no_run
+    try:
+        return hub_folder(name)
+    except SpecError as failure:
+        no_run.facts |= {"hub": failure.message, **failure.facts}
+        no_run.fix = f"{no_run.fix}; {failure.fix}"
+        raise no_run from None

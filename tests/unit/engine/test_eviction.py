@@ -1,0 +1,137 @@
+"""A machine that says beforehand that it is to be taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import MICRO, wait_for, write_corpus
+from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.engine import eviction
+
+ROOT = Path(__file__).resolve().parents[3]
+QUIET: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
+
+
+def event(kind: str, *machines: str, when: str = "Sat, 21 Nov 2026 10:00:00 GMT") -> dict[str, Any]:
+    return {"EventId": "1", "EventType": kind, "Resources": [*machines], "EventStatus": "Scheduled", "NotBefore": when}
+
+
+class Metadata(ThreadingHTTPServer):
+    """The metadata service of the machine aml_3."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.documents: list[Any] = [QUIET]
+        """One for each question about events; the last again and again."""
+        self.asked: list[str] = []
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {METADATA_VARIABLE: f"http://127.0.0.1:{self.server_port}"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Metadata
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        known = self.headers.get("Metadata") == "true" and "api-version=" in self.path
+        self.send_response(200 if known else 400)
+        self.end_headers()
+        if self.path.startswith("/metadata/instance/compute/name?"):
+            self.wfile.write(b"aml_3")
+        elif self.path.startswith("/metadata/scheduledevents?"):
+            documents = self.server.documents
+            document = documents.pop(0) if len(documents) > 1 else documents[0]
+            self.wfile.write(document if isinstance(document, bytes) else json.dumps(document).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def metadata() -> Iterator[Metadata]:
+    with Metadata() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def told_by(metadata: Metadata, *, documents: list[Any], **environ: str) -> list[str]:
+    """What is told until nobody asks any more, or the last document was looked at twice."""
+    told: list[str] = []
+    metadata.documents = [*documents]
+    metadata.asked.clear()
+    eviction.listen(told.append, {**metadata.variables, **environ}, seconds=0.01)
+
+    def over() -> bool:
+        asks = "eviction" in {thread.name for thread in threading.enumerate()}
+        return bool(told) or not asks or len(metadata.asked) > len(documents) + 2
+
+    wait_for(over, what="an answer")
+    return told
+
+
+def test_the_first_event_that_ends_this_machine_is_told_once(metadata: Metadata) -> None:
+    documents = [QUIET, QUIET, {**QUIET, "Events": [event("Freeze", "aml_3"), event("Preempt", "aml_1", "aml_3")]}]
+    assert told_by(metadata, documents=documents) == ["Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT"]
+    started = [{**QUIET, "Events": [event("Terminate", "aml_3", when="")]}]
+    assert told_by(metadata, documents=started) == ["Terminate of aml_3, now"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {**QUIET, "Events": [event("Preempt", "aml_30"), event("Reboot", "aml_1")]},
+        {**QUIET, "Events": [event("Freeze", "aml_3")]},
+        {"error": "not found"},
+        [],
+        b"<html>",
+    ],
+    ids=["neighbours", "freeze", "error", "list", "html"],
+)
+def test_what_does_not_end_this_machine_is_not_told(document: Any, metadata: Metadata) -> None:
+    assert told_by(metadata, documents=[document]) == []
+    metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]  # ends the thread
+
+
+def test_one_process_of_a_machine_asks_and_none_where_there_is_no_such_service(metadata: Metadata) -> None:
+    told: list[str] = []
+    eviction.listen(told.append, {**metadata.variables, "LOCAL_RANK": "1"})
+    eviction.listen(told.append, {})
+    assert "eviction" not in {thread.name for thread in threading.enumerate()}
+    assert (told, metadata.asked) == ([], [])
+
+
+def test_a_job_that_hears_of_it_stops_with_a_checkpoint(metadata: Metadata, tmp_path: Path) -> None:
+    config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
+    config["data"] = {**config["data"], "text": [str(write_corpus(tmp_path / "corpus.txt"))]}
+    config["checkpoint"] = {"every": 100000, "keep_best": 0}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    job = subprocess.Popen(
+        [*(sys.executable, "-m", "train_jobs.pretrain", "--config", "config.yaml"), "--set", "train.steps=100000"],
+        cwd=tmp_path,
+        env={**os.environ, **metadata.variables, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    reports = tmp_path / "output" / "metrics.jsonl"
+    wait_for(lambda: job.poll() is not None or (reports.is_file() and reports.stat().st_size), what="a step")
+    metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]
+    said, _ = job.communicate()
+    assert job.returncode == 75, said
+    assert "eviction: Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT: stops after this step" in said
+    assert len([*(tmp_path / "output" / "checkpoints").glob("*/COMMIT.json")]) == 1

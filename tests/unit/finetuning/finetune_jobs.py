@@ -1,0 +1,92 @@
+"""A BERT too small to know anything, and jobs in this process that fine-tune it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from train_jobs import finetune
+from train_jobs.config import ModelConfig
+from train_jobs.engine.loop import Preempted
+from train_jobs.engine.metrics import read_reports
+from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.model.huggingface import export
+from train_jobs.tasks.finetuning.base import Finetuning
+
+WORDS = [f"w{number}" for number in range(40)]
+SHAPE = ModelConfig(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
+)
+
+
+def write_model(folder: Path) -> Path:
+    """A BERT with drawn weights."""
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]) + "\n")
+    model = BertForPreTraining(SHAPE, 46)
+    initialise(model, 1)
+    with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(5)
+    export(model, folder / "model", config=SHAPE, vocab_size=46, vocabulary=vocabulary, lowercase=True)
+    return folder / "model"
+
+
+def settings(bert: Path, task: str, data: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """A job of eight epochs that takes some seconds."""
+    return {
+        "task": task,
+        "init_from": str(bert),
+        "optimizer": {"learning_rate": 3e-3},
+        "checkpoint": {"asynchronous": False, "every_minutes": None, "every": 40},
+        **sections,
+        "data": {
+            "max_length": 32,
+            **{key: str(value) if isinstance(value, Path) else value for key, value in data.items()},
+        },
+        "train": {"epochs": 8, "global_batch_size": 16, "precision": "fp32", **sections.get("train", {})},
+    }
+
+
+def run(folder: Path, document: dict[str, Any], *words: str) -> int:
+    """The job in FOLDER/out; its exit code."""
+    folder.mkdir(exist_ok=True)
+    (folder / "finetune.yaml").write_text(yaml.safe_dump(document))
+    return finetune.main(["--config", str(folder / "finetune.yaml"), "--output", str(folder / "out"), *words])
+
+
+def stop_in(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
+    """Jobs are preempted at the beginning of an epoch."""
+    whole = Finetuning.train_batch
+
+    def stopped(self: Finetuning, cursor: dict[str, int]) -> Any:
+        if cursor.get("epoch") == epoch:
+            raise Preempted
+        return whole(self, cursor)
+
+    monkeypatch.setattr(Finetuning, "train_batch", stopped)
+
+
+def same_model(here: Path, there: Path) -> bool:
+    """Whether two outputs have the same weights to the last bit."""
+    one, other = (load_file(output / "model" / "model.safetensors") for output in (here, there))
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def validations(output: Path, key: str = "validation_score") -> dict[int, float]:
+    """Step -> a figure of its validation."""
+    reports = [report for _, report in read_reports(output / "metrics.jsonl")]
+    return {report["step"]: report["metrics"][key] for report in reports if key in report["metrics"]}
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    """What the job in a folder wrote in the end."""
+    found: dict[str, Any] = json.loads((folder / "out" / "result.json").read_text())
+    return found

@@ -1,0 +1,118 @@
+"""The configuration of fine-tuning: tasks by their names, their files, what is otherwise for one of GLUE's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_jobs import finetune
+from train_jobs.config import SpecError
+from train_jobs.config.finetune import GLUE_TASKS, FinetuneConfig
+from train_jobs.config.load import Layer, build, merge
+from train_jobs.tasks.finetuning.glue import SCORED
+
+FILES = {"train": "train.json", "validation": "dev.json"}
+
+
+def config(task: str, data: dict[str, Any], **more: Any) -> FinetuneConfig:
+    tree = {"task": task, "init_from": "model", "data": data, **more}
+    return build(FinetuneConfig, merge([Layer("job.yaml", tree)]))
+
+
+def problem(task: str, data: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        config(task, data, **more)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        *(("sst2", "SST-2"), ("sts_b", "STS-B"), ("GLUE", "glue"), ("Own", "own"), ("ner", "NER")),
+        *(("squad", "SQuAD-1.1"), ("SQuAD-v1.1", "SQuAD-1.1"), ("squad1", "SQuAD-1.1"), ("squad_1.1", "SQuAD-1.1")),
+        *(("squad2", "SQuAD-2.0"), ("SQUAD_v2", "SQuAD-2.0"), ("squad-v2.0", "SQuAD-2.0"), ("squad2.0", "SQuAD-2.0")),
+        *(("entities", "NER"), ("CoNLL-2003", "NER"), ("conll", "NER")),
+    ],
+)
+def test_tasks_are_spelled_as_one_likes(spelled: str, name: str) -> None:
+    data = {"glue": "g"} if name == "glue" else FILES
+    assert config(spelled, data).task == name
+
+
+def test_an_unknown_task_is_told_what_there_is() -> None:
+    told = problem("MRCP", {"glue": "g"})
+    assert 'SQuAD-1.1, SQuAD-2.0, NER or own (did you mean "MRPC"?)' in told
+    assert GLUE_TASKS == SCORED
+    with pytest.raises(SpecError):
+        finetune.read_config("there-is-none.yaml", [])
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "told"),
+    [
+        ("MRPC", {"train": "t"}, "data.glue, a folder, or data.train and data.validation are needed for MRPC"),
+        ("SQuAD-2.0", {"glue": "g"}, "data.squad, a folder, or data.train and data.validation are needed for SQuAD"),
+        ("NER", {"validation": "d"}, "data.conll, a folder, or data.train and data.validation are needed for NER"),
+        ("own", {"train": "t"}, "data.train and data.validation are needed for a task of your own"),
+        ("glue", FILES, "data.glue, the folder of GLUE, is needed for its tasks"),
+        ("glue", {"glue": "g", "test": "t"}, "data.test is one table, and the tasks of glue have one each"),
+        ("NER", {"conll": "c", "word_column": 2, "tag_column": 2}, "word_column and tag_column are both 2"),
+    ],
+)
+def test_files_are_a_folder_or_both_of_ones_own(task: str, data: dict[str, Any], told: str) -> None:
+    assert told in problem(task, data)
+
+
+def test_how_long_sequences_are_depends_on_the_task() -> None:
+    assert config("SQuAD-1.1", {"squad": "s"}).max_length == config("SQuAD-2.0", {"squad": "s"}).max_length == 384
+    assert config("NER", {"conll": "c"}).max_length == 128
+    assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
+
+
+def test_a_task_of_glue_may_have_its_own_values() -> None:
+    rte = {"train": {"epochs": 10}, "seeds": [7], "init_from": "mnli", "data": {"max_length": 64}}
+    whole = config(
+        *("glue", {"glue": "g", "lowercase": True}),
+        train={"global_batch_size": 16},
+        seeds=[1, 2],
+        per_task={"rte": rte},
+    )
+    found = whole.of_task("RTE")
+    assert (found.task, found.train.epochs, found.train.global_batch_size) == ("RTE", 10, 16)
+    assert (found.seeds, found.init_from, found.max_length) == ([7], Path("mnli"), 64)
+    assert (found.data.glue, found.data.lowercase, found.per_task) == (Path("g"), True, {})
+    other = whole.of_task("CoLA")
+    assert (other.task, other.train.epochs, other.seeds, other.init_from) == ("CoLA", 3, [1, 2], Path("model"))
+
+
+@pytest.mark.parametrize(
+    ("per_task", "told"),
+    [
+        ({"RTE": {"train": {"epoch": 5}}}, 'per_task.RTE.train.epoch: unknown key (did you mean "epochs"?)'),
+        ({"RTE": {"sed": [1]}}, 'per_task.RTE.sed: unknown key (did you mean "seeds"?)'),
+        ({"RTF": {}}, 'did you mean "RTE"?'),
+        ({"NER": {}}, "must be CoLA, SST-2"),
+        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: a seed that is there twice"),
+        ({"RTE": {"train": {"epochs": 0}}}, "per_task.RTE.train.epochs"),
+    ],
+)
+def test_wrong_values_of_one_task_are_named(per_task: dict[str, Any], told: str) -> None:
+    assert told in problem("glue", {"glue": "g"}, per_task=per_task)
+
+
+def test_values_of_one_task_are_for_a_job_of_all() -> None:
+    assert "per_task is for task glue, and task is RTE" in problem("RTE", {"glue": "g"}, per_task={"RTE": {}})
+
+
+def test_settings_that_a_task_does_not_use_are_known() -> None:
+    assert config("MRPC", {"glue": "g", "doc_stride": 128}).ignored() == []
+    found = config(
+        *("MRPC", {"glue": "g", "doc_stride": 64, "text": "a", "conll": "c"}),
+        evaluation={"n_best": 5, "every": 3},
+        train={"class_weights": "balanced"},
+    ).ignored()
+    assert found == ["data.conll", "data.text", "data.doc_stride", "evaluation.n_best"]
+    squad = config("SQuAD-2.0", {"squad": "s", "doc_stride": 64}, train={"class_weights": "balanced"})
+    assert squad.ignored() == ["train.class_weights"]

@@ -1,0 +1,223 @@
+"""All tasks of GLUE as one job: each a run of its own, the table of the paper, the zip for the server."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finetune_jobs import WORDS, result_of, run, settings
+
+from train_jobs import finetune, replicates
+from train_jobs.engine.loop import Preempted
+from train_jobs.engine.metrics import read_reports
+from train_jobs.tasks.finetuning import submission
+from train_jobs.tasks.finetuning.glue import GLUE, SCORED, GlueTask
+from train_jobs.tasks.finetuning.summary import PAPER, glue_table, table_text
+
+ROWS = {"train": 24, "dev": 12, "test": 6}
+
+
+def write_task(folder: Path, task: GlueTask) -> None:
+    """The files of a task, under their names and with their columns."""
+    draw = random.Random(task.name)
+    for split, file in task.files.items():
+        lines = []
+        columns = list(file.header or ["index", task.text, *([task.pair] if task.pair else []), "x"])
+        if file.labelled and task.label not in columns:
+            columns.append(task.label)
+        for number in range(ROWS[split.split("_")[0]]):
+            texts = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(2)]
+            label = task.labels[number % len(task.labels)] if task.labels else f"{draw.random() * 9 - 2:.3f}"
+            row = {task.text: texts[0], task.pair: texts[1], task.label: label, "index": str(number)}
+            lines.append("\t".join(row.get(column, "-") for column in columns))
+        path = folder / file.paths[0]
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text("\n".join([*([] if file.header else ["\t".join(columns)]), *lines]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of GLUE with everything in it, but less of it."""
+    folder = tmp_path_factory.mktemp("glue")
+    for task in GLUE.values():
+        write_task(folder, task)
+    return folder
+
+
+def job(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
+    per_task = {"RTE": {"train": {"epochs": 2}}, "mrpc": {"seeds": [3, 4]}}
+    return settings(bert, "glue", {"glue": glue}, per_task=per_task, train={"epochs": 1}, **sections)
+
+
+@pytest.fixture(scope="module")
+def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of the job, preempted in QNLI once; the server takes files of 6 rows."""
+    place = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(submission, "FILES", {name: (task, 6) for name, (task, _) in submission.FILES.items()})
+        whole = replicates.run_seed
+
+        def stopped(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
+            if job.config.task == "QNLI":
+                raise Preempted
+            return whole(job, *rest, **more)
+
+        with pytest.MonkeyPatch.context() as stopping:
+            stopping.setattr(replicates, "run_seed", stopped)
+            assert run(place, job(bert, glue)) == finetune.PREEMPTED
+        trained = []
+
+        def noted(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
+            trained.append(job.config.task)
+            return whole(job, *rest, **more)
+
+        patched.setattr(replicates, "run_seed", noted)
+        assert run(place, job(bert, glue)) == 0
+        assert trained == ["QNLI", "RTE", "WNLI"], "what was done is not repeated"
+    return place / "out"
+
+
+def test_each_task_is_a_run_of_its_own(done: Path) -> None:
+    result = result_of(done.parent)
+    assert list(result["tasks"]) == list(SCORED)
+    assert result["missing"] == []
+    for name in SCORED:
+        one = json.loads((done / name / "result.json").read_text())
+        assert one == result["tasks"][name]
+        assert (done / name / "model" / "model.safetensors").is_file()
+    assert [len(list(read_reports(done / name / "metrics.jsonl"))) > 0 for name in SCORED] == [True] * 9
+
+
+def test_a_task_may_have_other_epochs_and_seeds(done: Path) -> None:
+    tasks = result_of(done.parent)["tasks"]
+    assert (tasks["RTE"]["steps"], tasks["QNLI"]["steps"]) == (4, 2)
+    assert [run["seed"] for run in tasks["MRPC"]["seeds"]] == [3, 4]
+    assert tasks["CoLA"]["seed"] == 42
+
+
+def test_the_table_is_that_of_the_paper(done: Path) -> None:
+    result = result_of(done.parent)
+    cells = {cell["name"]: cell for cell in result["table"]["cells"]}
+    assert list(cells) == ["MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "WNLI"]
+    tasks = result["tasks"]
+    mrpc = [run["metrics"]["f1"] for run in tasks["MRPC"]["seeds"]]
+    assert cells["MRPC"]["mean"] == pytest.approx(100 * statistics.fmean(mrpc))
+    assert cells["MRPC"]["sd"] == pytest.approx(100 * statistics.stdev(mrpc))
+    assert (cells["MRPC"]["seeds"], cells["MRPC"]["metric"]) == (2, "F1")
+    assert cells["MNLI-mm"]["mean"] == pytest.approx(100 * tasks["MNLI"]["metrics"]["dev_mismatched_score"])
+    assert cells["STS-B"]["mean"] == pytest.approx(100 * tasks["STS-B"]["metrics"]["spearman"])
+    assert cells["CoLA"]["metric"] == "Matthews"
+    nine = [cell["mean"] for name, cell in cells.items() if name != "WNLI"]
+    assert result["table"]["average"] == pytest.approx(statistics.fmean(nine))
+    scores = [tasks[name]["metrics"]["score"] for name in SCORED if name != "MRPC"]
+    scores.append(tasks["MRPC"]["metrics"]["score"]["mean"])
+    assert result["table"]["glue_score"] == pytest.approx(100 * statistics.fmean(scores))
+
+
+def test_the_zip_is_what_the_server_takes(done: Path) -> None:
+    with zipfile.ZipFile(done / "submission.zip") as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert sorted(texts) == sorted(f"{name}.tsv" for name in submission.FILES)
+    for name, text in texts.items():
+        folder = "MNLI" if name in ("AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv") else name.removesuffix(".tsv")
+        assert text == (done / folder / "predictions" / name).read_text()
+        assert [line.split("\t")[0] for line in text.splitlines()] == ["index", *map(str, range(6))]
+    labels = {line.split("\t")[1] for line in texts["AX.tsv"].splitlines()[1:]}
+    assert labels <= {"entailment", "neutral", "contradiction"}
+    assert all(0 <= float(line.split("\t")[1]) <= 5 for line in texts["STS-B.tsv"].splitlines()[1:])
+    result = result_of(done.parent)
+    best = result["tasks"]["MRPC"]["best_seed"]
+    assert texts["MRPC.tsv"] == (done / "MRPC" / f"seed-{best}" / "predictions" / "MRPC.tsv").read_text()
+    assert result["submission"] == str(done / "submission.zip")
+
+
+def test_metrics_of_the_job_are_those_of_its_tasks(done: Path) -> None:
+    reports = [report for _, report in read_reports(done / "metrics.jsonl")]
+    assert [report["step"] for report in reports] == [*range(1, 10), 9]
+    assert reports[-1]["metrics"] == {"validation_glue_score": result_of(done.parent)["table"]["glue_score"]}
+    assert "validation_WNLI" in reports[8]["metrics"]
+
+
+def test_another_configuration_does_not_pass_for_what_was_done(
+    bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(done.parent, job(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
+    told = capsys.readouterr().err
+    assert "error[conflict]: the output folder holds a finished run of another configuration" in told
+    assert "optimizer.learning_rate: 0.003 -> 0.002" in told
+    assert run(done.parent, job(bert, glue), "--set", "resume=never") == 1
+    assert "error[conflict]: the output folder holds a finished run\n" in capsys.readouterr().err
+    assert run(done.parent, job(bert, glue), "--set", "data.max_length=24") == 1
+    assert "start.max_length: 32 -> 24" in capsys.readouterr().err
+
+
+def test_tasks_without_data_are_told_and_cost_the_zip_alone(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = tmp_path / "few"
+    for name in ("RTE", "STS-B"):
+        (few / name).mkdir(parents=True)
+        for path in (glue / name).iterdir():
+            (few / name / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "submission.zip").write_text("of an earlier run")
+    assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
+    told = capsys.readouterr().out
+    assert f"warning: {few} has no training data of CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: left out" in told
+    assert "warning: no submission.zip: GLUE's server would refuse these predictions\n  CoLA.tsv: missing" in told
+    assert "  RTE.tsv: 6 predictions, need 3,000" in told
+    assert not (tmp_path / "out" / "submission.zip").exists()
+    result = result_of(tmp_path)
+    assert result["submission"] is None
+    assert result["missing"] == ["CoLA", "SST-2", "MRPC", "QQP", "MNLI", "QNLI", "WNLI"]
+    assert (result["table"]["average_of"], result["table"]["glue_score_of"]) == (2, 2)
+    assert "of the 2 of 9 above" in told
+
+
+def test_a_folder_without_any_task_is_refused(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, settings(bert, "glue", {"glue": tmp_path})) == 2
+    assert f"error[data]: no task of GLUE is in {tmp_path}" in capsys.readouterr().err
+
+
+def test_bad_rows_of_the_last_task_are_told_before_the_first_is_trained(
+    bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad"
+    for name in ("RTE", "WNLI"):
+        write_task(bad, GLUE[name])
+    path = bad / "WNLI" / "train.tsv"
+    path.write_text(path.read_text() + "one\ttab\n")
+    assert run(tmp_path, settings(bert, "glue", {"glue": bad})) == 2
+    assert f"{path}:26: 1 tabs, need 4" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "RTE").exists()
+
+
+def test_the_averages_of_the_paper_come_out() -> None:
+    """Devlin et al. 2019, table 1: BERT-base 79.6, BERT-large 82.1, of nine columns."""
+    for average, figures in {
+        79.6: (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4),
+        82.1: (86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1),
+    }.items():
+        results: dict[str, dict[str, Any]] = {}
+        for cell, figure in zip(PAPER, figures, strict=True):
+            found = results.setdefault(cell.task, {"metrics": {"score": 0.0, "collapsed": 0.0}})
+            found["metrics"][cell.key] = figure / 100
+        table = glue_table(results)
+        assert round(table["average"], 1) == average
+        assert f"average   {average:6.1f}" in table_text(table)
+
+
+def test_the_text_of_the_table_tells_spread_metric_and_collapses() -> None:
+    figures = {"spearman": {"mean": 0.858, "sd": 0.0123}, "score": {"mean": 0.86, "sd": 0.01}}
+    several = {"metrics": figures, "collapsed": 2, "seeds": [{}] * 5}
+    one = {"metrics": {"accuracy": 0.5634, "score": 0.5634, "collapsed": 1.0}}
+    text = table_text(glue_table({"STS-B": several, "WNLI": one}))
+    assert "  STS-B       85.8 +-  1.2 Spearman, 5 seeds, 2 collapsed" in text
+    assert "  average     85.8         of the 1 of 9 above" in text
+    assert "  WNLI        56.3         accuracy, 1 seed, 1 collapsed; not in the paper" in text
+    assert "  GLUE score  71.2         of 2 of 9 tasks" in text

@@ -1,0 +1,313 @@
+"""Questions as a whole job on tiny models: it finds answers, knows where there is none, and is saved with both."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, stop_in, validations
+from safetensors.torch import load_file
+
+from tests.conftest import SHARED
+from train_jobs import finetune
+from train_jobs.config import ModelConfig
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.engine.distributed import World
+from train_jobs.model.finetuning import BertForQuestionAnswering
+from train_jobs.model.heads import initialise
+from train_jobs.tasks.finetuning.squad.answers import Prediction
+from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.finetuning.squad.scoring import score_v2
+from train_jobs.tasks.finetuning.squad.task import Questions, scores
+
+REAL = SHARED / "data" / "squad"
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of SQuAD are not in {REAL}")
+
+FIRST, LAST, REST = WORDS[:2], WORDS[2:4], WORDS[4:]  # an answer is one of the first and one of the last
+DATA = {"max_query_length": 4, "doc_stride": 12}
+
+
+def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0) -> Path:
+    """Questions whose answer are the two words that make one, if they are there. Some contexts need two windows."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for number in range(count):
+        words = draw.choices(REST, k=draw.randint(4, 34))
+        question: dict[str, Any] = {"id": f"{path.stem}-{number}", "question": "w1 w2", "answers": []}
+        if draw.random() < unanswerable:
+            question["is_impossible"] = True
+        else:
+            place = draw.randrange(len(words) - 1)
+            words[place : place + 2] = draw.choice(FIRST), draw.choice(LAST)
+            start = len(" ".join([*words[:place], ""]))
+            question["answers"] = [{"text": " ".join(words[place : place + 2]), "answer_start": start}]
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    version = "v2.0" if unanswerable else "1.1"
+    path.write_text(json.dumps({"version": version, "data": [{"title": "x", "paragraphs": paragraphs}]}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in SQuAD's form, of 2.0."""
+    folder = tmp_path_factory.mktemp("squad")
+    write_squad(folder / "train-v2.0.json", 160, 0, unanswerable=0.3)
+    write_squad(folder / "dev-v2.0.json", 60, 1, unanswerable=0.3)
+    write_squad(folder / "test.json", 20, 2, unanswerable=0.3)
+    return folder
+
+
+def job(bert: Path, folder: Path) -> dict[str, Any]:
+    return settings(
+        *(bert, "SQuAD-2.0", {"squad": folder, "test": folder / "test.json", **DATA}),
+        train={"epochs": 5},
+        optimizer={"learning_rate": 5e-3},
+        model={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.1},
+    )
+
+
+@pytest.fixture(scope="module")
+def done(bert: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of the job, run without a break."""
+    place = tmp_path_factory.mktemp("done")
+    assert run(place, job(bert, folder)) == 0
+    return place / "out"
+
+
+def test_it_learns_to_answer_and_not_to(done: Path, folder: Path) -> None:
+    metrics = result_of(done.parent)["metrics"]
+    questions = read_squad(folder / "dev-v2.0.json").questions
+    silent = 100 * np.mean([not question.answers for question in questions])
+    assert metrics["best_f1"] > silent + 30
+    assert metrics["HasAns_f1"] > 40
+    assert (metrics["score"], metrics["collapsed"]) == (metrics["best_f1"], 0.0)
+    assert metrics["f1"] <= metrics["best_f1"]
+
+
+def test_the_checkpoint_of_the_best_f1_is_saved(done: Path) -> None:
+    found = validations(done, "validation_best_f1")
+    best = next(step for step, score in found.items() if score == max(found.values()))
+    assert result_of(done.parent)["best_step"] == best
+    saved = load_file(done / "model" / "model.safetensors")
+    kept = load_file(done / "checkpoints" / f"step-{best:08d}" / "model.safetensors")
+    assert all(torch.equal(saved[name], kept[name]) for name in saved)
+
+
+def test_predictions_have_the_official_form_and_the_tuned_threshold(done: Path, folder: Path) -> None:
+    result = result_of(done.parent)
+    sets = {"dev": folder / "dev-v2.0.json", "test": folder / "test.json"}
+    for name, path in sets.items():
+        answers, odds, best = (
+            json.loads((done / "predictions" / name / f"{file}.json").read_text())
+            for file in ("predictions", "null_odds", "nbest_predictions")
+        )
+        ids = [question.id for question in read_squad(path).questions]
+        assert list(answers) == list(odds) == list(best) == ids
+        assert all((answers[key] == "") >= (odds[key] > result["null_threshold"]) for key in ids)
+        assert any(answers.values())
+        assert not all(answers.values())
+    answers = json.loads((done / "predictions" / "dev" / "predictions.json").read_text())
+    official = score_v2(read_squad(sets["dev"]).questions, answers)
+    assert official["f1"] == pytest.approx(result["metrics"]["best_f1"])
+    assert result["metrics"]["best_f1_thresh"] == result["null_threshold"]
+    assert json.loads((done / "model" / "config.json").read_text())["null_threshold"] == result["null_threshold"]
+
+
+def test_transformers_loads_it_and_finds_the_same_spans(done: Path, folder: Path) -> None:
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(done / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(done / "model")
+    best = json.loads((done / "predictions" / "test" / "nbest_predictions.json").read_text())
+    short = [q for q in read_squad(folder / "test.json").questions if len(q.context.split()) <= 26][:8]
+    assert len(short) >= 4
+    for question in short:
+        encoded = tokenizer(question.text, question.context, return_tensors="pt")
+        with torch.no_grad():
+            found = model(**encoded)
+        null = next(one for one in best[question.id] if one["text"] == "")
+        assert null["start_logit"] == pytest.approx(found.start_logits[0, 0].item(), abs=1e-3)
+        assert null["end_logit"] == pytest.approx(found.end_logits[0, 0].item(), abs=1e-3)
+        first = next(one for one in best[question.id] if one["text"])
+        assert any(abs(first["start_logit"] - logit) < 1e-3 for logit in found.start_logits[0].tolist())
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
+    bert: Path, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_in(patched, epoch=3)
+        assert run(tmp_path, job(bert, folder)) == finetune.PREEMPTED
+    assert run(tmp_path, job(bert, folder)) == 0
+    assert same_model(tmp_path / "out", done)
+    assert validations(tmp_path / "out", "validation_best_f1") == validations(done, "validation_best_f1")
+
+
+def test_version_1_knows_no_threshold(bert: Path, tmp_path: Path) -> None:
+    train, dev = (write_squad(tmp_path / f"{name}.json", count, count) for name, count in (("train", 40), ("dev", 10)))
+    data = {"train": train, "validation": dev, **DATA}
+    document = settings(bert, "squad", data, train={"epochs": 1}, evaluation={"n_best": 3, "max_answer_length": 1})
+    assert run(tmp_path, document) == 0
+    result = result_of(tmp_path)
+    assert result["task"] == "SQuAD-1.1"
+    assert {"exact_match", "f1"} <= result["metrics"].keys()
+    assert result["metrics"]["score"] == result["metrics"]["f1"]
+    assert "null_threshold" not in result
+    dev = tmp_path / "out" / "predictions" / "dev"
+    assert sorted(path.name for path in dev.iterdir()) == ["nbest_predictions.json", "predictions.json"]
+    best = json.loads((dev / "nbest_predictions.json").read_text())
+    assert all(1 <= len(found) <= 3 for found in best.values())
+    answers = json.loads((dev / "predictions.json").read_text()).values()
+    assert max(len(answer.split()) for answer in answers) == 1
+
+
+def prepared(bert: Path, **values: Any) -> Questions:
+    config = FinetuneConfig.model_validate({"task": "SQuAD-2.0", "init_from": bert, **values})
+    return Questions.read(config, load_vocabulary(bert / "vocab.txt", lowercase=True))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_logits_of_all_tokens_are_the_same_unpadded_padded_and_shared_out(bert: Path, folder: Path, size: int) -> None:
+    shape = ModelConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32
+    )
+    model = BertForQuestionAnswering(shape, 46).eval()
+    initialise(model, 0)
+    for parameter in model.parameters():
+        parameter.data.mul_(5)
+    data = {"squad": folder, "max_length": 32, **DATA}
+    found, losses = [], []
+    for unpad in (True, False):
+        asked = prepared(bert, data=data, train={"unpad": unpad})
+        alone = asked.training(model, seed=0, world=World(0, 0, 1, torch.device("cpu")))
+        with torch.no_grad():
+            found.append(alone._span_logits(alone._dev, 5))
+            whole = alone._dev.rows.batch(np.arange(len(alone._dev.rows)))
+            losses.append(alone.loss(whole, torch.tensor(alone.counts(whole)))[0].item())
+            losses.append(alone.validate(7)["loss"])
+            shares = []
+            for rank in range(size):
+                world = World(rank, rank, size, torch.device("cpu"))
+                monkey = pytest.MonkeyPatch()
+                monkey.setattr(World, "sum_", lambda self, tensor: tensor)
+                shares.append(asked.training(model, seed=0, world=world)._span_logits(alone._dev, 5))
+                monkey.undo()
+            found.append(sum(shares))
+    for other in found[1:]:
+        np.testing.assert_allclose(found[0], other, atol=1e-5)
+    assert losses == pytest.approx([losses[0]] * 4, abs=1e-5)
+    assert len(asked.sets["dev"].windows) > len(asked.sets["dev"].squad.questions)
+
+
+def test_a_row_that_fills_up_counts_nothing(bert: Path, folder: Path) -> None:
+    asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
+    task = asked.training(asked.model(SHAPE, 46), seed=0, world=World(0, 0, 1, torch.device("cpu")))
+    batch = asked.sets["dev"].rows.batch(np.array([3]), counted=False)
+    assert task.counts(batch) == [0.0]
+    assert task.loss(batch, torch.tensor([1.0]))[0].item() == 0.0
+    assert task.counts(asked.sets["dev"].rows.batch(np.array([3, 4]))) == [2.0]
+    assert task.counts(task.largest_batch(5)) == [5.0]
+
+
+def test_windows_begin_a_stride_apart(bert: Path, folder: Path) -> None:
+    texts = []
+    for stride in (12, 5):
+        asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA, "doc_stride": stride}).sets["dev"]
+        two = next(window for window, following in pairwise(asked.windows) if window.question == following.question)
+        second = asked.windows[asked.windows.index(two) + 1]
+        texts.append(int(np.flatnonzero(two.offsets[:, 0] == second.offsets[0, 0])[0]))
+    assert texts == [12, 5]
+
+
+def test_a_threshold_of_zero_and_the_best_one_are_told_apart() -> None:
+    asked = [Question(name, "?", "a b", (Answer("a", 0),) if name != "none" else ()) for name in ("one", "two", "none")]
+    squad = Squad(Path("s.json"), asked, version_2=True)
+
+    def predicted(**odds: float) -> list[Prediction]:
+        return [Prediction(name, "a", value, []) for name, value in odds.items()]
+
+    found = scores(squad, predicted(one=-1.0, two=0.5, none=2.0), version_2=True)
+    assert (found["exact"], found["best_exact"], found["score"]) == pytest.approx((200 / 3, 100.0, 100.0))
+    assert (found["best_f1_thresh"], found["collapsed"]) == (0.5, 0.0)
+    useless = scores(squad, predicted(one=3.0, two=2.0, none=1.0), version_2=True)
+    assert (useless["best_f1"], useless["collapsed"]) == (pytest.approx(200 / 3), 0.0)
+    wrong = [Prediction(one.id, "b", 1.0, []) for one in asked]
+    silent = scores(squad, wrong, version_2=True)
+    assert (silent["best_f1"], silent["collapsed"]) == (pytest.approx(100 / 3), 1.0)
+    assert scores(Squad(Path("s.json"), asked[:2], version_2=False), wrong[:2], version_2=False)["collapsed"] == 1.0
+
+
+def test_a_file_of_2_0_is_refused_by_the_task_1_1(
+    bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"train": folder / "train-v2.0.json", "validation": folder / "dev-v2.0.json"}
+    assert run(tmp_path, settings(bert, "SQuAD-1.1", {**files, **DATA})) == 2
+    told = capsys.readouterr().err
+    assert f"error[data]: {folder / 'train-v2.0.json'} has questions without an answer" in told
+    assert "--set task=SQuAD-2.0" in told
+
+
+def test_bad_questions_end_the_job_with_their_places(
+    bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((folder / "dev-v2.0.json").read_text())
+    paragraphs = document["data"][0]["paragraphs"]
+    answered = [one for one in paragraphs if one["qas"][0]["answers"]]
+    answered[0]["qas"][0]["answers"][0]["text"] = "Spain"
+    answered[1]["qas"][0]["id"] = answered[0]["qas"][0]["id"]
+    text = "\ufeff" + json.dumps(document, indent=1).replace("\n", "\r\n")
+    (tmp_path / "train.json").write_bytes(text.encode())
+    files = {"train": tmp_path / "train.json", "validation": folder / "dev-v2.0.json"}
+    assert run(tmp_path, settings(bert, "SQuAD-2.0", {**files, **DATA})) == 2
+    told = capsys.readouterr().err
+    name = answered[0]["qas"][0]["id"]
+    line = (tmp_path / "train.json").read_text(encoding="utf-8-sig").split("\n").index(f'       "id": "{name}",') + 1
+    assert f"{tmp_path / 'train.json'}:{line}: question {name}: answer 'Spain' is not anywhere in its context" in told
+    assert f"question {name}: the id was there before" in told
+
+
+def test_files_and_settings_that_look_wrong_are_told(bert: Path, folder: Path, tmp_path: Path) -> None:
+    asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
+    assert f"{folder / 'train-v2.0.json'}: 160 questions, the official file has 130,319" in asked.notes
+    every = write_squad(tmp_path / "every.json", 5, 0)
+    data = {"train": every, "validation": folder / "dev-v2.0.json", "max_length": 32, **DATA}
+    assert prepared(bert, data=data).notes == [f"{every}: every question has an answer: should task be SQuAD-1.1?"]
+
+
+def test_a_folder_without_the_file_is_told(
+    bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, settings(bert, "SQuAD-1.1", {"squad": folder, **DATA})) == 2
+    assert f"no such file: {folder / 'train-v1.1.json'}" in capsys.readouterr().err
+
+
+def is_placed(context: str, qa: dict[str, Any]) -> bool:
+    return all(context.startswith(answer["text"], answer["answer_start"]) for answer in qa["answers"])
+
+
+@needs_real
+@pytest.mark.parametrize(("task", "name"), [("SQuAD-1.1", "v1.1/dev-v1.1.json"), ("SQuAD-2.0", "v2.0/dev-v2.0.json")])
+def test_a_real_file_becomes_batches_and_predictions(minilm: Path, tmp_path: Path, task: str, name: str) -> None:
+    document = json.loads((REAL / name).read_text())
+    first = document["data"][0]["paragraphs"][:2]
+    for paragraph in first:
+        paragraph["qas"] = [qa for qa in paragraph["qas"] if is_placed(paragraph["context"], qa)][:3]
+    path = tmp_path / "real.json"
+    path.write_text(json.dumps({**document, "data": [{"title": "x", "paragraphs": first}]}))
+    document = {
+        "task": task,
+        "init_from": str(minilm),
+        "data": {"train": str(path), "validation": str(path)},
+        "train": {"epochs": 1, "global_batch_size": 4, "precision": "bf16"},
+    }
+    assert run(tmp_path, document) == 0
+    answers = json.loads((tmp_path / "out" / "predictions" / "dev" / "predictions.json").read_text())
+    contexts = {question.id: question.context for question in read_squad(path).questions}
+    assert answers.keys() == contexts.keys()
+    assert all(answer in contexts[key] for key, answer in answers.items())

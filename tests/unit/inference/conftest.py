@@ -1,0 +1,93 @@
+"""Small models as transformers saves them, each with a head, and with weights that tell one word from another."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from drawn_texts import PIECES, sentences
+
+from train_jobs import predict
+from train_jobs.config.load import Layer, build, merge
+from train_jobs.config.predict import PredictConfig
+
+POSITIONS = 32
+
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _signals() -> Iterator[None]:
+    """A job in this process listens for SIGTERM: not for longer than these tests."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A folder of a transformers class: `saved("BertForMaskedLM", num_labels=3)`."""
+    root = tmp_path_factory.mktemp("saved")
+    vocabulary = root / "vocab.txt"
+    vocabulary.write_text("\n".join(PIECES) + "\n")
+    made: dict[str, Path] = {}
+
+    def save(kind: str, **settings: Any) -> Path:
+        key = kind + json.dumps(settings, sort_keys=True)
+        if key not in made:
+            torch.manual_seed(len(made))
+            config = transformers.BertConfig(
+                vocab_size=len(PIECES),
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=64,
+                max_position_embeddings=POSITIONS,
+                initializer_range=0.3,
+                **settings,
+            )
+            folder = root / str(len(made))
+            getattr(transformers, kind)(config).save_pretrained(folder)
+            tokenizer = transformers.BertTokenizer(vocab=str(vocabulary), model_max_length=POSITIONS)
+            tokenizer.save_pretrained(folder)
+            made[key] = folder
+        return made[key]
+
+    return save
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Predicts in fp32: `run(model, input, **keys)` -> the rows of predictions.jsonl."""
+
+    def start(model: Path, source: Path, **keys: Any) -> list[dict[str, Any]]:
+        tree = {"model": str(model), "input": str(source), "batching": {"precision": "fp32"}, **keys}
+        config = build(PredictConfig, merge([Layer("test", tree)]))
+        predict.predict(config, output=tmp_path / "out", device="cpu")
+        return [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+
+    return start
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    """Twenty-five of them."""
+    return sentences(25)
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Callable[[list[dict[str, Any]]], Path]:
+    """Rows -> a file of JSON lines."""
+
+    def write(rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write

@@ -1,0 +1,51 @@
+"""What fine-tuning says of its model is what an evaluation of the saved one says, and its predictions are the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+from drawn_texts import PIECES, sentences
+
+from train_jobs import finetune
+from train_jobs.config import FinetuneConfig
+
+
+def table(path, texts, labels):
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *zip(texts, labels, strict=True)])
+    return path
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_model_of_ours(saved, run, tmp_path, regression):
+    start = tmp_path / "start"
+    shutil.copytree(saved("BertModel"), start)
+    (start / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    files = {}
+    for seed, split in enumerate(("train", "validation", "test")):
+        texts = sentences(40, seed=seed)
+        labels = [len(text) / 10 if regression else ("yes" if "w1" in text else "no") for text in texts]
+        files[split] = str(table(tmp_path / f"{split}.csv", texts, labels))
+    config = FinetuneConfig(
+        init_from=start,
+        data={**files, "max_length": 32, "regression": regression},
+        optimizer={"learning_rate": 1e-3},
+        train={"epochs": 2, "global_batch_size": 8, "micro_batch_size": 8, "precision": "fp32"},
+        checkpoint={"asynchronous": False, "every_minutes": None, "every": 5},
+    )
+    finetune.finetune(config, output=tmp_path / "tuned", device="cpu")
+    model, said = tmp_path / "tuned" / "model", json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"]
+    run(model, files["validation"], evaluate=True)
+    found = json.loads((tmp_path / "out" / "result.json").read_text())["metrics"]
+    assert found == pytest.approx({name: said[name] for name in found}, rel=1e-4, abs=1e-6)
+    predicted = run(model, files["test"])
+    lines = (tmp_path / "tuned" / "predictions" / "predictions.tsv").read_text().splitlines()[1:]
+    told = [line.partition("\t")[2] for line in lines]
+    if regression:
+        assert [one["value"] for one in predicted] == pytest.approx(list(map(float, told)), rel=1e-4, abs=1e-5)
+    else:
+        assert [one["label"] for one in predicted] == told
+        assert set(told) <= {"yes", "no"}

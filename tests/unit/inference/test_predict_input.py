@@ -1,0 +1,145 @@
+"""Every form of input, row for row; and every row that cannot be used, with its file and line, before anything runs."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from train_jobs.config import DataError, PredictConfig, SpecError
+from train_jobs.inference import inputs
+from train_jobs.inference.inputs import open_readers, read_input
+from train_jobs.inference.task import LINES, TABLES
+
+FORMS = (*TABLES, LINES, "conll")
+TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
+
+
+def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, **keys):
+    config = PredictConfig(**{"model": "model", "input": path, **keys})
+    return read_input(open_readers(config, columns, forms=FORMS, kind="text-classification"), check, rows=window)
+
+
+def read(found, column="text"):
+    """All windows, the last first: each is read alone."""
+    tables = [found.read(window) for window in reversed(found.windows)]
+    assert [len(table) for table in tables] == [window.rows for window in reversed(found.windows)]
+    return [value for table in reversed(tables) for value in table.columns[column]]
+
+
+def refused(*arguments, **keys):
+    with pytest.raises(DataError) as failure:
+        opened(*arguments, **keys)
+    return str(failure.value)
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_lines(tmp_path):
+    assert read(opened(written(tmp_path / "a.txt", "\n".join(TEXTS)))) == TEXTS
+
+
+def test_json_lines(tmp_path):
+    rows = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(TEXTS))
+    found = opened(written(tmp_path / "a.jsonl", rows), ("text", "id"))
+    assert (read(found), read(found, "id"), found.rows) == (TEXTS, [0, 1, 2, 3, 4], 5)
+
+
+def test_tsv_has_no_quotes_and_a_mark_and_crlf_are_no_text(tmp_path):
+    rows = "\ufefftext\tid\r\n" + "".join(f"{text}\t{number}\r\n" for number, text in enumerate(TEXTS))
+    found = opened(written(tmp_path / "a.tsv", rows), ("text", "id"))
+    assert (read(found), read(found, "id")) == (TEXTS, list("01234"))
+
+
+def test_csv_has_quotes_and_lines_inside_them(tmp_path):
+    rows = 'id,text\n0,"a\nb, ""c"""\n1,"two\r\nlines"\n2,three\n3,"\n"\n'
+    found = opened(written(tmp_path / "a.csv", rows), ("text",), window=1)
+    assert read(found) == ['a\nb, "c"', "two\r\nlines", "three", "\n"]
+    assert [found.read(window).lines for window in found.windows] == [[2], [4], [6], [7]]
+
+
+def test_a_table_without_names_of_columns(tmp_path):
+    path = written(tmp_path / "a.tsv", "x\t1\ny\t2\nz\t3\n")
+    found = opened(path, ("text",), data={"header": ["text", "label"]})
+    assert read(found) == ["x", "y", "z"]
+
+
+def test_parquet_of_several_row_groups(tmp_path):
+    numbers = list(range(2500))
+    table = pa.table({"id": numbers, "text": [f"t{number}" for number in numbers]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1100)
+    found = opened(tmp_path / "a.parquet", ("text", "id"), window=700)
+    assert read(found, "id") == numbers
+    assert found.read(found.windows[2]).where(0).endswith("a.parquet:row 1401")
+
+
+def test_sentences_of_words(tmp_path):
+    text = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nPeter NNP B-PER\n"
+    found = opened(written(tmp_path / "a.conll", text), evaluate=True, window=1)
+    assert read(found, "words") == [["EU", "rejects"], ["Peter"]]
+    assert read(found, "tags") == [["B-ORG", "O"], ["B-PER"]]
+    assert [window.place.line for window in found.windows] == [3, 7]
+
+
+def test_several_files_are_one_input(tmp_path):
+    paths = [written(tmp_path / f"{name}.txt", f"{name}1\n{name}2\n{name}3\n") for name in "ab"]
+    found = opened(paths)
+    assert read(found) == ["a1", "a2", "a3", "b1", "b2", "b3"]
+    assert [window.first for window in found.windows] == [0, 2, 3, 5]
+
+
+def test_long_texts_make_windows_smaller_and_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MOST_CHARACTERS", 250_000)
+    path = written(tmp_path / "a.txt", "".join("w " * 60_000 + "\n" for _ in range(5)))
+    found = opened(path, window=100)
+    assert [window.rows for window in found.windows] == [2, 2, 1]
+    assert found.notes[0] == f"{path}:1: a text of 120,000 characters"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.txt", "one\n\nthree\n", ":2: an empty row"),
+        ("a.tsv", "text\tid\nx\t1\ny\n", ":3: 0 tabs, need 1"),
+        ("a.tsv", "text\tid\nx\t1\t2\n", ":2: 2 tabs, need 1"),
+        ("a.tsv", "text\tid\nx\t1\n\n", ":3: an empty row"),
+        ("a.csv", 'text,id\n"x",1\ny,1,2\n', ":3: 2 commas, need 1"),
+        ("a.csv", 'text,id\nx,1\n"y,1\n', "quotation marks that do not pair up"),
+        ("a.jsonl", '{"text": "x"}\n{"test": "y"}\n', ":2: there is no column 'text'; have test"),
+        ("a.jsonl", '{"text": "x"}\nnull\n', ":2: no JSON object"),
+        ("a.tsv", "words\tid\nx\t1\n", "there is no column 'text'"),
+        ("a.txt", b"one\ntw\xf6\n", ":2, byte 6 of the file"),
+        ("a.txt", "one\n".encode("utf-16"), "is UTF-16, not UTF-8"),
+        ("a.txt", "", "has no row"),
+        ("a.tsv", "text\n", "has no row"),
+        ("a.conll", "EU B-ORG\nrejects\n\nPeter B-PER\n", ":1: line 2: 1 columns, need 2"),
+        ("a.parquet", "PAR1", "cannot read"),
+    ],
+)
+def test_what_is_no_row_is_named(tmp_path, name, content, told):
+    assert told in refused(written(tmp_path / name, content))
+
+
+def test_all_wrong_rows_are_named_at_once(tmp_path):
+    path = written(tmp_path / "a.tsv", "text\tid\n" + "x\n" * 12 + "y\t1\n")
+    message = refused(path)
+    assert f"{path}:2: 0 tabs" in message
+    assert f"{path}:11: 0 tabs" in message
+    assert "and 2 more" in message
+
+
+def test_a_missing_file_and_a_file_of_another_form(tmp_path):
+    assert "no such file" in refused(tmp_path / "a.txt")
+    config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
+    with pytest.raises(SpecError, match="question-answering reads no file of the form conll"):
+        open_readers(config, ["text"], forms=TABLES, kind="question-answering")
+
+
+def test_lines_have_no_columns(tmp_path):
+    with pytest.raises(SpecError, match="one text on each line, and no columns"):
+        opened(written(tmp_path / "a.txt", "one\n"), ("text", "id"))

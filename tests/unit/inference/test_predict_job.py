@@ -1,0 +1,405 @@
+"""The whole job: forms of output, what an end in the middle leaves, scores, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from train_jobs import predict
+from train_jobs.config import DataError, OutOfMemoryError, SpecError
+from train_jobs.engine.loop import Preempted
+from train_jobs.engine.metrics import read_reports
+from train_jobs.inference import forward
+from train_jobs.inference.classification import Classification
+from train_jobs.inference.outputs import Parts
+
+WINDOWS = {"precision": "fp32", "window": 4}
+
+
+def classifier(saved, **more):
+    return saved("BertForSequenceClassification", **more)
+
+
+def result(tmp_path):
+    return json.loads((tmp_path / "out" / "result.json").read_text())
+
+
+def rows_of(texts):
+    return [{"id": number, "text": text} for number, text in enumerate(texts)]
+
+
+def test_windows_and_batches_change_nothing(saved, run, jsonl, texts):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    whole = run(folder, source, data={"keep": ["id"]})
+    small = run(folder, source, data={"keep": ["id"]}, batching={**WINDOWS, "batch_tokens": 8})
+    assert [one["id"] for one in small] == list(range(len(texts)))
+    for one, other in zip(whole, small, strict=True):
+        assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
+
+
+def test_tsv_has_columns_and_one_line_a_row(saved, run, jsonl, tmp_path):
+    source = jsonl([{"id": 'a\tb\n"c" \\d', "text": "w1"}, {"id": 7, "text": "w2"}])
+    found = predicted(saved, run, source, output="found.tsv", data={"keep": ["id"]})
+    lines = (tmp_path / "out" / "found.tsv").read_text().splitlines()
+    assert lines[0] == "id\tlabel\tprobability\tprobabilities"
+    fields = lines[1].split("\t")
+    assert fields[0] == 'a\\tb\\n"c" \\\\d'
+    assert json.loads(fields[3]) == found[0]["probabilities"]
+    assert (len(lines), lines[2][0]) == (3, "7")
+
+
+def predicted(saved, run, source, **keys):
+    """The rows as JSON lines; and as what is asked for."""
+    found = run(classifier(saved), source)
+    try:
+        run(classifier(saved), source, **keys)
+    except FileNotFoundError:  # predictions.jsonl is of the first
+        raise AssertionError from None
+    return found
+
+
+def test_parquet_has_types(saved, run, jsonl, texts, tmp_path):
+    source = jsonl(
+        [{"id": number, "when": None if number < 4 else 0.5, "text": text} for number, text in enumerate(texts)]
+    )
+    keys = {"output": "found.parquet", "data": {"keep": ["id", "when"]}, "batching": WINDOWS}
+    found = predicted(saved, run, source, **keys)
+    table = pq.read_table(tmp_path / "out" / "found.parquet")
+    assert table["id"].to_pylist() == list(range(len(texts)))
+    assert table["when"].to_pylist() == [None] * 4 + [0.5] * (len(texts) - 4)
+    assert table["label"].to_pylist() == [one["label"] for one in found]
+    assert table["probabilities"].to_pylist()[0] == pytest.approx(found[0]["probabilities"], rel=1e-4)
+
+
+def test_a_column_of_several_types_has_none_in_parquet(saved, run, jsonl):
+    source = jsonl([{"id": 1, "text": "w1"}, {"id": "a", "text": "w2"}])
+    with pytest.raises(DataError, match="column id has values of several types"):
+        run(classifier(saved), source, output="found.parquet", data={"keep": ["id"]})
+
+
+def test_vectors_as_an_array(saved, run, jsonl, texts, tmp_path):
+    source = jsonl(rows_of(texts))
+    found = run(saved("BertModel"), source)
+    run(saved("BertModel"), source, output="found.npz", batching=WINDOWS)
+    with np.load(tmp_path / "out" / "found.npz") as archive:
+        assert archive["embeddings"].dtype == np.float32
+        expected = [one["embedding"] for one in found]
+        np.testing.assert_allclose(archive["embeddings"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stop_keeps_whole_windows_and_the_same_command_goes_on(saved, run, jsonl, texts, tmp_path, monkeypatch):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source, batching=WINDOWS)
+    shutil.rmtree(tmp_path / "out")
+    stop_after(monkeypatch, 3)
+    with pytest.raises(Preempted):
+        run(folder, source, batching=WINDOWS)
+    assert not (tmp_path / "out" / "predictions.jsonl").exists()
+    predicted_before = windows_predicted(monkeypatch)
+    assert run(folder, source, batching=WINDOWS) == expected
+    assert predicted_before == [12, 16, 20, 24]
+    assert not (tmp_path / "out" / "predictions.jsonl.parts").exists()
+    reports = [report for _, report in read_reports(tmp_path / "out" / "metrics.jsonl")]
+    assert [report["step"] for report in reports] == [4, 8, 12, 16, 20, 24, 25]
+
+
+def stop_after(monkeypatch, windows):
+    """SIGTERM comes once so many windows are written."""
+    write = Parts.write
+
+    def last(self, number, records, judged):
+        write(self, number, records, judged)
+        if number + 1 == windows:
+            monkeypatch.setattr(Parts, "write", write)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Parts, "write", last)
+
+
+def windows_predicted(monkeypatch):
+    """Numbers of the first rows of the windows that are predicted from now on."""
+    seen = []
+    once = Classification.predict
+
+    def told(self, table, first):
+        seen.append(first)
+        return once(self, table, first)
+
+    monkeypatch.setattr(Classification, "predict", told)
+    return seen
+
+
+@pytest.mark.parametrize("changed", ["input", "settings", "weights"])
+def test_parts_of_something_else_do_not_count(saved, run, jsonl, texts, monkeypatch, changed):
+    stop_after(monkeypatch, 3)
+    with pytest.raises(Preempted):
+        run(classifier(saved), jsonl(rows_of(texts)), batching=WINDOWS)
+    seen = windows_predicted(monkeypatch)
+    source = jsonl(rows_of(["w9", *texts[1:]])) if changed == "input" else jsonl(rows_of(texts))
+    folder = classifier(saved, type_vocab_size=3) if changed == "weights" else classifier(saved)
+    run(folder, source, batching=WINDOWS, top_k=1 if changed == "settings" else None)
+    assert seen[0] == 0
+
+
+def test_what_is_done_is_left_alone_and_can_be_done_anew(saved, run, jsonl, texts, monkeypatch):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    run(folder, source)
+    seen = windows_predicted(monkeypatch)
+    run(folder, source)
+    assert seen == []
+    run(folder, source, resume="never")
+    assert seen == [0]
+
+
+def test_memory_that_runs_out_halves_batches(saved, run, jsonl, texts, monkeypatch):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source)
+    seen = scarce(monkeypatch, 40)
+    found = run(folder, source, resume="never")
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert max(seen) > 40 >= seen[-1]
+
+
+def test_memory_that_is_too_little_for_one_sequence(saved, run, jsonl, texts, monkeypatch):
+    scarce(monkeypatch, 2)
+    with pytest.raises(OutOfMemoryError, match="out of memory with one sequence of 14 tokens"):
+        run(classifier(saved), jsonl(rows_of(texts)))
+
+
+def scarce(monkeypatch, tokens):
+    """There is memory for so many tokens; returns how many were tried."""
+    made, seen = forward.Forward.batch, []
+
+    def batch(self, sequences, rows):
+        seen.append(sum(len(one.ids) for one in sequences))
+        if seen[-1] > tokens:
+            raise MemoryError
+        return made(self, sequences, rows)
+
+    monkeypatch.setattr(forward.Forward, "batch", batch)
+    return seen
+
+
+def test_classes_are_scored(saved, run, jsonl, texts, tmp_path):
+    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+    gold = [number % 3 == 0 for number in range(len(texts))]
+    source = jsonl([{"text": text, "label": "yes" if one else 0} for text, one in zip(texts, gold, strict=True)])
+    found = run(classifier(saved, **names), source, evaluate=True, batching=WINDOWS)
+    guessed = [one["label"] == "yes" for one in found]
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(gold, guessed), abs=1e-9)
+    assert metrics["f1"] == pytest.approx(f1_score(gold, guessed), abs=1e-9)
+    likely = [one["probabilities"]["yes"] for one in found]
+    assert metrics["loss"] == pytest.approx(log_loss(gold, likely), rel=1e-4)
+    *_, last = read_reports(tmp_path / "out" / "metrics.jsonl")
+    assert last[1]["metrics"]["validation_accuracy"] == metrics["accuracy"]
+
+
+def test_numbers_are_scored(saved, run, jsonl, texts, tmp_path):
+    gold = [float(len(text)) for text in texts]
+    source = jsonl([{"text": text, "label": one} for text, one in zip(texts, gold, strict=True)])
+    found = run(classifier(saved, num_labels=1), source, evaluate=True)
+    values = [one["value"] for one in found]
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["pearson"] == pytest.approx(np.corrcoef(values, gold)[0, 1], abs=1e-5)
+    assert metrics["loss"] == pytest.approx(np.mean((np.array(values) - gold) ** 2), rel=1e-4)
+
+
+def test_a_task_of_glue_has_its_columns_labels_and_metrics(saved, run, tmp_path):
+    (tmp_path / "dev.tsv").write_text("gj04\t1\t\tw1 w2\ngj04\t0\t*\tw3\ngj04\t1\t\tw4\n")
+    names = {"id2label": {0: "acceptable", 1: "unacceptable"}, "label2id": {"acceptable": 0, "unacceptable": 1}}
+    found = run(classifier(saved, **names), tmp_path / "dev.tsv", task="CoLA", evaluate=True)
+    metrics = result(tmp_path)["metrics"]
+    assert {"loss", "matthews", "score"} == metrics.keys()
+    gold = ["acceptable", "unacceptable", "acceptable"]  # 1, 0, 1; the model has them in another order
+    likely = [one["probabilities"][name] for one, name in zip(found, gold, strict=True)]
+    assert metrics["loss"] == pytest.approx(-np.mean(np.log(likely)), rel=1e-4)
+    run(classifier(saved, **names), written(tmp_path, "index\tsentence\n0\tw1\n"), task="CoLA")
+
+
+def written(tmp_path, text):
+    (tmp_path / "test.tsv").write_text(text)
+    return tmp_path / "test.tsv"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"text": "w1", "label": "maybe"}], ":1: the model has no label 'maybe', but LABEL_0, LABEL_1"),
+        ([{"text": "w1", "label": None}], ":1: column 'label': there is no label"),
+        ([{"text": " ", "label": 0}], ":1: column 'text' has an empty text"),
+        ([{"text": "w1", "label": 0}, {"text": None, "label": 0}], ":2: column 'text' is no text: nothing"),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_named(saved, run, jsonl, rows, told):
+    with pytest.raises(DataError) as failure:
+        run(classifier(saved), jsonl(rows), evaluate=True)
+    assert told in str(failure.value)
+
+
+def test_answers_are_scored_as_squad_is(saved, run, tmp_path):
+    squad(tmp_path / "dev.json", version="1.1")
+    found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", evaluate=True, data={"max_query_length": 4})
+    assert [one["id"] for one in found] == ["a", "b", "c"]
+    metrics = result(tmp_path)["metrics"]
+    assert metrics.keys() == {"exact_match", "f1"}
+    assert metrics["exact_match"] == pytest.approx(100 * sum(one["answer"] == "w3" for one in found) / 3)
+
+
+@pytest.mark.parametrize(("threshold", "none"), [(-1e9, True), (1e9, False)])
+def test_a_question_may_have_no_answer(saved, run, tmp_path, threshold, none):
+    squad(tmp_path / "dev.json", version="v2.0")
+    keys = {"evaluate": True, "data": {"max_query_length": 4}, "answers": {"null_threshold": threshold}}
+    found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", **keys)
+    assert [one["answer"] == "" for one in found] == [none] * 3
+    assert [one["begin"] is None for one in found] == [none] * 3
+    assert {one["text"] for one in found[0]["candidates"]} >= {"", *([] if none else [found[0]["answer"]])}
+    assert result(tmp_path)["metrics"]["NoAns_exact"] == 100 * none
+
+
+def squad(path, *, version):
+    """Three questions about a text of 36 tokens, so of several sequences; in 2.0 the last has no answer."""
+    context = " ".join(f"w{number}" for number in range(36))
+    found = [{"text": "w3", "answer_start": context.index("w3")}]
+    questions = [{"id": key, "question": f"w{number}", "answers": found} for number, key in enumerate("abc")]
+    if version != "1.1":
+        questions[-1] |= {"answers": [], "is_impossible": True}
+    document = {"version": version, "data": [{"title": "", "paragraphs": [{"context": context, "qas": questions}]}]}
+    path.write_text(json.dumps(document))
+
+
+def test_entities_are_scored_by_words(saved, run, tmp_path):
+    names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
+    folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
+    words = [[f"w{(7 * row + place) % 40}" for place in range(1 + 5 * row)] for row in range(10)]
+    source = tmp_path / "dev.conll"
+    source.write_text("\n".join("".join(f"{word} O\n" for word in row) for row in words))
+    found = run(folder, source)
+    assert [one["words"] for one in found] == words
+    for one in found:
+        for entity in one["entities"]:
+            assert entity["text"] == " ".join(one["words"][entity["first"] : entity["last"] + 1])
+            assert one["tags"][entity["first"]].endswith(entity["type"])
+    tagged = ("".join(f"{word} {tag}\n" for word, tag in zip(one["words"], one["tags"], strict=True)) for one in found)
+    source.write_text("\n".join(tagged))
+    run(folder, source, evaluate=True)
+    assert result(tmp_path)["metrics"]["f1"] == result(tmp_path)["metrics"]["accuracy"] == 1.0
+    source.write_text("w1 B-ORG\n")
+    with pytest.raises(DataError, match=r"dev.conll:1: a sentence with the tag 'B-ORG', which the model has not"):
+        run(folder, source, evaluate=True)
+
+
+def test_a_long_text_with_entities_is_read_whole(saved, run, jsonl):
+    names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
+    folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
+    text = " ".join(f"w{number % 40}" for number in range(100))
+    (found,) = run(folder, jsonl([{"text": text}]))
+    assert found["entities"][-1]["end"] > 280
+    assert all(one["text"] == text[one["begin"] : one["end"]] for one in found["entities"])
+
+
+def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
+    source = tmp_path / "rows.txt"
+    source.write_text("\n".join(texts))
+    folder = saved("BertForMaskedLM")
+    found = run(folder, source, evaluate=True, batching=WINDOWS)
+    metrics = result(tmp_path)["metrics"]
+    masked = sum(one["masked"] for one in found)
+    assert masked == sum(max(round(0.15 * (len(text.split()) + 2)), 1) for text in texts)
+    assert metrics["mlm_loss"] == pytest.approx(sum(one["loss"] for one in found) / masked)
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["mlm_loss"]))
+    assert metrics["mlm_accuracy"] == sum(one["right"] for one in found) / masked
+    again = run(folder, source, evaluate=True)
+    assert [one["loss"] for one in again] == pytest.approx([one["loss"] for one in found], rel=1e-3)
+    other = run(folder, source, evaluate=True, masking={"seed": 1})
+    assert [one["loss"] for one in other] != pytest.approx([one["loss"] for one in found], rel=1e-3)
+
+
+def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
+    with pytest.raises(DataError, match=r"rows.jsonl:2: there is no \[MASK\] in the text"):
+        run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))
+
+
+def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_path, monkeypatch):
+    source = jsonl([{"text": "w1 " * size} for size in (31, 30, 50)])
+    stop_after(monkeypatch, 1)
+    with pytest.raises(Preempted):
+        run(classifier(saved), source, batching={"window": 1})
+    run(classifier(saved), source, batching={"window": 1})
+    assert result(tmp_path)["cut"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "told"),
+    [
+        ("BertModel", {"task": "text-classification"}, "has no head for text-classification"),
+        ("BertForMaskedLM", {"task": "question-answering"}, "has no head for question-answering"),
+        ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
+        ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds embeddings"),
+        ("BertModel", {"evaluate": True}, "nothing says which embeddings are right"),
+        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
+    ],
+)
+def test_what_a_model_cannot_do_is_said(saved, run, jsonl, kind, keys, told):
+    with pytest.raises(SpecError, match=told.replace("[", r"\[")):
+        run(saved(kind), jsonl([{"text": "w1 [MASK]", "embedding": 1}]), **keys)
+
+
+def test_a_model_of_another_kind_and_a_folder_without_one(saved, run, jsonl, tmp_path):
+    source = jsonl([{"text": "w1"}])
+    with pytest.raises(SpecError, match=r"no config\.json in"):
+        run(tmp_path, source)
+    folder = tmp_path / "other"
+    shutil.copytree(saved("BertModel"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "roberta", "hidden_act": "relu"}))
+    with pytest.raises(SpecError) as failure:
+        run(folder, source)
+    assert "model_type is 'roberta', need 'bert'" in str(failure.value)
+    assert "hidden_act is 'relu', need 'gelu'" in str(failure.value)
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMultipleChoice"]}))
+    with pytest.raises(SpecError, match="does not tell what the model predicts"):
+        run(folder, source)
+
+
+def test_the_command(saved, jsonl, texts, tmp_path, capsys):
+    source, out = jsonl(rows_of(texts)), tmp_path / "out"
+    arguments = ["--model", str(saved("BertModel")), "--input", str(source), "--output", str(out), "--device", "cpu"]
+    assert predict.main([*arguments, "--set", "batching.window=10"]) == 0
+    assert "rows 25/25" in capsys.readouterr().out
+    assert len((out / "predictions.jsonl").read_text().splitlines()) == 25
+    assert predict.main([*arguments, "--set", "batchng.window=10"]) == 2
+    assert 'did you mean "batching"' in capsys.readouterr().err
+    assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
+
+
+def test_processes_share_the_windows(saved, run, jsonl, texts, tmp_path):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source, batching=WINDOWS)
+    settings = ["--set", "batching.window=4", "--set", "batching.precision=fp32"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "train_jobs.predict", "--model", str(folder), "--input", str(source), "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "two"), *settings],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "two" / "predictions.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=1e-4)
+    assert [line for line in done.stdout.splitlines() if line.startswith("rows ")][1:] == [
+        line for line in done.stdout.splitlines() if line.startswith("rows ") and "/25" in line
+    ]
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["rows"] == 25

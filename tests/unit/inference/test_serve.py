@@ -1,0 +1,77 @@
+"""What an endpoint answers: the same as the job predicts, here and out of the archive that Azure gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import train_jobs
+from orchestrator.backends.azure.models import ARCHIVE, SCRIPT, package_archive
+from train_jobs import serve
+
+
+def asked(folder, *inputs, **more):
+    serve.load(folder)
+    return serve.run(json.dumps({"inputs": inputs, **more}))
+
+
+def test_labels_are_those_of_the_job(saved, run, jsonl, texts):
+    folder = saved("BertForSequenceClassification")
+    expected = run(folder, jsonl([{"text": text} for text in texts]), batching={})
+    found = asked(folder, *texts)["outputs"]
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=0.02)
+
+
+def test_words_for_masks_are_lists(saved):
+    ((first, second), nothing) = asked(saved("BertForMaskedLM"), "w1 [MASK] w2 [MASK]", "w1", top=3)["outputs"]
+    assert (len(first), len(second), nothing) == (3, 3, [])
+    assert first[0].keys() == {"token", "probability"}
+    assert first[0]["probability"] >= first[1]["probability"]
+
+
+def test_pairs_questions_and_vectors(saved):
+    (pair,) = asked(saved("BertForSequenceClassification"), {"text": "w1", "pair": "w2"})["outputs"]
+    (alone,) = asked(saved("BertForSequenceClassification"), {"text": "w1"})["outputs"]
+    assert pair != alone
+    question = {"question": "w1", "context": "w2 w3"}
+    assert asked(saved("BertForQuestionAnswering"), question)["outputs"][0]["answer"] in {"w2", "w3", "w2 w3"}
+    assert len(asked(saved("BertModel"), "w1")["outputs"][0]["embedding"]) == 32
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"inputs": [1]}, {"inputs": "w1"}, {"inputs": []}, {"inputs": ["w1"], "top": 0}, {"inputs": ["w1"] * 65}],
+)
+def test_a_wrong_request_is_told(saved, request_):
+    serve.load(saved("BertModel"))
+    assert "inputs" in serve.run(json.dumps(request_))["error"] or "top" in serve.run(json.dumps(request_))["error"]
+
+
+def test_an_input_lacks_a_part(saved):
+    assert "'context': '...'" in asked(saved("BertForQuestionAnswering"), {"question": "w1"})["error"]
+
+
+def test_the_script_and_the_archive_are_enough(saved, tmp_path):
+    package = Path(str(train_jobs.__file__)).parent
+    shutil.copyfile(package / SCRIPT, tmp_path / SCRIPT)
+    (tmp_path / ARCHIVE).write_bytes(package_archive(package))
+    program = (
+        "import serve, json, sys; serve.init(); print(serve.run(json.dumps({'inputs': ['w1']}))['outputs'][0]['label'],"
+        " sys.modules['train_jobs'].__file__, not {'transformers', 'mlflow'} & sys.modules.keys())"
+    )
+    folder = saved("BertForSequenceClassification")
+    environment = {**os.environ, "AZUREML_MODEL_DIR": str(folder), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    label, module, lean = done.stdout.split()
+    assert label.startswith("LABEL_")
+    assert module.startswith(str(tmp_path / ARCHIVE))
+    assert lean == "True", done.stderr

@@ -1,0 +1,340 @@
+"""A fine-tuning as a kind of job: what one may write, the rows that are counted, the plan, what Azure is sent."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from orchestrator.backends.azure.inputs import data_files
+from orchestrator.backends.azure.request import build_request
+from orchestrator.backends.azure.upload import job_documents
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.cli import submit
+from orchestrator.cli.completers import recipes, tasks
+from orchestrator.errors import DataError, SpecError
+from orchestrator.finetuning import FinetunePlan
+from orchestrator.plan import make_plan
+from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved, resolve_spec
+from orchestrator.specs.tables import count_rows
+from tests.conftest import write_bert
+from train_jobs.config.finetune import ExamplesConfig
+from train_jobs.config.tables import TaskFile
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+MODEL = "init_from=bert"
+SHORT = "data.max_length=32"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
+    """A model of 64 positions, GLUE's folder with MRPC and MNLI, and tables of one's own."""
+    monkeypatch.chdir(tmp_path)
+    write_bert(tmp_path / "bert")
+    write_tables(tmp_path / "glue", "MRPC", {"train": 70, "dev": 8, "test": 5})
+    sets = {"dev_matched": 4, "dev_mismatched": 3, "test_matched": 2, "test_mismatched": 1}
+    write_tables(tmp_path / "glue", "MNLI", {"train": 40, **sets})
+    (tmp_path / "glue" / "diagnostic").mkdir()
+    (tmp_path / "glue" / "diagnostic" / "diagnostic.tsv").write_text("index\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.csv").write_text('review,stars\n"a line\nand another",1\nbad,0\ngood,1\n')
+    (tmp_path / "own" / "dev.csv").write_text("review,stars\nbad,0\n")
+    return tmp_path
+
+
+def write_tables(glue: Path, task: str, rows: dict[str, int]) -> None:
+    (glue / task).mkdir(parents=True)
+    for split, count in rows.items():
+        (glue / task / f"{split}.tsv").write_text("\n".join(["header", *(["1\ta\tb"] * count)]))  # no end of the last
+
+
+def resolve(*sets: str, flags: dict[str, Flag] | None = None, **more: Any) -> Resolved:
+    """`data=FOLDER` is --data, and all else --set."""
+    folder = next((text.removeprefix("data=") for text in sets if text.startswith("data=")), None)
+    others = [text for text in (MODEL, *sets) if not text.startswith("data=")]
+    given = {**({"data": Flag(folder, "--data")} if folder else {}), **(flags or {})}
+    return resolve_spec("finetune", sets=others, flags=given, environ=NO_GPU, **more)
+
+
+def plan(*sets: str, **more: Any) -> FinetunePlan:
+    found = make_plan(resolve(SHORT, *sets, **more), home=Path("home"))
+    assert isinstance(found, FinetunePlan)
+    return found
+
+
+def test_the_command_line_offers_it() -> None:
+    assert set(submit.KINDS) == set(KINDS)
+    arguments = type("Arguments", (), {"kind": "finetune"})()
+    assert recipes(parsed_args=arguments) == ["entities", "glue", "glue-roberta", "glue-stable", "squad"]
+    assert {"MRPC", "glue", "SQuAD-2.0", "NER", "own"} <= {*tasks()}
+
+
+def test_a_folder_stands_for_the_files_of_the_task(folder: Path) -> None:
+    found = resolve("task=mrpc", "data=glue").spec
+    assert isinstance(found, FinetuneSpec)
+    assert (found.task, found.data.glue, found.init_from) == ("MRPC", folder / "glue", folder / "bert")
+    assert (found.recipe, found.slug) == ("glue", "finetune-mrpc")
+    (folder / "squad").mkdir()
+    questions = resolve("task=squad2", "data=squad").spec
+    assert isinstance(questions, FinetuneSpec)
+    assert (questions.data.squad, questions.recipe, questions.max_length) == (folder / "squad", "squad", 384)
+    assert questions.slug == "finetune-squad-2-0"
+    assert resolve("task=squad", "data=squad", "recipe=glue-stable").spec.recipe == "glue-stable"
+    tagged = resolve("task=ner", "data=squad").spec
+    assert (tagged.recipe, tagged.model_dump()["data"]["conll"]) == ("entities", folder / "squad")
+
+
+def test_a_folder_of_ones_own_is_searched_for_tables(folder: Path) -> None:
+    found = resolve("data=own", "data.label=stars", "data.text=review").spec
+    assert isinstance(found, FinetuneSpec)
+    data = found.data
+    assert (data.train, data.validation, data.test) == (folder / "own/train.csv", folder / "own/dev.csv", None)
+    (folder / "own" / "valid.csv").write_text("")
+    with pytest.raises(DataError, match=r"more than one file of .* can be data.validation") as caught:
+        resolve("data=own")
+    assert caught.value.facts["have"] == "dev.csv, valid.csv"
+    (folder / "own" / "train.csv").unlink()
+    with pytest.raises(DataError, match=r"no file of .* can be data.train"):
+        resolve("data=own")
+    with pytest.raises(SpecError, match=r"--data: data.train: no such file or folder: .*nowhere"):
+        resolve("data=nowhere")
+
+
+def test_a_task_of_ones_own_is_a_file_whose_paths_start_at_it(folder: Path) -> None:
+    (folder / "own" / "reviews.yaml").write_text("train: train.csv\nvalidation: dev.csv\ntext: review\nlabel: stars\n")
+    found = resolve("data.label=other", flags={"task": Flag("own/reviews.yaml", "--task")})
+    assert isinstance(found.spec, FinetuneSpec)
+    assert (found.spec.task, found.spec.data.train) == ("own", folder / "own/train.csv")
+    assert (found.spec.data.text, found.spec.data.label) == ("review", "other")  # what is written elsewhere wins
+    assert found.changes["data.text"].origin == "own/reviews.yaml:3"
+    (folder / "job.yaml").write_text("task: own/words.yaml\n")
+    (folder / "own" / "words.yaml").write_text("task: NER\ntrain: train.csv\nvalidation: dev.csv\nword_column: 2\n")
+    spec = resolve(file=Path("job.yaml")).spec
+    assert isinstance(spec, FinetuneSpec)
+    assert (spec.task, spec.recipe, spec.data.word_column) == ("NER", "entities", 2)
+
+
+def test_a_task_that_cannot_be_is_told_where_it_was_written(folder: Path) -> None:
+    (folder / "own" / "reviews.yaml").write_text("train: train.csv\nlable: stars\n")
+    with pytest.raises(SpecError) as caught:
+        resolve("task=own/reviews.yaml")
+    assert caught.value.problems == ["own/reviews.yaml:2: lable: unknown key"]
+    with pytest.raises(SpecError, match=r"no such file: .*gone.yaml"):
+        resolve("task=gone.yaml")
+    with pytest.raises(SpecError, match=r"--set: task: must be CoLA, .*not 'mprc'"):
+        resolve("task=mprc", "data=glue")
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest(folder: Path) -> None:
+    task = ("task=MRPC", "data=glue")
+    two = "compute.processes_per_node=2"
+    with pytest.raises(SpecError) as caught:
+        resolve(*task, two, "train.global_batch_size=33")
+    assert caught.value.facts["nearest"] == "32 or 34"
+    with pytest.raises(SpecError) as caught:
+        resolve(*task, two, "train.global_batch_size=24", "train.micro_batch_size=5")
+    assert caught.value.facts["nearest"] == "20 or 30"
+    assert plan(*task, two).accumulation_steps == 1  # 16 rows each, less than a micro batch
+    assert plan(*task, two, "train.micro_batch_size=4").accumulation_steps == 4
+
+
+def test_defaults_of_the_project_are_those_of_its_own_kind(folder: Path) -> None:
+    project = folder / "orchestrator.yaml"
+    project.write_text("optimizer: {learning_rate: 0.006}\ndata: {text: [own]}\ncompute: {threads_per_process: 1}\n")
+    tuned = resolve("task=MRPC", "data.glue=glue", project=project).spec
+    assert isinstance(tuned, FinetuneSpec)
+    assert (tuned.optimizer.learning_rate, tuned.compute.threads_per_process) == (2e-5, 1)
+    project.write_text("kind: finetune\noptimizer: {learning_rate: 0.5}\nseeds: [7]\nstore: gone\n")
+    tuned = resolve("task=MRPC", "data.glue=glue", project=project).spec
+    assert isinstance(tuned, FinetuneSpec)
+    assert (tuned.optimizer.learning_rate, tuned.seeds) == (0.5, [7])
+    other = resolve_spec("pretrain", environ=NO_GPU, project=project).spec
+    assert isinstance(other, PretrainSpec)
+    assert other.optimizer.learning_rate == 2e-3
+    project.write_text("kind: finetune\nseedz: [7]\n")
+    for kind in ("finetune", "pretrain"):
+        with pytest.raises(SpecError, match="seedz: unknown key"):
+            resolve_spec(kind, environ=NO_GPU, project=project)
+
+
+def test_a_setting_that_the_task_has_no_use_for_is_told(folder: Path) -> None:
+    found = resolve("task=MRPC", "data.glue=glue", "evaluation.n_best=5", "compute.sku=Standard_DS3_v2")
+    assert found.warnings == (
+        "evaluation.n_best has no effect: task is MRPC",
+        "compute.sku has no effect: it is for the azure backend, and the run goes to local",
+    )
+
+
+def test_the_plan_counts_rows_and_steps(folder: Path) -> None:
+    found = plan("task=MRPC", "data=glue")
+    assert found.rows["MRPC"].model_dump() == {"train": 70, "validation": 8, "test": 5}
+    assert (found.steps_per_epoch, found.steps, found.counts) == ({"MRPC": 3}, 9, "steps")
+    assert (found.data.files, found.parent.name) == (3, "bert")
+    text = found.summary()
+    assert "rows        train 70, validation 8, test 5" in text
+    assert "steps       9 = 3 epochs x 3" in text
+    assert max(map(len, text.splitlines())) <= 80
+    both = plan("task=MNLI", "data=glue")
+    assert both.rows["MNLI"].model_dump() == {"train": 40, "validation": 7, "test": 3}
+    assert both.data.files == 6  # with the diagnostics
+    several = plan("task=MRPC", "data=glue", "seeds=[1,2,3]")
+    assert (several.runs, several.steps, several.counts, several.all_steps) == (3, 3, "runs", 27)
+    assert "steps       27 over 3 runs, seeds 1, 2, 3" in several.summary()
+    assert several.as_dict()["steps"] == 3
+
+
+def test_all_of_glue_is_a_run_for_each_task_and_seed(folder: Path) -> None:
+    for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
+        write_tables(folder / "glue", task, {"train": 31, "dev": 3})
+    found = plan("task=glue", "data=glue", "seeds=[1,2]", "per_task.RTE.train.epochs=10", "per_task.WNLI.seeds=[5]")
+    assert (found.runs, found.steps, found.counts) == (17, 9, "tasks")
+    assert found.rows["CoLA"].train == 32  # has no header
+    each = {**dict.fromkeys(("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"), 1), "MRPC": 3, "MNLI": 2}
+    assert found.steps_per_epoch == each
+    assert found.all_steps == 2 * 3 * (5 + 3 + 2) + 2 * 10 + 1 * 3
+    (folder / "glue" / "RTE" / "dev.tsv").unlink()
+    with pytest.raises(DataError, match=r"no such file: .*glue/RTE/dev.tsv"):
+        plan("task=glue", "data=glue")
+    (folder / "glue" / "RTE" / "train.tsv").unlink()
+    fewer = plan("task=glue", "data=glue")
+    assert (fewer.steps, list(fewer.rows)[:2]) == (8, ["CoLA", "SST-2"])
+    assert any("has no training data of RTE: left out" in warning for warning in fewer.warnings)
+    with pytest.raises(DataError, match=r"no task of GLUE is in .*own"):
+        plan("task=glue", "data=own")
+
+
+def test_what_is_of_one_task_alone_is_sent_and_kept_as_it_was_written(folder: Path) -> None:
+    for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
+        write_tables(folder / "glue", task, {"train": 3, "dev": 3})
+    found = plan("task=glue", "data=glue", "per_task.RTE.train.epochs=10")
+    read = type(found.job).model_validate_json(found.job.model_dump_json())
+    assert read.of_task("RTE").train.epochs == 10
+    assert read.of_task("RTE").data.glue == folder / "glue"
+    assert found.as_dict()["job"]["per_task"] == {"RTE": {"train": {"epochs": 10}}}
+    write_bert(folder / "tuned")
+    (folder / "job.yaml").write_text("per_task: {RTE: {init_from: tuned}}\n")
+    one = plan("task=glue", "data=glue", file=Path("job.yaml"))
+    assert one.job.of_task("RTE").init_from == folder / "tuned"
+    write_bert(folder / "tuned", weights=b"others")
+    assert plan("task=glue", "data=glue", file=Path("job.yaml")).run_hash != one.run_hash
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "more", "rows"),
+    [
+        ("a.tsv", b"h\nx\ny", "own", {}, 2),
+        ("a.tsv", b"h\nx\ny\n", "own", {}, 2),
+        ("a.csv", b'h\n"x\ny"\nz\n', "own", {}, 2),
+        ("a.csv", b'h\n"x\ny"\nz\n', "own", {"quoting": False}, 3),
+        ("a.jsonl", b'{"a": 1}\n{"a": 2}\n', "own", {}, 2),
+        ("a.weird", b"h\nx\n", "own", {"format": "tsv"}, 1),
+        ("a.weird", b"h\nx\n", "own", {}, None),
+        ("a.json", b'{"question": "the \\"question\\" is"}, {"question": ""}', "SQuAD-1.1", {}, 2),
+        ("a.txt", b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\nPeter B-PER\n", "NER", {}, 2),
+    ],
+)
+def test_rows_are_counted(
+    name: str, content: bytes, task: str, more: dict[str, Any], rows: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    file = TaskFile(task, "train", "train", name, tmp_path / name)
+    assert count_rows(file, ExamplesConfig(**more)) == rows
+
+
+def test_rows_of_parquet_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["a", "b", "c"]}), path)
+    assert count_rows(TaskFile("own", "train", "train", path.name, path), ExamplesConfig()) == 3
+    path.write_bytes(b"no table")
+    assert count_rows(TaskFile("own", "train", "train", path.name, path), ExamplesConfig()) is None
+
+
+def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
+    found = plan("task=MRPC", "data=glue").estimates
+    assert found.tokens_per_row == pytest.approx(3 + (6 + 70 * 6) / 70 / 4)
+    assert found.seconds is not None
+    longer = plan("task=MRPC", "data=glue", "train.epochs=6", "compute.price_per_hour=10").estimates
+    assert longer.seconds == pytest.approx(2 * found.seconds)
+    assert longer.cost == pytest.approx(longer.seconds / 360)
+    assert plan("task=MRPC", "data=glue", "data.max_length=8").estimates.tokens_per_row == pytest.approx(
+        min(8, 3 + (6 + 70 * 6) / 70 / 4)
+    )
+    assert found.checkpoints_at_once == 3
+    assert plan("task=MRPC", "data=glue", "seeds=[1,2]").estimates.checkpoints_at_once == 5
+    weird = folder / "own" / "a.weird"
+    weird.write_text("a\n")
+    unknown = plan(f"data.train={weird}", f"data.validation={weird}")
+    assert (unknown.steps, unknown.estimates.seconds) == (None, None)
+    assert "rows        train ?, validation ?" in unknown.summary()
+    assert "steps       3 epochs" in unknown.summary()
+
+
+def test_a_model_with_too_few_positions_is_refused(folder: Path) -> None:
+    with pytest.raises(SpecError, match=r"data.max_length 128 is more than the 64 positions of .*bert"):
+        make_plan(resolve("task=MRPC", "data=glue"), home=Path("home"))
+
+
+def test_the_hash_follows_files_and_model_by_content(folder: Path) -> None:
+    def run_hash(*sets: str) -> str:
+        return plan("task=MRPC", *sets).run_hash
+
+    before = run_hash("data=glue")
+    assert run_hash("data=glue", "watchdog.hang_minutes=5") == before
+    (folder / "glue").rename(folder / "moved")
+    assert run_hash("data=moved") == before
+    different = [before, run_hash("data=moved", "seeds=[1]"), run_hash("data=moved", "train.epochs=2")]
+    (folder / "moved" / "MRPC" / "dev.tsv").write_text("header\n0\ta\tb\n")
+    different.append(run_hash("data=moved"))
+    write_bert(folder / "bert", weights=b"others")
+    different.append(run_hash("data=moved"))
+    assert len(set(different)) == len(different)
+
+
+AZURE = ("backend=azure", "compute.cluster=cpu", "compute.sku=Standard_D16s_v5", "azure.preflight=false")
+WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")
+
+
+def test_azure_gets_tables_and_model_as_data_assets(folder: Path) -> None:
+    found = plan("task=MRPC", "data=glue", *AZURE)
+    request = build_request(found, found.name, WORKSPACE)
+    body = request.job["properties"]
+    assert body["command"].endswith(
+        "exec python -m train_jobs.finetune --config ${{inputs.job}}/config.json "
+        "--set 'data.glue=\"${{inputs.text}}/glue\"' --set 'init_from=${{inputs.start}}' "
+        "--output ${{outputs.run}} --device cpu"
+    )
+    assert set(body["outputs"]) == {"run"}
+    assert (body["inputs"]["text"]["mode"], body["inputs"]["start"]["mode"]) == ("ReadOnlyMount", "ReadOnlyMount")
+    assert {asset.name for asset in request.assets if asset.kind == "data"} == {
+        "orchestrator-tables",
+        "orchestrator-start",
+    }
+    assert sorted(data_files(found)) == [f"glue/MRPC/{split}.tsv" for split in ("dev", "test", "train")]
+    sent = json.loads(job_documents(request, found)["config.json"])
+    assert (sent["init_from"], sent["data"]["glue"], sent["data"]["text"]) == (None, None, "text")
+    own = plan("data=own", *AZURE)
+    words = shlex.split(build_request(own, own.name, WORKSPACE).job["properties"]["command"])
+    assert 'data.train="${{inputs.text}}/train/train.csv"' in words
+    assert sorted(data_files(own)) == ["train/train.csv", "validation/dev.csv"]
+
+
+def test_a_folder_that_lies_in_azure_stands_for_its_files(folder: Path) -> None:
+    found = plan("task=MRPC", "azure.data=azureml:glue:3", *AZURE)
+    body = build_request(found, found.name, WORKSPACE).job["properties"]
+    assert "--set data.glue=${{inputs.text}} " in body["command"].replace("'", "")
+    assert body["inputs"]["text"]["uri"].endswith("/data/glue/versions/3")
+    assert (found.rows, found.steps) == ({}, None)
+    assert "rows        known to the job alone" in found.summary()
+
+
+def test_azure_takes_no_second_model_or_table(folder: Path) -> None:
+    for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
+        write_tables(folder / "glue", task, {"train": 3, "dev": 3})
+    found = plan("task=glue", "data=glue", f"per_task.RTE.init_from={folder / 'bert'}", *AZURE)
+    with pytest.raises(SpecError, match=r"per_task.RTE.init_from"):
+        build_request(found, found.name, WORKSPACE)

@@ -1,0 +1,154 @@
+"""Predictions and evaluations as kinds of jobs: spec, plan, what Azure is sent, where the predictions go."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.backends.azure.inputs import data_files, start_files
+from orchestrator.backends.azure.request import build_request
+from orchestrator.backends.azure.upload import job_documents
+from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.cli.main import main
+from orchestrator.errors import DataError, SpecError
+from orchestrator.plan import make_plan
+from orchestrator.prediction import PredictPlan
+from orchestrator.specs import EvaluateSpec, Flag, PredictSpec, PretrainSpec, resolve_spec
+from tests.conftest import write_bert
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+AZURE = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "azure.preflight": False}
+WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_bert(tmp_path / "bert")
+    (tmp_path / "new.tsv").write_text("text\nw1 w2\nw3\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "new.tsv").write_text("text\nw4\n")
+    return tmp_path
+
+
+def plan(kind: str = "predict", home: str = "home", **values: Any) -> PredictPlan:
+    given = {"model": "bert", "input": ["new.tsv"], **{key.replace("__", "."): value for key, value in values.items()}}
+    flags = {key: Flag(value, f"--{key}") for key, value in given.items() if value is not None}
+    found = make_plan(resolve_spec(kind, flags=flags, environ=NO_GPU), home=Path(home))
+    assert isinstance(found, PredictPlan)
+    return found
+
+
+def test_a_plan_says_rows_model_and_where_the_predictions_go(folder: Path) -> None:
+    found = plan(output="made.tsv")
+    assert isinstance(found.spec, PredictSpec)
+    assert (found.rows, found.steps, found.counts) == (2, 2, "rows")
+    assert (found.delivery, found.job.output) == (folder / "made.tsv", Path("predictions.tsv"))
+    assert (found.job.model, found.job.input, found.job.evaluate) == (folder / "bert", [folder / "new.tsv"], False)
+    assert found.spec.code.entry == "train_jobs.predict"
+    assert found.name == f"predict-new-{found.run_hash}"
+    text = found.summary()
+    assert "rows        2" in text
+    assert "by          bert, weights " in text
+    assert f"predictions{folder}/made.tsv" in "".join(text.split())  # a long path goes over lines
+    plain = plan()
+    assert (plain.delivery, plain.job.output) == (None, Path("predictions.jsonl"))
+    assert "predictions.jsonl in the outputs of the run" in plain.summary()
+
+
+def test_an_evaluation_is_a_prediction_that_is_scored(folder: Path) -> None:
+    found = plan("evaluate")
+    assert isinstance(found.spec, EvaluateSpec)
+    assert (found.job.evaluate, found.spec.kind, found.name[:13]) == (True, "evaluate", "evaluate-new-")
+    assert found.run_hash != plan().run_hash
+
+
+def test_a_model_is_named_in_a_file_and_by_set_too(folder: Path) -> None:
+    (folder / "specs").mkdir()
+    (folder / "specs" / "job.yaml").write_text("model: ../bert\ninput: ../new.tsv\noutput: out.jsonl\n")
+    spec = resolve_spec("predict", file=Path("specs/job.yaml"), environ=NO_GPU).spec
+    assert isinstance(spec, PredictSpec)
+    assert (spec.model, spec.input, spec.delivery) == (
+        folder / "bert",
+        [folder / "new.tsv"],
+        folder / "specs" / "out.jsonl",
+    )
+    spec = resolve_spec("predict", sets=["model=bert", "input=[new.tsv]"], environ=NO_GPU).spec
+    assert isinstance(spec, PredictSpec)
+    assert spec.model == folder / "bert"
+    found = resolve_spec(
+        "predict", sets=["model='@last'", "input=new.tsv"], environ=NO_GPU, model_of=lambda name: folder / name[1:]
+    )
+    assert found.spec.model_dump()["model"] == folder / "last"
+
+
+def test_a_named_section_of_pretraining_is_no_path(folder: Path) -> None:
+    spec = resolve_spec("pretrain", sets=["model=bert"], environ=NO_GPU).spec  # there is a folder of that name
+    assert isinstance(spec, PretrainSpec)
+    assert spec.model.name == "bert"
+
+
+def test_what_cannot_be_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"no such file: .*gone.tsv"):
+        plan(input=["gone.tsv"])
+    with pytest.raises(SpecError, match=r"there is no BERT in .*more"):
+        plan(model="more")
+    (folder / "bert" / "model.safetensors").unlink()
+    with pytest.raises(SpecError, match=r"there are no weights in .*bert"):
+        plan()
+    write_bert(folder / "bert")
+    with pytest.raises(SpecError, match=r"no such folder: .*nowhere"):
+        plan(output="nowhere/made.tsv")
+    with pytest.raises(SpecError, match=r"--output: output: must end in .jsonl"):
+        plan(output="made.doc")
+    with pytest.raises(SpecError, match=r"azure.data: files to predict are those of this machine"):
+        plan(**{key.replace(".", "__"): value for key, value in AZURE.items()}, azure__data="azureml:a:1")
+
+
+def test_the_hash_follows_model_rows_and_form_not_their_places(folder: Path) -> None:
+    before = plan().run_hash
+    assert plan(output="elsewhere.jsonl").run_hash == before
+    (folder / "new.tsv").rename(folder / "more" / "moved.tsv")
+    (folder / "more" / "moved.tsv").rename(folder / "new.tsv")
+    assert plan().run_hash == before
+    different = [before, plan(output="elsewhere.tsv").run_hash, plan(top_k=1).run_hash]
+    (folder / "new.tsv").write_text("text\nw1 w2\n")
+    different.append(plan().run_hash)
+    write_bert(folder / "bert", weights=b"others")
+    different.append(plan().run_hash)
+    assert len(set(different)) == len(different)
+
+
+def test_azure_gets_files_and_model(folder: Path) -> None:
+    values = {key.replace(".", "__"): value for key, value in AZURE.items()}
+    found = plan(input=["new.tsv", "more/new.tsv"], output="made.tsv", **values)
+    request = build_request(found, found.name, WORKSPACE)
+    words = shlex.split(request.job["properties"]["command"].replace(";", ""))
+    (inputs,) = [word for word in words if word.startswith("input=")]
+    assert yaml.safe_load(inputs.removeprefix("input=")) == [
+        "${{inputs.text}}/0-new.tsv",
+        "${{inputs.text}}/1-new.tsv",
+    ]
+    assert "model=${{inputs.start}}" in words
+    assert data_files(found) == {"0-new.tsv": folder / "new.tsv", "1-new.tsv": folder / "more" / "new.tsv"}
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= {*start_files(found)}
+    sent = json.loads(job_documents(request, found)["config.json"])
+    assert (sent["output"], "model" in sent, "input" in sent) == ("predictions.tsv", False, False)
+
+
+def test_output_is_a_form_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    words = ["plan", "predict", "--model", "bert", "--input", "new.tsv"]
+    assert main([*words, "--output", "made.tsv", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["delivery"] == str(folder / "made.tsv")
+    assert main([*words, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["delivery"] is None
+    assert main(["plan", "pretrain", "-o", "made.tsv"]) == 2
+    assert "invalid choice: 'made.tsv' (choose from text, json, yaml)" in capsys.readouterr().err
+    assert main(["plan", "evaluate", "--model", "bert", "--data", "new.tsv", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["job"]["evaluate"] is True

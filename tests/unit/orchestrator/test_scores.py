@@ -1,0 +1,86 @@
+"""What a run came to: figures of one run, over seeds, and of all of GLUE, in one form; and how a status shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.cli.render import run_table, status_text
+from orchestrator.runs import RunState, RunStatus
+from orchestrator.scores import read_results
+
+METRICS = {"loss": 0.4, "f1": 0.9, "score": 0.85, "collapsed": 0.0}
+ONE = {"task": "MRPC", "seed": 42, "best_step": 230, "metrics": METRICS}
+FIGURE = {"mean": 0.8, "sd": 0.05, "median": 0.81, "max": 0.86}
+SEVERAL = {
+    "task": "RTE",
+    "metrics": {"loss": FIGURE, "accuracy": FIGURE, "collapsed": FIGURE},
+    "collapsed": 2,
+    "best_seed": 3,
+    "seeds": [{"seed": 3}, {"seed": 4}],
+}
+CELL = {"task": "MRPC", "metric": "F1", "mean": 88.9, "sd": 1.5, "seeds": 5, "collapsed": 0}
+GLUE = {
+    "task": "glue",
+    "table": {
+        "cells": [{"name": "MRPC", **CELL}, {"name": "WNLI", **CELL, "sd": 0.0, "seeds": 1, "collapsed": 1}],
+        "average": 79.6,
+        "glue_score": 77.1,
+    },
+    "submission": "out/submission.zip",
+}
+
+
+def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    found = read_results(result)
+    assert found is not None
+    return found.rows
+
+
+def test_figures_of_one_run_have_its_best_step_and_not_the_loss() -> None:
+    assert rows(ONE) == [("MRPC", "f1 0.9000, score 0.8500; best at step 230")]
+    collapsed = {**ONE, "metrics": {**METRICS, "collapsed": 1.0}}
+    assert rows(collapsed) == [("MRPC", "f1 0.9000, score 0.8500; 1 collapsed, best at step 230")]
+
+
+def test_figures_over_seeds_are_mean_and_deviation() -> None:
+    assert rows(SEVERAL) == [("RTE", "accuracy 0.8000 +- 0.0500; 2 seeds, 2 collapsed")]
+
+
+def test_all_of_glue_is_a_table_in_shares() -> None:
+    assert rows(GLUE) == [
+        ("MRPC", "F1 0.8890 +- 0.0150; 5 seeds"),
+        ("WNLI", "F1 0.8890; 1 collapsed"),
+        ("average", "0.7960, of the cells that the paper on BERT averages"),
+        ("GLUE score", "0.7710, the mean over tasks"),
+        ("for GLUE", "out/submission.zip"),
+    ]
+
+
+def test_a_result_without_metrics_has_no_scores() -> None:
+    assert read_results({}) is None
+    assert read_results({"validation_loss": 3.0, "steps": 7}) is None
+
+
+def status(**more: Any) -> RunStatus:
+    kind = {"kind": "finetune", "state": RunState.RUNNING, "created": 0.0, "run_hash": "12345678", **more}
+    return RunStatus(name="run-1", handle="local://run-1", **kind)
+
+
+def test_a_status_shows_what_was_last_measured_and_then_the_results() -> None:
+    metrics = {"validation_f1": 0.5, "validation_loss": 0.7, "validation_score": 0.4, "sequences_per_second": 10.0}
+    text = status_text(status(metrics=metrics, step=10, steps=40))
+    assert "validation  f1 0.5000, score 0.4000\n" in text
+    assert "speed       10 sequences/s" in text
+    best = {"step": 30, "score": 0.85, "folder": "/there"}
+    text = status_text(status(metrics=metrics, results=read_results(ONE), best_checkpoint=best))
+    assert "checkpoint of step 30, score 0.8500" in text
+    assert "MRPC       f1 0.9000, score 0.8500; best at step 230" in text
+    assert "0.4000" not in text
+
+
+def test_what_is_counted_is_said() -> None:
+    assert "runs       2 of 5 done" in status_text(status(step=2, steps=5, counts="runs"))
+    assert "tasks      2 of 9 done" in status_text(status(step=2, steps=9, counts="tasks"))
+    assert "step       2\n" in status_text(status(step=2)) + "\n"
+    assert "2/5 runs" in run_table([status(step=2, steps=5, counts="runs")])
+    assert "80/200 rows" in run_table([status(step=80, steps=200, counts="rows", kind="predict")])

@@ -1,0 +1,91 @@
+"""The page of a fine-tuning: scores of one task, of seeds, of all of GLUE; before it has any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan import make_plan
+from orchestrator.reports.run import render
+from orchestrator.runs import RunState, RunStatus
+from orchestrator.scores import read_results
+from orchestrator.specs import Flag, resolve_spec
+from tests.conftest import write_bert
+from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
+from tests.unit.reports.test_report_run import Page
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    write_bert(tmp_path / "bert")
+    (tmp_path / "a.tsv").write_text("text\tlabel\nw1\tx\nw2\ty\n")
+    given = {"init_from": "bert", "data.train": "a.tsv", "data.validation": "a.tsv", "data.max_length": 32}
+    flags = {key: Flag(value, f"--{key}") for key, value in given.items()}
+    return make_plan(resolve_spec("finetune", flags=flags, environ={}), home=tmp_path / "home").as_dict()
+
+
+def page(plan: dict[str, Any], result: dict[str, Any], *, reports: Sequence[dict[str, Any]] = (), **more: Any) -> str:
+    status = RunStatus(
+        name="demo",
+        handle="local://demo",
+        kind="finetune",
+        created=0.0,
+        run_hash=plan["run_hash"],
+        results=read_results(result),
+        **{"state": RunState.COMPLETED, "step": 6, "steps": 6, **more},
+    )
+    text = render(status, reports, plan, result)
+    Page(text)  # every tag is closed
+    return text
+
+
+def report(step: int, **metrics: float) -> dict[str, Any]:
+    return {"step": step, "time": float(step), "metrics": metrics}
+
+
+def test_a_task_has_its_scores_charts_and_rows(plan: dict[str, Any]) -> None:
+    reports = [
+        report(2, train_loss=0.7, learning_rate=1e-5),
+        report(3, validation_loss=0.6, validation_f1=0.5, validation_collapsed=0.0),
+        report(6, validation_loss=0.5, validation_f1=0.9, validation_collapsed=0.0),
+    ]
+    text = page(plan, ONE, reports=reports)
+    shown = Page(text).text
+    for words in (
+        "f1\n0.9000\nMRPC, step 230",
+        "Loss",
+        "F1",
+        "Learning rate",
+        "own: train 2, validation 2",
+        "32 rows a step",
+    ):
+        assert words in shown, words
+    assert "Collapsed" not in shown
+    assert "MLM" not in shown
+
+
+def test_seeds_have_a_mean_a_deviation_and_those_that_collapsed(plan: dict[str, Any]) -> None:
+    shown = Page(page(plan, SEVERAL, counts="runs", step=2, steps=2)).text
+    assert "accuracy\n0.8000\n\u00b1 0.0500, 2 seeds" in shown
+    assert "Collapsed\n2\nof 2 runs" in shown
+    assert "RTE\naccuracy\n0.8000 \u00b1 0.0500\n0.8100\n0.8600\n2, 2 collapsed" in shown
+    assert "Runs done\n2\nof 2" in shown
+    assert "No metrics" in shown
+
+
+def test_all_of_glue_has_its_table(plan: dict[str, Any]) -> None:
+    shown = Page(page(plan, GLUE, counts="tasks")).text
+    assert "GLUE score\n0.7710\nmean over tasks" in shown
+    assert "MRPC\nF1\n0.8890 \u00b1 0.0150" in shown
+    assert "Average\nof the cells that the paper on BERT averages\n0.7960" in shown
+
+
+def test_a_run_that_goes_on_has_what_was_measured_last(plan: dict[str, Any]) -> None:
+    reports = [report(3, validation_f1=0.5), report(6, validation_f1=0.75, validation_loss=0.1)]
+    shown = Page(page(plan, {}, reports=reports, state=RunState.RUNNING, steps=None)).text
+    assert "f1\n0.7500\nstep 6" in shown
+    assert "Steps done\n6\nof as many as the rows make" in shown

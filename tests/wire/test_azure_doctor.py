@@ -1,0 +1,67 @@
+"""`orchestrator doctor -b azure` against the double: the way to a run, step by step, and where it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.doctor import azure as check
+from orchestrator.doctor.finding import Finding
+from orchestrator.testing import AzureDouble
+from orchestrator.testing.sizes import SIZES
+
+
+def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding]:
+    place = double.place
+    workspace = {
+        "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID": place.subscription,
+        "ORCHESTRATOR_AZURE_RESOURCE_GROUP": place.resource_group,
+        "ORCHESTRATOR_AZURE_WORKSPACE": place.workspace,
+    }
+    signed_in = {"AZURE_CLIENT_ID": "client", "AZURE_TENANT_ID": "tenant"}
+    return {finding.name: finding for finding in check.examine(folder, {**workspace, **signed_in, **environ})}
+
+
+def test_all_that_a_run_needs_is_looked_at(azure: AzureDouble, tmp_path: Path) -> None:
+    found = look(tmp_path, azure)
+    assert [*found] == ["workspace", "sign-in", "azure", "datastore", "quota"]
+    assert {finding.level for finding in found.values()} == {"ok"}
+    assert found["sign-in"].text == "by environment"
+    assert found["azure"].text == f"workspace {azure.place.workspace} answers, region {azure.place.region}"
+    assert "NCASv3_T4" in found["quota"].text
+    assert azure.requests("PUT *") == []
+
+
+def test_without_a_workspace_the_variables_are_named(azure: AzureDouble, tmp_path: Path) -> None:
+    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="")
+    assert [*found] == ["workspace"]
+    assert (found["workspace"].level, found["workspace"].fix) == ("fail", "export ORCHESTRATOR_AZURE_WORKSPACE=...")
+
+
+def test_a_workspace_that_is_not_there(azure: AzureDouble, tmp_path: Path) -> None:
+    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="elsewhere")
+    assert [*found] == ["workspace", "sign-in", "azure"]
+    assert found["azure"].level == "fail"
+    assert found["azure"].text.startswith("there is no workspace elsewhere")
+
+
+def test_nobody_is_signed_in(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no `az` there
+    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
+    assert [*found] == ["workspace", "sign-in"]
+    assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", "az login")
+
+
+def test_a_datastore_of_another_name(azure: AzureDouble, tmp_path: Path) -> None:
+    (tmp_path / "orchestrator.yaml").write_text("azure: {datastore: nowhere}\n")
+    found = look(tmp_path, azure)
+    assert (found["datastore"].level, found["datastore"].fix) == ("fail", "--set azure.datastore=NAME")
+    assert found["quota"].level == "ok"
+
+
+def test_no_quota_for_gpus_is_a_warning(azure: AzureDouble, tmp_path: Path) -> None:
+    for size in SIZES.values():
+        azure.set_quota(size.family, 0)
+    found = look(tmp_path, azure)
+    assert (found["quota"].level, "no cores of GPU machines" in found["quota"].text) == ("warn", True)
