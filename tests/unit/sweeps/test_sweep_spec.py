@@ -13,7 +13,7 @@ from orchestrator.specs import Flag
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.written import SWEEP_PRESETS
-from tests.conftest import write_spec
+from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.config.load import preset_names, read_preset
 
@@ -250,8 +250,37 @@ def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
 
 
 def test_the_articles_example_is_a_preset() -> None:
-    found = resolve(sets=["recipe=learning-rate", "trial.recipe=tiny"]).spec
-    rate = found.space["optimizer.learning_rate"]
-    assert (found.sampling.name, rate.bounds, rate.log) == ("random", (1e-6, 1e-4), True)
-    assert (found.early_termination.policy, found.early_termination.slack_factor) == ("bandit", 0.1)
-    assert (found.objective.metric, found.objective.goal) == ("validation_loss", "minimize")
+    bert, glue = write_bert(Path("bert")), Path("glue")
+    (glue / "MRPC").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (glue / "MRPC" / f"{split}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    sets = ["recipe=learning-rate", "trial.task=MRPC", f"trial.init_from={bert.resolve()}", f"trial.data={glue}"]
+    found = resolve(sets=sets)
+    rate = found.spec.space["optimizer.learning_rate"]
+    assert (found.spec.sampling.name, rate.bounds, rate.log) == ("random", (1e-6, 1e-4), True)
+    assert (found.spec.early_termination.policy, found.spec.early_termination.slack_factor) == ("bandit", 0.1)
+    assert (found.spec.objective.metric, found.spec.objective.goal) == ("validation_score", "maximize")
+    assert (found.trial.spec.kind, found.trial.spec.task) == ("finetune", "MRPC")
+    assert found.trial.spec.data.glue == glue.resolve()
+
+
+def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
+    bert = write_bert(Path("bert"))
+    for name in ("train.tsv", "dev.tsv"):
+        Path(name).write_text("text\tlabel\na\t1\nb\t0\n")
+    trial = {
+        "kind": "finetune",
+        "init_from": str(bert),
+        "data": {"train": "train.tsv", "validation": "dev.tsv"},
+    }
+    space = {"train.epochs": [2, 3], "seeds": [[1], [2]], "model.hidden_size": [4], "train.global_batch_size": [8, 9]}
+    found = problems_of({"trial": trial, "space": space, "objective": {"metric": "validation_matthews"}})
+    expected = [
+        "space.seeds: a seed is nothing to choose by",
+        "space.model.hidden_size: a finetune job has no setting model.hidden_size",
+        "objective.metric: this finetune job does not report validation_matthews",
+    ]
+    assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
+    space = {"train.global_batch_size": [64, 65]}
+    (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
+    assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem
