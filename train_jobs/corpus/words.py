@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.columns import numbers
+from train_jobs.corpus.columns import bytes_column
 from train_jobs.corpus.pretokens import Offsets, folding_table, pretokens_at
 from train_jobs.corpus.wordpiece import WordPieces
 
@@ -51,25 +51,21 @@ class WordPieceTokenizer:
         """
         folded = text.translate(self._folding)
         bounds = np.append(starts, len(text))
-        tokens, counts = [np.empty(0, self._type)], [np.zeros(1, np.int64)]
+        tokens, offsets, count = [np.empty(0, self._type)], [np.zeros(1, np.int64)], 0
         for first in range(0, len(starts), PRETOKENS_AT_ONCE):
-            batch = self._encode_batch(folded, bounds[first : first + PRETOKENS_AT_ONCE + 1])
-            tokens.append(batch[0])
-            counts.append(batch[1])
-        return np.concatenate(tokens), np.cumsum(np.concatenate(counts))
+            found, ends = self._encode_batch(folded, bounds[first : first + PRETOKENS_AT_ONCE + 1])
+            tokens.append(found)
+            offsets.append(ends + count)
+            count += len(found)
+        return np.concatenate(tokens), np.concatenate(offsets)
 
     def _encode_batch(self, folded: bytes, bounds: Offsets) -> tuple[Tokens, Offsets]:
-        """Tokens, and how many each pre-token has."""
+        """Tokens, and for each pre-token the end of its own."""
         pretokens = pretokens_at(folded, bounds).dictionary_encode()
-        values = self._look_up(pretokens.dictionary.to_pylist())
-        ids = np.frombuffer(b"".join(values), self._type)
-        lengths = np.fromiter(map(len, values), np.int64, len(values)) // self._type.itemsize
-        firsts = np.cumsum(lengths) - lengths
-        which = numbers(pretokens.indices)
-        counts = lengths[which]
-        ends = np.cumsum(counts)
-        place = np.repeat(firsts[which] - ends + counts, counts) + np.arange(ends[-1])
-        return ids[place], counts
+        packed = bytes_column(self._look_up(pretokens.dictionary.to_pylist())).take(pretokens.indices)
+        _, ends, ids = packed.buffers()
+        tokens_ends = np.frombuffer(ends, np.int64)[1 : len(packed) + 1] // self._type.itemsize
+        return np.frombuffer(ids, self._type)[: tokens_ends[-1]], tokens_ends
 
     def _look_up(self, pretokens: list[bytes]) -> list[bytes]:
         """Ids of each pre-token, packed."""

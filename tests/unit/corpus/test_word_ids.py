@@ -149,9 +149,10 @@ def test_ids_and_where_sentences_end(small: Path) -> None:
     assert (tokens.dtype, offsets.dtype) == (np.uint16, np.int64)
 
 
-def test_no_sentences(small: Path) -> None:
-    tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), [])
-    assert (tokens.tolist(), offsets.tolist()) == ([], [0])
+@pytest.mark.parametrize("sentences", [[], ["\u200b"], ["", " "]])
+def test_no_tokens(small: Path, sentences: list[str]) -> None:
+    tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), sentences)
+    assert (tokens.tolist(), offsets.tolist()) == ([], [0] * (len(sentences) + 1))
 
 
 def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
