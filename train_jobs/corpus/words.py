@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from train_jobs.corpus.columns import bytes_column
@@ -20,7 +22,6 @@ Tokens = npt.NDArray[np.unsignedinteger]
 PRETOKENS_AT_ONCE = 1 << 19  # bounds memory: some 100 bytes each
 CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
 ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
-BYTES_OF_CHARACTER = 4  # of what they hold: the word, once more with a blank, and an id at most
 
 
 class WordPieceTokenizer:
@@ -62,26 +63,24 @@ class WordPieceTokenizer:
     def _encode_batch(self, folded: bytes, bounds: Offsets) -> tuple[Tokens, Offsets]:
         """Tokens, and for each pre-token the end of its own."""
         pretokens = pretokens_at(folded, bounds).dictionary_encode()
-        packed = bytes_column(self._look_up(pretokens.dictionary.to_pylist())).take(pretokens.indices)
+        words = pc.ascii_rtrim(pretokens.dictionary.view(pa.large_string()), " ").view(pa.large_binary())
+        packed = bytes_column(self._look_up(words.to_pylist())).take(pretokens.indices)
         _, ends, ids = packed.buffers()
         tokens_ends = np.frombuffer(ends, np.int64)[1 : len(packed) + 1] // self._type.itemsize
         return np.frombuffer(ids, self._type)[: tokens_ends[-1]], tokens_ends
 
-    def _look_up(self, pretokens: list[bytes]) -> list[bytes]:
-        """Ids of each pre-token, packed."""
+    def _look_up(self, words: list[bytes]) -> list[bytes]:
+        """Ids of each word, packed."""
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        values = list(map(cache.get, pretokens))
-        unknown = [place for place, value in enumerate(values) if value is None]
-        for place in unknown:
-            pretoken = pretokens[place]
-            word = pretoken.rstrip(b" ")
-            if (ids := cache.get(word)) is None:
+        values = list(map(cache.get, words))
+        for place in [place for place, value in enumerate(values) if value is None]:
+            word = words[place]
+            if (ids := cache.get(word)) is None:  # or it came twice, with a blank behind it and without
                 ids = cache[word] = self._pieces.of(word)
-                self._size += ENTRY_BYTES
-            values[place] = cache[pretoken] = ids
-            self._size += ENTRY_BYTES + BYTES_OF_CHARACTER * len(word)
+                self._size += ENTRY_BYTES + len(word) + len(ids)
+            values[place] = ids
         return values
 
     def _forget(self) -> None:
