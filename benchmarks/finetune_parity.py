@@ -62,8 +62,11 @@ def exact(arguments: argparse.Namespace) -> bool:
             files = write_files(task, arguments.glue, arguments.squad, folder, STEPS * size)
             contest = Contest(
                 **{"task": task, "model": arguments.model, **files},
-                **{"rate": RATE_OF_50, "precision": "fp32", "dropout": 0.0},
-                **{"batch": size, "max_length": LENGTHS.get(task, 128)},
+                rate=RATE_OF_50,
+                precision="fp32",
+                dropout=0.0,
+                batch=size,
+                max_length=LENGTHS.get(task, 128),
             )
             contest = replace(contest, model=with_head(contest, folder / "model"))
             batches = epoch_batches(
