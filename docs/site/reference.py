@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from orchestrator import errors
 from orchestrator.cli.main import build_parser
 from orchestrator.specs.job import KINDS, JobSpec
+from orchestrator.specs.sweep import SweepSpec
 from train_jobs.config.load import preset_names
 
 COLUMNS = "100"
@@ -38,6 +39,17 @@ def spec_page(kind: str) -> str:
     return "\n".join([*lines, *_section(found.spec, ())])
 
 
+def sweep_page() -> str:
+    """All keys of a sweep."""
+    lines = [
+        "# Keys of a sweep",
+        "",
+        "`orchestrator submit sweep -f sweep.yaml`; the trial has keys of its own kind.",
+        "",
+    ]
+    return "\n".join([*lines, *_section(SweepSpec, ())])
+
+
 def help_texts(model: type[BaseModel]) -> dict[str, str]:
     """Field -> the docstring under it, in the class or in those it is made of."""
     found = {}
@@ -52,14 +64,17 @@ def help_texts(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def _section(
+    model: type[BaseModel], path: tuple[str, ...], above: frozenset[type[BaseModel]] = frozenset()
+) -> Iterator[str]:
+    above |= {model}
     plain, nested = [], []
     texts = help_texts(model)
     for name, field in model.model_fields.items():
         part = _model_of(field.annotation)
         if part is None or part.many:
             plain.append((name, field))
-        if part is not None:
+        if part is not None and part.model not in above:  # options of a choice have spaces of their own
             nested.append((f"{name}[]" if part.many else name, part.model))
     if path:
         yield f"## {'.'.join(path)}\n"
@@ -72,7 +87,7 @@ def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
             yield f"| `{key}` | {_default(field)} | {_cell(texts[name])} |"
         yield ""
     for name, part in nested:
-        yield from _section(part, (*path, name))
+        yield from _section(part, (*path, name), above)
 
 
 class Part(NamedTuple):
@@ -88,7 +103,7 @@ def _model_of(annotation: Any) -> Part | None:
         return Part(annotation, many=False)
     for argument in get_args(annotation):
         if (part := _model_of(argument)) is not None:
-            return Part(part.model, many=part.many or get_origin(annotation) is list)
+            return Part(part.model, many=part.many or get_origin(annotation) in {dict, list})
     return None
 
 
@@ -153,4 +168,4 @@ def pages() -> dict[str, str]:
     """Path below docs/ -> Markdown, of all pages that are made."""
     assert all(issubclass(kind.spec, JobSpec) for kind in KINDS.values())
     specs = {f"reference/{kind}.md": spec_page(kind) for kind in KINDS}
-    return {**specs, "reference/commands.md": commands_page()}
+    return {**specs, "reference/sweep.md": sweep_page(), "reference/commands.md": commands_page()}

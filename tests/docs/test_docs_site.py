@@ -17,6 +17,7 @@ import orchestrator
 from orchestrator import errors
 from orchestrator.specs import resolve_spec
 from orchestrator.specs.job import KINDS
+from orchestrator.specs.sweep import SweepSpec
 from train_jobs.config import FinetuneConfig, PredictConfig
 
 NOT_HERE = ("no such file or folder", "no file matches")  # the reader has them
@@ -101,10 +102,10 @@ def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path
         except errors.SpecError as problem:
             if wrong := [one for one in problem.problems if not any(words in one for words in NOT_HERE)]:
                 problems.append(f"{kind}: {wrong}")
-    plain = {"finetune": FinetuneConfig, "predict": PredictConfig}
+    plain = {"finetune": FinetuneConfig, "predict": PredictConfig, "sweep": SweepSpec}
     for name, config in plain.items():
         try:
-            config.model_validate(yaml.safe_load(text))
+            config.model_validate(yaml.safe_load(text.replace("trial: job.yaml", "trial: {}")))
         except ValueError as problem:
             problems.append(f"{name}: {problem}")
     assert len(problems) < len(KINDS) + len(plain), "\n".join([place, *problems])
