@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from train_jobs.config import ModelConfig
 from train_jobs.model.bert import BertModel
 from train_jobs.model.dropout import Dropout
-from train_jobs.model.linear import Linear
 from train_jobs.model.objective import IGNORED, length_mask
 from train_jobs.model.packing import Packing
 
@@ -37,6 +36,17 @@ class Finetuned(nn.Module):
         self.bert = BertModel(config, vocab_size, pooler=pooler)
 
 
+class Output(nn.Linear):
+    """The last layer, in fp32 under autocast too: bf16 has 128 numbers from 2 to 4, and predictions would tie."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N]."""
+        if not torch.is_autocast_enabled(x.device.type):
+            return F.linear(x, self.weight, self.bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.float(), self.weight, self.bias)
+
+
 class BertForSequenceClassification(Finetuned):
     """A class for each sequence, or a number.
 
@@ -51,7 +61,7 @@ class BertForSequenceClassification(Finetuned):
     def __init__(self, config: ModelConfig, vocab_size: int, outputs: int) -> None:
         super().__init__(config, vocab_size, pooler=True)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, outputs)
+        self.classifier = Output(config.hidden_size, outputs)
 
     def forward(
         self,
@@ -72,7 +82,7 @@ class BertForQuestionAnswering(Finetuned):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__(config, vocab_size, pooler=False)
-        self.qa_outputs = Linear(config.hidden_size, 2)
+        self.qa_outputs = Output(config.hidden_size, 2)
 
     def forward(
         self,
@@ -94,7 +104,7 @@ class BertForTokenClassification(Finetuned):
     def __init__(self, config: ModelConfig, vocab_size: int, outputs: int) -> None:
         super().__init__(config, vocab_size, pooler=False)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, outputs)
+        self.classifier = Output(config.hidden_size, outputs)
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,24 @@ from train_jobs.model.huggingface import export
 from train_jobs.tasks.finetuning.base import Finetuning
 
 WORDS = [f"w{number}" for number in range(40)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]
 SHAPE = ModelConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
 )
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, pieces: Sequence[str] = PIECES, *, positions: int = 32) -> Path:
     """A BERT with drawn weights."""
+    shape, rows = SHAPE.model_copy(update={"max_position_embeddings": positions}), len(pieces)
     vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]) + "\n")
-    model = BertForPreTraining(SHAPE, 46)
+    vocabulary.write_text("\n".join(pieces) + "\n")
+    model = BertForPreTraining(shape, rows)
     initialise(model, 1)
     with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(5)
-    export(model, folder / "model", config=SHAPE, vocab_size=46, vocabulary=vocabulary, lowercase=True)
+    export(model, folder / "model", config=shape, vocab_size=rows, vocabulary=vocabulary, lowercase=True)
     return folder / "model"
 
 

@@ -152,6 +152,18 @@ def test_logits_loss_and_every_gradient(tmp_path: Path, vocabulary: Path, kind: 
         assert (parameter.grad - there).abs().max() < 1e-5, name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_predicted_is_not_rounded_to_16_bit(kind: str, training: bool) -> None:
+    model = made(kind).train(training)
+    with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16):
+        logits = logits_of(model, batch(), packed=True)
+    assert logits.dtype == torch.float32
+    assert not torch.equal(logits, logits.bfloat16().float())
+    exact = logits_of(model, batch(), packed=True)
+    torch.testing.assert_close(logits, exact, atol=0.05, rtol=0.05)
+
+
 def test_weights_of_classes_are_as_torch_has_them() -> None:
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.cross_entropy(logits, LABELS, weight=WEIGHTS)
