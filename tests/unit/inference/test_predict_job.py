@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -20,6 +21,7 @@ from train_jobs.engine.metrics import read_reports
 from train_jobs.inference import forward
 from train_jobs.inference.classification import Classification
 from train_jobs.inference.outputs import Parts
+from train_jobs.tasks.finetuning.entities import entities
 
 WINDOWS = {"precision": "fp32", "window": 4}
 
@@ -297,13 +299,23 @@ def test_entities_are_scored_by_words(saved, run, tmp_path):
         run(folder, source, evaluate=True)
 
 
-def test_a_long_text_with_entities_is_read_whole(saved, run, jsonl):
+def test_a_long_text_with_entities_is_read_in_parts_each_word_where_it_has_most_context(saved, run, jsonl, tmp_path):
     names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
     folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
-    text = " ".join(f"w{number % 40}" for number in range(100))
-    (found,) = run(folder, jsonl([{"text": text}]))
-    assert found["entities"][-1]["end"] > 280
-    assert all(one["text"] == text[one["begin"] : one["end"]] for one in found["entities"])
+    words = [f"w{number % 40}" for number in range(100)]
+    (found,) = run(folder, jsonl([{"text": " ".join(words)}]))
+    parts = [(0, 30), (15, 45), (30, 60), (45, 75), (60, 90), (75, 100)]
+    source = tmp_path / "parts.conll"
+    source.write_text("\n".join("".join(f"{word} O\n" for word in words[slice(*part)]) for part in parts))
+    alone = [one["tags"] for one in run(folder, source)]
+    middle = [min(max(number - 8, 0) // 15, 5) for number in range(100)]
+    tags = [alone[part][number - parts[part][0]] for number, part in enumerate(middle)]
+    assert tags != [
+        alone[part][number - parts[part][0]] for number, part in enumerate(min(n // 15, 5) for n in range(100))
+    ]
+    begins = [0, *itertools.accumulate(len(word) + 1 for word in words)]
+    expected = [(one.type, begins[one.first], begins[one.last + 1] - 1) for one in entities(tags)]
+    assert [(one["type"], one["begin"], one["end"]) for one in found["entities"]] == expected
 
 
 def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
@@ -321,6 +333,14 @@ def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
     assert [one["loss"] for one in again] == pytest.approx([one["loss"] for one in found], rel=1e-3)
     other = run(folder, source, evaluate=True, masking={"seed": 1})
     assert [one["loss"] for one in other] != pytest.approx([one["loss"] for one in found], rel=1e-3)
+
+
+def test_masks_are_filled_alike_alone_and_together(saved, run, jsonl):
+    texts = ["w1 [MASK] w3", "[MASK] w5 w6", "w7 w8 [MASK]"]  # of one length, so nothing is packed
+    together = run(saved("BertForMaskedLM"), jsonl([{"text": text} for text in texts]))
+    alone = [run(saved("BertForMaskedLM"), jsonl([{"text": text}]))[0] for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert [word["token"] for word in one["masks"][0]] == [word["token"] for word in other["masks"][0]]
 
 
 def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
