@@ -258,6 +258,7 @@ def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
 
 def ours(text: Path, vocabulary: str) -> dict[str, float]:
     """The token step alone."""
+    from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
     from train_jobs.corpus.vocabulary import load_vocabulary
     from train_jobs.corpus.words import WordPieceTokenizer
 
@@ -265,7 +266,8 @@ def ours(text: Path, vocabulary: str) -> dict[str, float]:
     count = 0
     started = time.perf_counter()
     for lines in batches(text):
-        count += len(tokenizer.encode(lines)[0])
+        joined = with_plain_blanks("".join(lines).encode())
+        count += len(tokenizer.encode(joined, pretoken_starts(joined))[0])
     return {"tokenise": time.perf_counter() - started, "tokens": count}
 
 
@@ -273,7 +275,9 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
     """Seconds of each thing that is done to the text of a source, and its megabytes."""
     from train_jobs.config.text import CleanConfig, SourceConfig
     from train_jobs.corpus.clean import clean
-    from train_jobs.corpus.sentences import split_sentences
+    from train_jobs.corpus.extraction import BATCH_CHARACTERS
+    from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
+    from train_jobs.corpus.sentences import BETWEEN, sentence_starts
     from train_jobs.corpus.sources import plan_parts, read_part
     from train_jobs.corpus.splits import document_digest
     from train_jobs.corpus.vocabulary import load_vocabulary
@@ -288,15 +292,36 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
         seconds[name] += time.perf_counter() - started
         return found
 
+    def cut(raw: bytes) -> tuple[bytes, Any]:
+        plain = with_plain_blanks(raw)
+        return plain, pretoken_starts(plain)
+
     size = 0
     for part in plan_parts(sources):
         size += part.size
         read = timed("read", lambda part=part: list(read_part(sources, part)))
         cleaned = timed("clean", lambda read=read: [fit for document in read for fit in clean(document, rules)])
         timed("hash", lambda cleaned=cleaned: [document_digest(document) for document in cleaned])
-        sentences = timed("sentences", lambda cleaned=cleaned: [split_sentences(document) for document in cleaned])
-        timed("tokens", lambda found=sentences: tokenizer.encode([one for document in found for one in document]))
+        for documents in some(cleaned, BATCH_CHARACTERS):
+            raw = BETWEEN.join(document.encode() for document in documents)
+            plain, starts = timed("words and signs", lambda raw=raw: cut(raw))
+            timed("sentences", lambda plain=plain, starts=starts: sentence_starts(plain, starts))
+            timed("tokens", lambda plain=plain, starts=starts: tokenizer.encode(plain, starts))
     return {"mb": size / 1e6, **seconds}
+
+
+def some(documents: list[str], characters: int) -> Iterator[list[str]]:
+    """Runs of documents that have just so many characters together, but for the last."""
+    found: list[str] = []
+    size = 0
+    for document in documents:
+        found.append(document)
+        size += len(document)
+        if size >= characters:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
 
 
 def reading(store: Path, seconds: str) -> dict[str, float]:

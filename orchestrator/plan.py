@@ -29,7 +29,7 @@ from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs import Counts
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
-from orchestrator.summary import model_rows, plan_summary, preparation_rows, training_rows
+from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.initial import initial_lineage
@@ -63,9 +63,9 @@ class PretrainPlan(Plan):
         """Optimizer steps that it shall take."""
         return self.job.train.steps
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, model_rows(self), training_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, model_rows(self), training_rows(self))
 
 
 class PreparePlan(Plan):
@@ -83,17 +83,19 @@ class PreparePlan(Plan):
         """Parts of the text, of each of its steps."""
         return "parts"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, how=preparation_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, how=preparation_rows(self))
 
 
-def make_plan(resolved: Resolved, *, home: Path) -> Plan:
+def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
     """Reads the text and the code, and puts the plan together.
 
     Args:
         resolved: the spec, validated.
         home: the home folder, for the cache of content hashes.
+        like: the plan of another trial of the same sweep, whose code and environment are this one's too: what was read
+            of them is not read again.
 
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
@@ -101,16 +103,16 @@ def make_plan(resolved: Resolved, *, home: Path) -> Plan:
         ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
     if isinstance(resolved.spec, PrepareSpec):
-        return _plan_preparation(resolved, resolved.spec, home)
+        return _plan_preparation(resolved, resolved.spec, home, like)
     if isinstance(resolved.spec, FinetuneSpec):
-        return plan_finetuning(resolved, resolved.spec, home)
+        return plan_finetuning(resolved, resolved.spec, home, like)
     if isinstance(resolved.spec, PredictSpec):
-        return plan_prediction(resolved, resolved.spec, home)
+        return plan_prediction(resolved, resolved.spec, home, like)
     assert isinstance(resolved.spec, PretrainSpec)
-    return _plan_pretraining(resolved, resolved.spec, home)
+    return _plan_pretraining(resolved, resolved.spec, home, like)
 
 
-def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> PretrainPlan:
+def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: Plan | None) -> PretrainPlan:
     job = spec.job_config()
     compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     named = store_folder(job.data, job.data.store)
@@ -124,11 +126,11 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> Pre
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
-    snapshot = code_of(resolved, home, _no_code(spec, job.data.store))
+    snapshot = code_of(resolved, home, _no_code(spec, job.data.store), like)
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    environment = environment_of(spec)
+    environment = environment_of(spec, like)
     run_hash = run_hash_of(resolved, _training(job, store or data, phase or parent), snapshot, environment)
     estimates = estimate(
         job,
@@ -154,13 +156,13 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path) -> Pre
     )
 
 
-def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path) -> PreparePlan:
+def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: Plan | None) -> PreparePlan:
     job = spec.job_config()
     compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     remote = spec.azure.data if spec.backend == AZURE else None
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    snapshot = code_of(resolved, home, _no_code(spec, job.store))
-    environment = environment_of(spec)
+    snapshot = code_of(resolved, home, _no_code(spec, job.store), like)
+    environment = environment_of(spec, like)
     store = str(job.store) if job.store else None
     facts = {"data": _text(job.data, data), "store": store, "keep_steps": job.keep_steps}
     run_hash = run_hash_of(resolved, facts, snapshot, environment)

@@ -23,7 +23,7 @@ from orchestrator.runs import Counts
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.tables import count_table, portable_names
-from orchestrator.summary import plan_summary, prediction_rows
+from orchestrator.summary import plan_rows, prediction_rows
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.files import file_sha256
@@ -60,13 +60,17 @@ class PredictPlan(Plan):
         """Rows."""
         return "rows"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, prediction_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, prediction_rows(self))
 
 
-def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path) -> PredictPlan:
+def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Plan | None) -> PredictPlan:
     """Reads model, rows and code, and puts the plan together.
+
+    Args:
+        resolved, home, like: as of `plan.make_plan`.
+        spec: that of `resolved`.
 
     Raises:
         DataError: a file is missing.
@@ -85,8 +89,8 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path) -> Predic
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)
     data = files_fingerprint(", ".join(map(str, job.input)), portable_names(job.input), cache)
-    snapshot = code_of(resolved, home, [job.model, *job.input])
-    environment = environment_of(spec)
+    snapshot = code_of(resolved, home, [job.model, *job.input], like)
+    environment = environment_of(spec, like)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
         "model": parent.weights,

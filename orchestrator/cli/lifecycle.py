@@ -138,13 +138,23 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.render import hint, print_document
 
     orchestrator = orchestrator_of(arguments)
-    runs = [orchestrator.attach(name) for name in arguments.name]
+    sweeps = [sweep for name in arguments.name if (sweep := orchestrator.sweeps.find(name))]
+    names = {sweep.name for sweep in sweeps}
+    runs = [orchestrator.attach(name) for name in arguments.name if name not in names]
+    ended: list[dict[str, Any]] = []
+    if sweeps:
+        from orchestrator.cli.sweep import cancel_sweeps
+
+        ended = cancel_sweeps(sweeps, wait=not arguments.no_wait)
     for run in runs:
         run.cancel()
     statuses = [run.status() if arguments.no_wait else run.wait(CANCEL_SECONDS) for run in runs]
     if arguments.output != "text":
-        print_document([status.as_dict() for status in statuses], arguments.output)
+        print_document([*ended, *(status.as_dict() for status in statuses)], arguments.output)
         return 0
+    for one in ended:
+        print(f"{one['state']}  {one['name']}")
+        hint(f"  resume  orchestrator resume {one['name']}")
     for status in statuses:
         print(f"{status.state.value}  {status.handle}")
         if status.state.resumable:
@@ -168,10 +178,14 @@ def run_preempt(arguments: argparse.Namespace) -> int:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
-    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
 
+    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+        from orchestrator.cli.sweep import resume_sweep
+
+        return resume_sweep(sweep, arguments)
     run = attached(arguments)
     run.resume(processes=arguments.processes)
     hint(f"resumed  {run.handle}")

@@ -25,6 +25,7 @@ from orchestrator.cli import (
     setup,
     skus,
     submit,
+    sweep,
 )
 
 EPILOG = """\
@@ -66,7 +67,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, model, cluster, skus, setup):
+    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, model, sweep, cluster, skus, setup):
         module.add_verbs(verbs)
     return parser
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
     from orchestrator.planning import Plan
+    from orchestrator.specs import Flag
 
 KINDS = (
     "pretrain",
@@ -29,6 +30,7 @@ EXAMPLES = (
     "submit predict --model @last --input new.csv --output out.jsonl",
 )
 PREDICTING = ("evaluate", "predict")  # kinds whose model predicts rows of files
+SWEEP = "sweep"
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 
@@ -76,7 +78,7 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         "kind",
         type=_kind,
         metavar="KIND",
-        help=f"which job: {', '.join(KINDS)}; or FILE.yaml, a job file of az ml, which goes to Azure",
+        help=f"which job: {', '.join(KINDS)}; {SWEEP}: many of one; or FILE.yaml, a job of az ml for Azure",
     )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
@@ -112,11 +114,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         " files and columns of a task of your own",
     )
     completers.attach(task, completers.tasks)
-    parser.add_argument(
+    model = parser.add_argument(
         "--model",
         metavar="RUN|FOLDER|NAME",
         help="the model that is tuned, evaluated, or predicts; named as for --from",
     )
+    completers.attach(model, completers.runs)
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
         "--from",
@@ -173,15 +176,14 @@ class _Output(argparse.Action):
 
 def _kind(word: str) -> str:
     """One of the kinds of jobs, or a job file."""
-    if word in KINDS or word.endswith((".yml", ".yaml")):
+    if word in {*KINDS, SWEEP} or word.endswith((".yml", ".yaml")):
         return word
-    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, a file with .yaml or .yml")
+    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, {SWEEP}, a file with .yaml or .yml")
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
+    """What the flags of a command line say of a job: dotted path -> value and flag."""
     from orchestrator.cli.arguments import pairs
-    from orchestrator.cli.render import hint
-    from orchestrator.client import Orchestrator
     from orchestrator.specs import Flag
 
     given: dict[str, tuple[Any, str]] = {
@@ -206,7 +208,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         "environment.variables": (pairs(arguments.env, "--env", environ=dict(os.environ)) or None, "--env"),
         "tags": (pairs(arguments.tag, "--tag") or None, "--tag"),
     }
-    flags = {path: Flag(value, name) for path, (value, name) in given.items() if value is not None}
+    return {path: Flag(value, name) for path, (value, name) in given.items() if value is not None}
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from orchestrator.cli.render import hint
+    from orchestrator.client import Orchestrator
+
+    flags = flags_of(arguments)
     plan = Orchestrator().plan(arguments.kind, file=arguments.file, flags=flags, sets=arguments.sets)
     for warning in plan.warnings:
         hint(f"warning: {warning}")
@@ -244,6 +253,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
     """Prints the run's name if all is well."""
     from orchestrator.cli.render import print_document
 
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import validate_sweep
+
+        return validate_sweep(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import show_file
 
@@ -258,6 +271,10 @@ def run_validate(arguments: argparse.Namespace) -> int:
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Prints plan and request."""
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import show_plan
+
+        return show_plan(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import show_file
 
@@ -286,6 +303,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
     """Starts the run and follows it to its end."""
     if arguments.dry_run:
         return run_plan(arguments)
+    if arguments.kind == SWEEP:
+        from orchestrator.cli.sweep import submit_sweep
+
+        return submit_sweep(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import submit_file
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from train_jobs.config import PrepareConfig
 from train_jobs.config.base import Config
-from train_jobs.config.formats import Compression, source_files
+from train_jobs.config.formats import Compression, part_bytes, source_files
 from train_jobs.config.sources import DataFingerprint
 
-PART_BYTES = 64 << 20  # of text, about: what one task is
 EXPANDED: dict[Compression | None, float] = {None: 1.0, "gzip": 3.0, "bzip2": 4.0, "xz": 4.0, "zstd": 3.0}
 BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower
 WORKER_BYTES = 500_000_000
@@ -50,7 +49,7 @@ def estimate_preparation(job: PrepareConfig, data: DataFingerprint, *, nodes: in
     """
     files = [file for source in job.data.text if source.dataset is None for file in source_files(source)]
     text = sum(int(file.path.stat().st_size * EXPANDED[file.compression]) for file in files) or data.total_bytes
-    parts = max(-(-text // PART_BYTES), len(job.data.text), 1)
+    parts = max(-(-text // part_bytes(text)), len(job.data.text), 1)
     each = cores if job.data.workers == "auto" else job.data.workers
     workers = min(each * nodes, parts)
     return PrepareEstimates(

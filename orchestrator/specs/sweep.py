@@ -79,6 +79,9 @@ class LimitsSpec(Config):
     """Hours after which no trial begins, and those that go on are cancelled. None: no limit."""
     trial_hours: Hours | None = None
     """Hours after which a trial is cancelled; what it reported until then counts. None: no limit."""
+    retries: Annotated[int, Field(ge=0)] = 1
+    """How often a run that failed, and not for its input, is taken up again from its last checkpoint. Azure's own
+    service starts none again."""
     cost: Annotated[float, Field(gt=0)] | None = None
     """USD that all trials together may cost, by `compute.price_per_hour` of the trial; then as after `hours`."""
 
@@ -154,8 +157,8 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     policy = spec.early_termination
     if policy.policy == "wilcoxon":
         assert policy.p_value is not None
-        if not spec.seeds or 0.5 ** len(spec.seeds) > policy.p_value:
-            need = next(count for count in range(1, 11) if 0.5**count <= policy.p_value)
+        if not spec.seeds or 0.5 ** len(spec.seeds) >= policy.p_value:
+            need = next(count for count in range(1, 11) if 0.5**count < policy.p_value)
             yield (
                 ("early_termination", "policy"),
                 f"wilcoxon at p_value {policy.p_value:g} needs at least {need} seeds, there are {len(spec.seeds)}",

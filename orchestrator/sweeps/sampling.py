@@ -71,6 +71,12 @@ def distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(low, high, log=parameter.log)
 
 
+def distributions(space: Space, drawn: Latents) -> dict[str, BaseDistribution]:
+    """What Optuna is told of latents."""
+    known = {name: parameter for name, _, parameter in all_parameters(space)}
+    return {name: distribution(known[name]) for name in drawn}
+
+
 def _sampler(sampling: SamplingSpec, existing: int, *, conditional: bool) -> BaseSampler:
     """A sampler whose seed is a function of the trials there are: one that is made again draws nothing twice."""
     from optuna.samplers import GPSampler, TPESampler

@@ -36,6 +36,9 @@ MAGIC: dict[Compression, bytes] = {
     "xz": b"\xfd7zXZ\0",
     "zstd": b"\x28\xb5\x2f\xfd",
 }
+MOST_PART_BYTES = 64 << 20  # of text, about: what a part of a corpus holds, and what is lost when a process dies
+LEAST_PART_BYTES = 8 << 20  # some blocks of a token store
+PARTS = 32  # of less text: enough for workers to end at about the same time
 HEAD = 512  # bytes that tell one format from another
 _OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
@@ -53,6 +56,11 @@ class SourceFile(NamedTuple):
     format: Format
     """What is in it; never `auto`."""
     compression: Compression | None
+
+
+def part_bytes(text: int) -> int:
+    """How much text each part of a corpus holds, about, given that of all of them: from 8 to 64 MB."""
+    return min(max(text // PARTS, LEAST_PART_BYTES), MOST_PART_BYTES)
 
 
 def source_files(source: SourceConfig) -> list[SourceFile]:

@@ -24,6 +24,7 @@ from train_jobs.config.store import (
     StoreManifest,
 )
 from train_jobs.corpus.clean import CLEANER
+from train_jobs.corpus.columns import numbers
 from train_jobs.corpus.keys import reading
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
 from train_jobs.corpus.sentences import SPLITTER
@@ -88,7 +89,7 @@ def unigram_entropy(store: Path, shards: Sequence[Shard], vocab_size: int) -> fl
             with pa.memory_map(str(store / shard.file)) as mapped:
                 reader = pa.ipc.open_file(mapped)
                 for index in range(reader.num_record_batches):
-                    ids = reader.get_batch(index).column(0).values.values.to_numpy()
+                    ids = numbers(reader.get_batch(index).column(0).values.values)
                     frequencies += np.bincount(ids, minlength=vocab_size)
     seen = frequencies[frequencies > 0]
     shares = seen / seen.sum()

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from train_jobs.corpus.columns import number_column, numbers
 from train_jobs.corpus.extraction import hashes_file
 from train_jobs.corpus.records import KEY_DIGITS, DuplicatesRecord, describe_file, write_record
 from train_jobs.corpus.splits import HASH_SIZE
@@ -44,7 +45,7 @@ def find_duplicates(folder: Path, documents: Sequence[int], *, key: str, at_once
     dropped = np.bincount(parts, minlength=len(documents)).tolist()
     path = folder / f"{NAME}.arrow"
     with path.open("wb") as stream, pa.ipc.new_file(stream, pa.schema([("position", pa.uint32())])) as writer:
-        writer.write_batch(pa.record_batch([pa.array(positions)], names=["position"]))
+        writer.write_batch(pa.record_batch([number_column(positions)], names=["position"]))
     pieces = np.split(positions, np.cumsum(dropped)[:-1])
     record = DuplicatesRecord(
         key=key,
@@ -75,7 +76,7 @@ def dropped_of(folder: Path, stretch: Stretch) -> Positions:
     if not count:
         return np.empty(0, np.uint32)
     with pa.memory_map(str(folder / f"{NAME}.arrow")) as mapped:
-        return np.array(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count))
+        return numbers(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count)).copy()
 
 
 def _found(folder: Path, parts: int, *, ranges: int) -> Iterator[tuple[npt.NDArray[np.uint32], Positions]]:
@@ -94,7 +95,7 @@ def _stretch(path: Path, low: int, high: int) -> list[npt.NDArray[np.unsignedint
     """The columns of a part's hashes from `low` to below `high`."""
     with pa.memory_map(str(path)) as mapped:
         batch = pa.ipc.open_file(mapped).get_batch(0)
-        hashes = batch.column(0).to_numpy()
+        hashes = numbers(batch.column(0))
         start = int(np.searchsorted(hashes, np.uint64(low)))
         stop = len(hashes) if high == HASH_SIZE else int(np.searchsorted(hashes, np.uint64(high)))
-        return [np.array(column.slice(start, stop - start)) for column in batch.columns]
+        return [numbers(column)[start:stop].copy() for column in batch.columns]

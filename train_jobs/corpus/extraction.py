@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.clean import clean
+from train_jobs.corpus.columns import number_column, numbers, text_column
 from train_jobs.corpus.records import DocumentsRecord, describe_file, write_record
 from train_jobs.corpus.sources import Part, read_part
 from train_jobs.corpus.splits import HASH_BYTES, Survey, document_digest
@@ -99,9 +100,9 @@ def extract(data: TextConfig, part: Part, number: int, *, folder: Path, key: str
                 hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
                 for text, hashed in zip(texts, hashes.tolist(), strict=True):
                     survey.add(text, hashed)
-                column = pa.array(texts, pa.large_string())
+                column = text_column(texts)
                 text_bytes += column.nbytes
-                writer.write_batch(pa.record_batch([column, pa.array(hashes)], schema=TEXT))
+                writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
                 digests += fresh
             writer.close()
         except BaseException:
@@ -134,7 +135,7 @@ def read_back(folder: Path, part: int) -> Iterator[Documents]:
         reader = pa.ipc.open_file(stream)
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
-            yield Documents(first, batch.column(0).to_pylist(), batch.column(1).to_numpy())
+            yield Documents(first, batch.column(0).to_pylist(), numbers(batch.column(1)))
             first += batch.num_rows
 
 
@@ -143,7 +144,7 @@ def _write_hashes(path: Path, digests: list[bytes]) -> None:
     order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: of equal ones the first stays first
     columns = [halves[order, 0], halves[order, 1], order.astype(np.uint32)]
     with path.open("wb") as stream, pa.ipc.new_file(stream, HASHES) as writer:
-        writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
+        writer.write_batch(pa.record_batch([number_column(column) for column in columns], schema=HASHES))
 
 
 DIGEST_HALVES = 2

@@ -43,7 +43,7 @@ from train_jobs.corpus.splits import Survey, split_rule
 from train_jobs.corpus.store import BLOCK_TOKENS
 from train_jobs.corpus.tasks import PART, Setting, Task
 from train_jobs.corpus.tokenisation import VOCABULARY, make_vocabulary, tokens_name
-from train_jobs.corpus.workers import do_tasks
+from train_jobs.corpus.workers import Crew
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -64,6 +64,7 @@ class Preparation:
         block_tokens: as of `store.StoreWriter`.
         parts: of the text.
         peers: the other nodes.
+        crew: the processes here.
     """
 
     data: TextConfig
@@ -77,10 +78,13 @@ class Preparation:
     block_tokens: int = BLOCK_TOKENS
     parts: list[Part] = field(init=False)
     peers: Peers = field(init=False)
+    crew: Crew = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", plan_parts(self.data.text))
         object.__setattr__(self, "peers", Peers(self.folder, self.node, self.key, self.progress.say))
+        setting = Setting(data=self.data, store=self.store, folder=self.folder, block_tokens=self.block_tokens)
+        object.__setattr__(self, "crew", Crew(setting, self.workers))
 
     @property
     def folder(self) -> Path:
@@ -99,7 +103,7 @@ class Preparation:
             f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
-        with self.peers.beating():
+        with self.peers.beating(), self.crew:
             documents = self.documents()
             self.require_all_sources(documents)
             duplicates = self.duplicates(documents)
@@ -241,8 +245,7 @@ class Preparation:
         if skipped:
             self.progress.say(f"{step}: {skipped} of {len(ours)} parts are done already")
         self.progress.begin(step, total=sum(task.size for task in todo), done=skipped)
-        setting = Setting(data=self.data, store=self.store, folder=self.folder, block_tokens=self.block_tokens)
-        for _ in do_tasks(setting, todo, workers=self.workers, advance=self.progress.advance):
+        for _ in self.crew.do(todo, self.progress.advance):
             self.progress.part_done()
         self.progress.end()
         if not wait:

@@ -24,9 +24,12 @@ _ALONE_BEYOND_ASCII = (  # of three bytes in UTF-8, with no decomposition: all t
     (0x3008, 0x3011),  # brackets
     (0x3400, 0x4DBF),  # Chinese characters
     (0x4E00, 0x9FFF),
+    (0xFF01, 0xFF01),  # wide exclamation mark
+    (0xFF1F, 0xFF1F),  # wide question mark
 )
+_BLANKS_BEYOND_ASCII = (0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)  # but for the no-break space
 _NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: mathematics
-_FIRST_LEAD, _LAST_LEAD = 0xE2, 0xE9  # first bytes of these characters
+_FIRST_LEAD, _LAST_LEAD = 0xE2, 0xEF  # first bytes of these characters
 
 
 def _class_table() -> bytes:
@@ -49,6 +52,12 @@ def folding_table(*, lowercase: bool) -> bytes:
     return bytes(table)
 
 
+def _blank_table() -> npt.NDArray[np.bool_]:
+    table = np.zeros(1 << 16, np.bool_)
+    table[list(_BLANKS_BEYOND_ASCII)] = True
+    return table
+
+
 def _alone_table() -> npt.NDArray[np.bool_]:
     table = np.zeros(1 << 16, np.bool_)
     for first, last in _ALONE_BEYOND_ASCII:
@@ -59,6 +68,24 @@ def _alone_table() -> npt.NDArray[np.bool_]:
 
 _CLASSES = _class_table()
 _ALONE = _alone_table()
+_BLANK = _blank_table()
+
+
+def with_plain_blanks(text: bytes) -> bytes:
+    """UTF-8 text with white space beyond ASCII as blanks, one for each of its bytes: nothing moves.
+
+    BERT takes all of it for a blank, so ids stay the same.
+    """
+    if text.isascii():
+        return text
+    raw = np.frombuffer(text, np.uint8).copy()
+    two = np.flatnonzero(raw == 0xC2)
+    two = two[raw[two + 1] == 0xA0]
+    three = np.flatnonzero((raw >= 0xE1) & (raw <= 0xE3))
+    three = three[_BLANK[_codes(raw, three)]]
+    for places in (two, two + 1, three, three + 1, three + 2):
+        raw[places] = ord(" ")
+    return raw.tobytes()
 
 
 def pretoken_starts(raw: bytes) -> Offsets:
@@ -69,23 +96,26 @@ def pretoken_starts(raw: bytes) -> Offsets:
     word = classes == WORD
     starts = classes == ALONE
     starts[1:] |= word[1:] & ~word[:-1]
-    starts[0] = True
+    starts[:1] = True
     return np.flatnonzero(starts)
 
 
 def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
     lead = np.flatnonzero((raw >= _FIRST_LEAD) & (raw <= _LAST_LEAD))
-    codes = (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
-    alone = lead[_ALONE[codes]]
+    alone = lead[_ALONE[_codes(raw, lead)]]
     classes = classes.copy()
     classes[alone] = ALONE
     classes[alone + 1] = classes[alone + 2] = TAIL
     return classes
 
 
-def pretokens_at(text: bytes, starts: Offsets) -> pa.LargeBinaryArray:
-    """The pre-tokens that start there; together they are the text."""
-    offsets = np.append(starts, len(text))
+def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[np.uint16]:
+    """The characters of three bytes that begin there."""
+    return (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
+
+
+def pretokens_at(text: bytes, bounds: Offsets) -> pa.LargeBinaryArray:
+    """The pre-tokens from each bound to the next."""
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(text)]
     )

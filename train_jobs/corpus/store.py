@@ -26,6 +26,7 @@ import pyarrow as pa
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256
 from train_jobs.config.store import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest, require_manifest
+from train_jobs.corpus.columns import number_column, numbers
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
@@ -94,9 +95,10 @@ class Encoded:
     def as_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
         """As a store has it: list<list<dtype>>."""
         inner = pa.ListArray.from_arrays(
-            pa.array(_offsets(self.sentences).astype(np.int32)), pa.array(self.tokens.astype(dtype, copy=False))
+            number_column(_offsets(self.sentences).astype(np.int32)),
+            number_column(self.tokens.astype(dtype, copy=False)),
         )
-        return pa.ListArray.from_arrays(pa.array(_offsets(self.documents).astype(np.int32)), inner)
+        return pa.ListArray.from_arrays(number_column(_offsets(self.documents).astype(np.int32)), inner)
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -301,14 +303,11 @@ class TokenStore:
 
 
 def as_block(batch: pa.RecordBatch) -> Block:
-    """A record batch of a shard, without copying.
-
-    By DLPack: Arrow's own `to_numpy` loads pandas, if there is one, which takes as long as all else.
-    """
+    """A record batch of a shard, without copying."""
     documents = batch.column(0)
     sentences = documents.values
     return Block(
-        tokens=np.from_dlpack(sentences.values),
-        sentence_offsets=np.from_dlpack(sentences.offsets),
-        document_offsets=np.from_dlpack(documents.offsets),
+        tokens=numbers(sentences.values),
+        sentence_offsets=numbers(sentences.offsets),
+        document_offsets=numbers(documents.offsets),
     )

@@ -15,6 +15,7 @@ from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.duplicates import Stretch, dropped_of, stretches
 from train_jobs.corpus.extraction import Advance, Documents, read_back
+from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
 from train_jobs.corpus.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -23,7 +24,7 @@ from train_jobs.corpus.records import (
     describe_file,
     write_record,
 )
-from train_jobs.corpus.sentences import split_sentences
+from train_jobs.corpus.sentences import BETWEEN, sentence_starts
 from train_jobs.corpus.store import BLOCK_TOKENS, Encoded, StoreWriter
 from train_jobs.corpus.vocabulary import UNK, VOCABULARY_FILE, load_vocabulary, save_vocabulary, train_vocabulary
 from train_jobs.corpus.words import WordPieceTokenizer
@@ -158,9 +159,17 @@ def tokenise(
 
 
 def _encode(words: WordPieceTokenizer, documents: list[str]) -> Encoded:
-    sentences = [split_sentences(document) for document in documents]
-    tokens, offsets = words.encode([sentence for document in sentences for sentence in document])
-    return Encoded(tokens, np.diff(offsets), np.array([len(document) for document in sentences], np.int64))
+    raw = [document.encode() + BETWEEN for document in documents]
+    text = with_plain_blanks(b"".join(raw))
+    starts = pretoken_starts(text)
+    sentences = sentence_starts(text, starts)
+    tokens, offsets = words.encode(text, starts)
+    ends = np.cumsum(np.fromiter(map(len, raw), np.int64, len(raw)))
+    return Encoded(
+        tokens,
+        np.diff(offsets[sentences], append=len(tokens)),
+        np.diff(np.searchsorted(starts[sentences], ends), prepend=0),
+    )
 
 
 @lru_cache(maxsize=1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
 from train_jobs.config.words import LONGEST_WORD
-from train_jobs.corpus.pretokens import folding_table, pretoken_starts, pretokens_at
+from train_jobs.corpus.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
 MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten
@@ -37,8 +38,9 @@ class WordCounter:
     def add(self, documents: Iterable[str]) -> None:
         """Counts the words of documents."""
         for text in _joined(documents):
-            raw = text.encode()
-            found = pretokens_at(raw.translate(self._folding), pretoken_starts(raw)).value_counts()
+            raw = with_plain_blanks(text.encode())
+            bounds = np.append(pretoken_starts(raw), len(raw))
+            found = pretokens_at(raw.translate(self._folding), bounds).value_counts()
             pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
             for pretoken, count in zip(pretokens, counts, strict=True):
                 self._count(pretoken.rstrip(b" "), count)

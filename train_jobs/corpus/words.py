@@ -1,31 +1,31 @@
-"""Sentences in, token ids out: what `tokenizers` gives, and several times faster, since no word is looked up twice.
+"""Text in, token ids out: what `tokenizers` gives, and several times faster, since no word is looked up twice.
 
 BERT's tokens depend on a word alone, the stretch between white space and punctuation, and a few words make up most of
 a text. So text is cut into pre-tokens (see `pretokens`), Arrow finds out which are equal, and each different one is
-looked up in a bounded cache, or given to `tokenizers` if it was not seen yet.
+looked up in a bounded cache, or cut into pieces if it was not seen yet (see `wordpiece`).
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.pretokens import Offsets, folding_table, pretoken_starts, pretokens_at
+from train_jobs.corpus.columns import bytes_column
+from train_jobs.corpus.pretokens import Offsets, folding_table, pretokens_at
+from train_jobs.corpus.wordpiece import WordPieces
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
-CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 20 bytes each
+PRETOKENS_AT_ONCE = 1 << 19  # bounds memory: some 100 bytes each
 CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
 ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
-BYTES_OF_CHARACTER = 4  # of what they hold: the word, once more with a blank, and an id at most
 
 
 class WordPieceTokenizer:
-    """BERT's tokens of many sentences.
+    """BERT's tokens of text.
 
     Args:
         tokenizer: what decides: `vocabulary.load_vocabulary` or `train_vocabulary` give it.
@@ -33,89 +33,56 @@ class WordPieceTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
-        self._tokenizer, self._model = tokenizer, tokenizer.model
         self._type = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
+        self._pieces = WordPieces(tokenizer, self._type)
         self._folding = folding_table(lowercase=tokenizer.normalizer.lowercase)
         self._cache_bytes = cache_bytes
         self._forget()
 
-    def encode(self, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
-        """Tokens of sentences, without [CLS] and [SEP].
+    def encode(self, text: bytes, starts: Offsets) -> tuple[Tokens, Offsets]:
+        """Tokens of text, without [CLS] and [SEP].
 
         Args:
-            sentences: any text without lone surrogates, which no UTF-8 file holds.
+            text: UTF-8.
+            starts: [pre-tokens] where its pre-tokens start, as of `pretokens.pretoken_starts`.
 
         Returns:
-            tokens: [tokens] ids of all sentences, one after the other; uint16, or uint32 for more than 65,536 pieces.
-            offsets: [sentences + 1] sentence s has the tokens from offsets[s] to offsets[s + 1], and may have none.
+            tokens: [tokens] ids; uint16, or uint32 for more than 65,536 pieces.
+            offsets: [pre-tokens + 1] pre-token p has the tokens from offsets[p] to offsets[p + 1], and may have none.
         """
-        parts, ends, count = [np.empty(0, self._type)], [np.zeros(1, np.int64)], 0
-        for batch in _batches(sentences, CHARACTERS_AT_ONCE):
-            tokens, batch_ends = self._encode_batch(batch)
-            parts.append(tokens)
-            ends.append(batch_ends + count)
-            count += len(tokens)
-        return np.concatenate(parts), np.concatenate(ends)
+        folded = text.translate(self._folding)
+        bounds = np.append(starts, len(text))
+        tokens, offsets, count = [np.empty(0, self._type)], [np.zeros(1, np.int64)], 0
+        for first in range(0, len(starts), PRETOKENS_AT_ONCE):
+            found, ends = self._encode_batch(folded, bounds[first : first + PRETOKENS_AT_ONCE + 1])
+            tokens.append(found)
+            offsets.append(ends + count)
+            count += len(found)
+        return np.concatenate(tokens), np.concatenate(offsets)
 
-    def _encode_batch(self, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
-        """Tokens, and for each sentence the end of its own."""
-        raw = _one_line_each(sentences).encode()
-        starts = pretoken_starts(raw)
-        pretokens = pretokens_at(raw.translate(self._folding), starts).dictionary_encode()
-        values = self._look_up(pretokens.dictionary.to_pylist())
-        ids = np.frombuffer(b"".join(values), self._type)
-        lengths = np.fromiter(map(len, values), np.int64, len(values)) // self._type.itemsize
-        firsts = np.cumsum(lengths) - lengths
-        which = np.from_dlpack(pretokens.indices)  # to_numpy would load pandas, if there is one: 0.7 s
-        counts = lengths[which]
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        place = np.repeat(firsts[which] - ends[:-1], counts) + np.arange(ends[-1])
-        newlines = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
-        return ids[place], ends[np.searchsorted(starts, newlines)]
+    def _encode_batch(self, folded: bytes, bounds: Offsets) -> tuple[Tokens, Offsets]:
+        """Tokens, and for each pre-token the end of its own."""
+        pretokens = pretokens_at(folded, bounds).dictionary_encode()
+        words = pc.ascii_rtrim(pretokens.dictionary.view(pa.large_string()), " ").view(pa.large_binary())
+        packed = bytes_column(self._look_up(words.to_pylist())).take(pretokens.indices)
+        _, ends, ids = packed.buffers()
+        tokens_ends = np.frombuffer(ends, np.int64)[1 : len(packed) + 1] // self._type.itemsize
+        return np.frombuffer(ids, self._type)[: tokens_ends[-1]], tokens_ends
 
-    def _look_up(self, pretokens: list[bytes]) -> list[bytes]:
-        """Ids of each pre-token, packed; those not known yet are tokenised together."""
+    def _look_up(self, words: list[bytes]) -> list[bytes]:
+        """Ids of each word, packed."""
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        values = list(map(cache.get, pretokens))
-        unknown = [place for place, value in enumerate(values) if value is None]
-        bare = [pretokens[place].rstrip(b" ") for place in unknown]
-        new = set(bare).difference(cache)
-        plain = [word for word in new if word.isalnum()]  # of ASCII: nothing is done to it before the model is asked
-        for word in plain:
-            cache[word] = self._packed([token.id for token in self._model.tokenize(word.decode())])
-        rest = list(new.difference(plain))
-        encodings = self._tokenizer.encode_batch_fast([word.decode() for word in rest], add_special_tokens=False)
-        for word, encoding in zip(rest, encodings, strict=True):
-            cache[word] = self._packed(encoding.ids)
-        for place, word in zip(unknown, bare, strict=True):
-            values[place] = cache[pretokens[place]] = cache[word]
-        self._size += ENTRY_BYTES * (len(unknown) + len(new)) + BYTES_OF_CHARACTER * sum(map(len, bare))
+        values = list(map(cache.get, words))
+        for place in [place for place, value in enumerate(values) if value is None]:
+            word = words[place]
+            if (ids := cache.get(word)) is None:  # or it came twice, with a blank behind it and without
+                ids = cache[word] = self._pieces.of(word)
+                self._size += ENTRY_BYTES + len(word) + len(ids)
+            values[place] = ids
         return values
-
-    def _packed(self, ids: list[int]) -> bytes:
-        return array(self._type.char, ids).tobytes()  # several times faster than numpy for a few numbers
 
     def _forget(self) -> None:
         self._cache: dict[bytes, bytes] = {}
         self._size = 0
-
-
-def _batches(sentences: Sequence[str], characters: int) -> Iterator[Sequence[str]]:
-    """Runs of sentences that are just longer than this together, but for the last."""
-    first = length = 0
-    for number, sentence in enumerate(sentences, start=1):
-        length += len(sentence)
-        if length >= characters:
-            yield sentences[first:number]
-            first, length = number, 0
-    if first < len(sentences):
-        yield sentences[first:]
-
-
-def _one_line_each(sentences: Sequence[str]) -> str:
-    lines = "\n".join([*sentences, ""])
-    if lines.count("\n") == len(sentences):
-        return lines
-    return "".join([sentence.replace("\n", " ") + "\n" for sentence in sentences])

@@ -28,31 +28,44 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def do_tasks(
-    setting: Setting, tasks: Sequence[Task], *, workers: int, advance: Callable[[int, int], None]
-) -> Iterator[int]:
-    """Does all tasks; yields the number of each part that is done, as they are done.
+class Crew:
+    """Does the tasks of a preparation, step after step. Processes start when they are first worth it, and then stay.
 
     Args:
+        setting: what the tasks share.
         workers: most processes.
-        advance: told bytes and documents since it was last called.
-
-    Raises:
-        UserError: the first one that a task met; the others are given up.
-        OutOfMemoryError: a process was killed.
     """
-    count = min(workers, len(tasks))
-    if count < 2 or sum(task.size for task in tasks) < WORTH_A_PROCESS:
-        for task in tasks:
-            perform(setting, task, advance)
-            yield task.number
-        return
-    crew = [_Worker(setting) for _ in range(count)]
-    try:
-        yield from _shared_out(crew, tasks, advance)
-    finally:
-        for worker in crew:
+
+    def __init__(self, setting: Setting, workers: int) -> None:
+        self._setting, self._most = setting, workers
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for worker in self._workers:
             worker.end()
+
+    def do(self, tasks: Sequence[Task], advance: Callable[[int, int], None]) -> Iterator[int]:
+        """Does all tasks; yields the number of each part that is done, as they are done.
+
+        Args:
+            advance: told bytes and documents since it was last called.
+
+        Raises:
+            UserError: the first one that a task met; the others are given up.
+            OutOfMemoryError: a process was killed.
+        """
+        count = min(self._most, len(tasks))
+        if count < 2 or sum(task.size for task in tasks) < WORTH_A_PROCESS:
+            for task in tasks:
+                perform(self._setting, task, advance)
+                yield task.number
+            return
+        while len(self._workers) < count:
+            self._workers.append(_Worker(self._setting))
+        yield from _shared_out(self._workers[:count], tasks, advance)
 
 
 def _shared_out(crew: Sequence[_Worker], tasks: Sequence[Task], advance: Callable[[int, int], None]) -> Iterator[int]:

@@ -116,7 +116,7 @@ class Masks(Task):
             begins = np.arange(len(places)) * size
             hidden = hidden.flatten(0, 1)
         else:
-            begins = batch.packing.starts[: len(places)].cpu().numpy()
+            begins = batch.packing.places[:, 0].cpu().numpy()
         index = np.concatenate([begin + some for begin, some in zip(begins, places, strict=True)]).astype(np.int64)
         picked = hidden.index_select(0, torch.from_numpy(index).to(hidden.device))
         logits: Tensor = model.cls.predictions(picked, model.bert.embeddings.word_embeddings.weight)

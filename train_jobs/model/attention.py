@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
 from train_jobs.model.dropout import dropout as drop
-from train_jobs.model.packing import Packing
+from train_jobs.model.packing import Group, Packing
 
 
 def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
@@ -50,11 +51,24 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
     """
     if packing.kernel:
         return _flash(joint, packing.starts, packing.places.shape[1], dropout)
-    lengths = packing.starts.diff()[:-1]
-    mask = torch.arange(packing.places.shape[1], device=joint.device) < lengths[:, None]
+    if packing.groups:
+        return _attend_groups(joint, packing.groups, dropout)
+    mask = packing.places < len(joint) - 1
     laid_out = packing.lay_out(joint.flatten(1)).unflatten(-1, joint.shape[1:])
     mixed = attend(laid_out, mask=mask[:, None, None, :], dropout=dropout)
     return packing.collect(mixed.flatten(2)).unflatten(-1, joint.shape[2:])
+
+
+def _attend_groups(joint: Tensor, groups: Sequence[Group], dropout: float) -> Tensor:
+    """As `attend_packed`; of the tokens that fill up, which are no sequence's, zeros."""
+    sizes = [len(group.tokens) for group in groups]
+    *parts, fill = joint.flatten(1).split([*sizes, len(joint) - sum(sizes)])
+    each = []
+    for group, part in zip(groups, parts, strict=True):
+        laid_out = group.lay_out(part).unflatten(-1, joint.shape[1:])
+        each.append(group.collect(attend(laid_out, mask=group.mask, dropout=dropout).flatten(2)))
+    filled = fill.new_zeros(len(fill), each[0].shape[1])
+    return torch.cat([*each, filled]).unflatten(-1, joint.shape[2:])
 
 
 @functools.cache

@@ -138,6 +138,8 @@ class Encoder(nn.Module):
         """[B, S, H] or [T, H], where -> the same shape."""
         if isinstance(where, Packing):
             where = where._replace(kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size))
+            if hidden.device.type == "cpu" and not self.compiled:
+                where = where.grouped()
             if self.compiled:  # once, for any number of tokens
                 torch._dynamo.mark_dynamic(hidden, 0)
                 torch._dynamo.mark_dynamic(where.tokens, 0)

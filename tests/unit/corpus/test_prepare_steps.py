@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,14 +191,31 @@ def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     text = sources(tmp_path, 4)
     alone = prepare(TextConfig(text=text, vocab_size=200, workers=1), tmp_path / "alone")
     monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *words, **options: started.append(popen(*words, **options)) or started[-1]
+    )
     reports: list[tuple[int, dict[str, float]]] = []
     progress = Progress(lambda _: None, lambda step, figures: reports.append((step, dict(figures))))
     shared = prepare(TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress)
     assert contents(shared.folder) == contents(alone.folder)
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2  # for both steps; none is left
     assert [step for step, _ in reports] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert reports[3][1]["documents_documents"] == 120
     assert reports[3][1]["documents_bytes"] == shared.manifest.data.total_bytes
     assert reports[7][1]["tokens_documents"] == 120
+
+
+def test_preparing_loads_no_pandas(tmp_path: Path) -> None:
+    """A third of a second in each process, where it is installed: pyarrow loads it when it takes lists or arrays."""
+    arguments = [
+        *("--config", "uncased", "--set", f"data.text={json.dumps(sources(tmp_path, 2))}"),
+        *("--set", "data.vocab_size=200", "--set", f"store={tmp_path / 'store'}", "--output", str(tmp_path / "out")),
+    ]
+    code = f"import sys; from train_jobs.prepare import main; print(main({arguments!r}), 'pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 False"
 
 
 def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import random
+from itertools import pairwise
 
-from train_jobs.corpus.sentences import MAX_WORDS, split_sentences
+import pytest
+from plain_sentences import plain_sentences
+
+from train_jobs.config.text import CleanConfig
+from train_jobs.corpus.clean import clean
+from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
+from train_jobs.corpus.sentences import BETWEEN, MAX_WORDS, sentence_starts, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -15,6 +22,9 @@ from train_jobs.corpus.sentences import MAX_WORDS, split_sentences
         ("Use fruit, e.g. Apples, i.e. Food. Eat.", ["Use fruit, e.g. Apples, i.e. Food.", "Eat."]),
         ("J. R. R. Tolkien wrote. He did.", ["J. R. R. Tolkien wrote.", "He did."]),
         ("It was I. Nobody else.", ["It was I.", "Nobody else."]),
+        ("Yes. I. Nobody else.", ["Yes.", "I.", "Nobody else."]),
+        ("By 5.\n\nI. Newton came.", ["By 5.", "I. Newton came."]),
+        ("At 3\u00a0p.m. They met St.\u00a0Peter.", ["At 3 p.m. They met St. Peter."]),
         ("Good vs. Evil, see Fig. 3. Fine.", ["Good vs. Evil, see Fig. 3.", "Fine."]),
         ("No. 5 is alive. No. They went.", ["No. 5 is alive.", "No.", "They went."]),
         ("Pi is 3.14 or so. version 2.0 is out.", ["Pi is 3.14 or so. version 2.0 is out."]),
@@ -54,3 +64,83 @@ def test_a_long_sentence_is_cut_wherever_it_stands() -> None:
     words = [f"w{n}" for n in range(MAX_WORDS + 7)]
     sentences = split_sentences(f"First. X{' '.join(words)}. Last one.")
     assert [len(sentence.split()) for sentence in sentences] == [1, MAX_WORDS, 7, 2]
+
+
+WORDS = ["word", "Word", "it", "I", "no", "No", "Dr", "e.g", "U.S", "J", "x", "Nos", "approx", "5", "12", "2b", "A1"]
+BEYOND_ASCII = [
+    "\u00c9",
+    "\u00e9t\u00e9",
+    "\u0416",
+    "\u0436",
+    "\u0663",
+    "\u4f60\u597d",
+    "\u30c6",
+    "\u00b2",
+    "\U0001d400",
+]
+SIGNS = [
+    ".",
+    ".",
+    ".",
+    ".",
+    "!",
+    "?",
+    "...",
+    "\u2026",
+    '"',
+    "'",
+    ")",
+    "(",
+    "[",
+    "]",
+    "\u2018",
+    "\u2019",
+    "\u201c",
+    "\u201d",
+    "\u2014",
+]
+WIDE_SIGNS = ["\u3002", "\uff01", "\uff1f", "\u300c", "\u300d", "\u300f", "\u00bf", "\u00a1", "\u2022"]
+BLANKS = [
+    " ",
+    " ",
+    " ",
+    "\n",
+    "\n\n",
+    "  ",
+    "\t",
+    "\n \n",
+    "\u00a0",
+    "\u3000",
+    "\u2003 ",
+    "\n- ",
+    "\n1. ",
+    "\n(b) ",
+    "\na) ",
+]
+
+
+def random_document(draw: random.Random) -> str:
+    kinds = [WORDS, WORDS, SIGNS, SIGNS, BLANKS, BLANKS, BLANKS, draw.choice([WORDS, BEYOND_ASCII]), WIDE_SIGNS]
+    return "".join(draw.choice(draw.choice(kinds[: draw.choice([7, 9])])) for _ in range(draw.randrange(40)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None:
+    draw = random.Random(seed)
+    drawn = [random_document(draw) for _ in range(2000)]
+    documents = [document for text in drawn for document in clean(text, CleanConfig())]
+    for document in documents:
+        assert split_sentences(document) == plain_sentences(document), ascii(document)
+
+
+def test_documents_are_cut_together_as_each_by_itself() -> None:
+    draw = random.Random(7)
+    documents = [document for _ in range(300) for document in clean(random_document(draw), CleanConfig())]
+    raw = [document.encode() + BETWEEN for document in documents]
+    text = with_plain_blanks(b"".join(raw))
+    starts = pretoken_starts(text)
+    places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
+    found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]
+    assert [sentence for sentence in found if sentence] == [
+        sentence for document in documents for sentence in plain_sentences(document)
+    ]

@@ -14,8 +14,9 @@ from fuzzed_text import fuzzed_strings
 from tokenizers import Tokenizer
 
 from train_jobs.corpus import words
+from train_jobs.corpus.pretokens import Offsets, pretoken_starts, with_plain_blanks
 from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
-from train_jobs.corpus.words import WordPieceTokenizer
+from train_jobs.corpus.words import Tokens, WordPieceTokenizer
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not beside the repository: ../shared/data")
@@ -52,12 +53,21 @@ def google(*, lowercase: bool) -> Tokenizer:
     return load_vocabulary(DATA / "bert" / f"vocab_{'uncased' if lowercase else 'cased'}.txt", lowercase=lowercase)
 
 
+def encode(ours: WordPieceTokenizer, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
+    """Ids of all sentences, and where those of each one begin and the last ones end."""
+    text = with_plain_blanks("".join([sentence.replace("\n", " ") + "\n" for sentence in sentences]).encode())
+    starts = pretoken_starts(text)
+    tokens, offsets = ours.encode(text, starts)
+    newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    return tokens, offsets[np.append(0, np.searchsorted(starts, newlines))]
+
+
 def assert_equal(tokenizer: Tokenizer, ours: WordPieceTokenizer, sentences: Sequence[str]) -> None:
-    tokens, offsets = ours.encode(sentences)
+    tokens, offsets = encode(ours, sentences)
     expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
     ends = np.cumsum([0, *map(len, expected)])
     if not np.array_equal(offsets, ends) or tokens.tolist() != [token for ids in expected for token in ids]:
-        different = [s for s, ids in zip(sentences, expected, strict=True) if ours.encode([s])[0].tolist() != ids]
+        different = [s for s, ids in zip(sentences, expected, strict=True) if encode(ours, [s])[0].tolist() != ids]
         pytest.fail(f"{len(different)} sentences have other ids: {different[:3]!r}")
 
 
@@ -91,6 +101,16 @@ def test_every_character_alone_and_amid_letters_has_the_same_ids(small: Path, lo
     lines = [" ".join(characters[start : start + 16]) for start in range(0, len(characters), 16)]
     lines += [f"a{'b '.join(characters[start : start + 16])}c" for start in range(0, len(characters), 16)]
     assert_equal(tokenizer, WordPieceTokenizer(tokenizer), lines)
+
+
+def test_marks_that_change_places_do_so(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    pieces = [*SPECIAL_PIECES, "a", "##\U0001d165", "##\U0001d16d"]
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    tokenizer = load_vocabulary(path, lowercase=True)
+    sentences = ["a\U0001d16d\U0001d165", "a\U0001d165\U0001d16d"]
+    assert_equal(tokenizer, WordPieceTokenizer(tokenizer), sentences)
+    assert encode(WordPieceTokenizer(tokenizer), sentences)[0].tolist() == [5, 6, 7, 5, 6, 7]
 
 
 @real_data
@@ -131,7 +151,7 @@ def test_a_million_fuzzed_strings_have_the_same_ids(lowercase: bool) -> None:
 
 def test_ids_and_where_sentences_end(small: Path) -> None:
     ours = WordPieceTokenizer(load_vocabulary(small, lowercase=True))
-    tokens, offsets = ours.encode(["The house,\n\u201cof\u6c34\u3002", "", "\n", "  AB [MASK] ", "\u200b"])
+    tokens, offsets = encode(ours, ["The house,\n\u201cof\u6c34\u3002", "", "\n", "  AB [MASK] ", "\u200b"])
     spelt = small.read_text(encoding="utf-8").split("\n")
     pieces = [spelt[token] for token in tokens]
     assert pieces == ["the", "house", ",", "\u201c", "of", "\u6c34", "\u3002", "ab", "[", "m", "##a", "##s", "##k", "]"]
@@ -139,9 +159,10 @@ def test_ids_and_where_sentences_end(small: Path) -> None:
     assert (tokens.dtype, offsets.dtype) == (np.uint16, np.int64)
 
 
-def test_no_sentences(small: Path) -> None:
-    tokens, offsets = WordPieceTokenizer(load_vocabulary(small, lowercase=True)).encode([])
-    assert (tokens.tolist(), offsets.tolist()) == ([], [0])
+@pytest.mark.parametrize("sentences", [[], ["\u200b"], ["", " "]])
+def test_no_tokens(small: Path, sentences: list[str]) -> None:
+    tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), sentences)
+    assert (tokens.tolist(), offsets.tolist()) == ([], [0] * (len(sentences) + 1))
 
 
 def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
@@ -149,7 +170,7 @@ def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
         pieces = [*SPECIAL_PIECES, *(f"w{number}" for number in range(size - 5))]
         path = tmp_path / "vocab.txt"
         path.write_text("".join(f"{piece}\n" for piece in pieces))
-        return WordPieceTokenizer(load_vocabulary(path, lowercase=True)).encode([f"w0 w{size - 6}"])[0]
+        return encode(WordPieceTokenizer(load_vocabulary(path, lowercase=True)), [f"w0 w{size - 6}"])[0]
 
     assert (ids(1 << 16).tolist(), ids(1 << 16).dtype) == ([5, 65535], np.uint16)
     assert (ids((1 << 16) + 1).tolist(), ids((1 << 16) + 1).dtype) == ([5, 65536], np.uint32)
@@ -158,18 +179,17 @@ def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
 def test_batches_and_a_full_cache_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load_vocabulary(small, lowercase=True)
     sentences = list(fuzzed_strings(500, seed=2))
-    whole = WordPieceTokenizer(tokenizer).encode(sentences)
-    monkeypatch.setattr(words, "CHARACTERS_AT_ONCE", 300)
-    parts = WordPieceTokenizer(tokenizer, cache_bytes=5000).encode(sentences)
+    whole = encode(WordPieceTokenizer(tokenizer), sentences)
+    monkeypatch.setattr(words, "PRETOKENS_AT_ONCE", 100)
+    parts = encode(WordPieceTokenizer(tokenizer, cache_bytes=5000), sentences)
     np.testing.assert_array_equal(whole[0], parts[0])
     np.testing.assert_array_equal(whole[1], parts[1])
 
 
-def test_memory_of_words_is_bounded(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "CHARACTERS_AT_ONCE", 1000)
+def test_memory_of_words_is_bounded(small: Path) -> None:
     ours = WordPieceTokenizer(load_vocabulary(small, lowercase=True), cache_bytes=20_000)
     most = 0
     for start in range(0, 3000, 100):
-        ours.encode([f"word{number}" for number in range(start, start + 100)])
+        encode(ours, [f"word{number}" for number in range(start, start + 100)])
         most = max(most, len(ours._cache))
     assert 100 < most < 400

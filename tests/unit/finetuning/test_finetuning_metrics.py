@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from train_jobs.tasks.finetuning.glue import GLUE
 from train_jobs.tasks.finetuning.metrics import METRICS, is_collapsed, scores
 
 PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
@@ -60,6 +61,52 @@ def test_they_are_those_of_scikit_learn_and_scipy(seed: int) -> None:
     for classes in (2, 3, 7):
         several = rng.integers(0, classes, (2, 300))
         assert METRICS["matthews"](*several) == pytest.approx(theirs.matthews_corrcoef(*several), abs=1e-9)
+
+
+@pytest.mark.parametrize("constant", [0, 1, 2])
+def test_a_constant_scores_as_scikit_learn_has_it(constant: int) -> None:
+    theirs = pytest.importorskip("sklearn.metrics")
+    labels = np.random.default_rng(3).integers(0, 3, 300)
+    guesses = np.full_like(labels, constant)
+    assert METRICS["accuracy"](labels, guesses) == pytest.approx(theirs.accuracy_score(labels, guesses), abs=1e-9)
+    assert METRICS["matthews"](labels, guesses) == pytest.approx(theirs.matthews_corrcoef(labels, guesses), abs=1e-9)
+    two, guess = labels > 0, guesses > 0
+    assert METRICS["f1"](two, guess) == pytest.approx(theirs.f1_score(two, guess, zero_division=0), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "predictions", "expected"),
+    [
+        ("CoLA", [1, 0, 1, 1], [1, 0, 0, 1], {"matthews": 1 / math.sqrt(3)}),
+        ("CoLA", [1, 0, 1, 1], [1, 1, 1, 1], {"matthews": 0.0}),
+        ("SST-2", [1, 0, 1, 1], [1, 1, 1, 1], {"accuracy": 0.75}),
+        ("MRPC", [1, 0, 1, 1], [1, 1, 1, 1], {"f1": 6 / 7, "accuracy": 0.75}),
+        ("MRPC", [1, 0, 1, 1], [0, 0, 0, 0], {"f1": 0.0, "accuracy": 0.25}),
+        ("QQP", [0, 0, 1, 1], [1, 0, 1, 0], {"f1": 0.5, "accuracy": 0.5}),
+        ("QQP", [0, 0, 0], [0, 0, 0], {"f1": 0.0, "accuracy": 1.0}),
+        ("STS-B", [0.0, 2.5, 5.0], [0.0, 2.5, 5.0], {"pearson": 1.0, "spearman": 1.0}),
+        ("STS-B", [0.0, 0.0, 5.0], [1.0, 1.0, 1.5], {"pearson": 1.0, "spearman": 1.0}),
+        ("STS-B", [1.0, 2.0, 2.0, 3.0], [1.0, 1.0, 2.0, 4.0], {"pearson": 3 / math.sqrt(12), "spearman": 7.5 / 9}),
+        ("STS-B", [0.0, 2.5, 5.0], [2.7, 2.7, 2.7], {"pearson": 0.0, "spearman": 0.0}),
+        ("MNLI", [0, 1, 2, 2], [0, 0, 2, 0], {"accuracy": 0.5}),  # and none is taken for the second class
+        ("MNLI", [0, 1, 2, 2], [2, 2, 2, 2], {"accuracy": 0.5}),
+        ("QNLI", [0, 1, 1], [1, 1, 1], {"accuracy": 2 / 3}),
+        ("RTE", [0, 1, 1], [0, 0, 0], {"accuracy": 1 / 3}),
+        ("WNLI", [0, 1, 0], [1, 0, 1], {"accuracy": 0.0}),
+        ("AX", [0, 1, 2, 2], [2, 2, 2, 2], {"matthews": 0.0}),
+        ("AX", [0, 1, 2, 2], [0, 2, 2, 1], {"matthews": 0.2}),
+    ],
+)
+def test_golden_scores_of_every_task_of_glue(
+    task: str, labels: list[float], predictions: list[float], expected: dict[str, float]
+) -> None:
+    found = scores(GLUE[task].metrics, labels, predictions)
+    assert found == pytest.approx({**expected, "score": sum(expected.values()) / len(expected)}, abs=1e-12)
+
+
+def test_every_task_of_glue_has_golden_scores() -> None:
+    (marks,) = (mark for mark in test_golden_scores_of_every_task_of_glue.pytestmark)  # type: ignore[attr-defined]
+    assert {case[0] for case in marks.args[1]} == set(GLUE)
 
 
 def test_very_many_rows_overflow_nothing() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from train_jobs.config.formats import Compression, SourceFile, source_files
+from train_jobs.config.formats import Compression, SourceFile, part_bytes, source_files
 from train_jobs.config.sources import embedded_files
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources.dataset import dataset_pieces
@@ -18,7 +18,6 @@ from train_jobs.corpus.sources.parquet import row_groups
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import UTF16_BOMS
 
-PART_BYTES = 64 << 20  # of text, about: what a part holds, and what is lost when a process dies
 EMBEDDED, DATASET = "embedded", "dataset"
 # Text per byte on the disk, about. What it is exactly does not matter; that it never changes does.
 _RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
@@ -50,7 +49,7 @@ class Part:
 
 
 def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
-    """Cuts sources into parts of about 64 MB of text; no source at all is the embedded corpus, in one part.
+    """Cuts sources into parts of about `part_bytes`; no source at all is the embedded corpus, in one part.
 
     Raises:
         DataError: a source cannot be found, or is not what it is said to be.
@@ -58,11 +57,20 @@ def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
     if not sources:
         files = embedded_files()
         return [Part(0, EMBEDDED, sum(map(_size, files)), EMBEDDED, tuple(Piece(str(path)) for path in files))]
+    files = [_sized_files(source) for source in sources]
+    size = part_bytes(sum(text for found in files for _, text in found))
     return [
         part
-        for index, source in enumerate(sources)
-        for part in (_of_files(index, source) if source.dataset is None else _of_dataset(index, source))
+        for index, (source, found) in enumerate(zip(sources, files, strict=True))
+        for part in (_of_files(index, source, found, size) if source.dataset is None else _of_dataset(index, source))
     ]
+
+
+def _sized_files(source: SourceConfig) -> list[tuple[SourceFile, int]]:
+    """The files of a source, if it is one of files, and how much text each of them holds, about."""
+    if source.dataset is not None:
+        return []
+    return [(file, _text_bytes(file, source.column)) for file in source_files(source)]
 
 
 def _of_dataset(index: int, source: SourceConfig) -> Iterator[Part]:
@@ -71,17 +79,16 @@ def _of_dataset(index: int, source: SourceConfig) -> Iterator[Part]:
         yield Part(index, f"{source.title}, file {number} of {len(pieces)}", 0, DATASET, (piece,))
 
 
-def _of_files(index: int, source: SourceConfig) -> Iterator[Part]:
+def _of_files(index: int, source: SourceConfig, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
     """Neighbours that are small together, what is large in ranges."""
     group: list[SourceFile] = []
     held = 0
-    for file in source_files(source):
-        text = _text_bytes(file, source.column)
-        if group and (held + text > PART_BYTES or file.format != group[0].format):
+    for file, text in files:
+        if group and (held + text > size or file.format != group[0].format):
             yield _group(index, group)
             group, held = [], 0
-        if text > PART_BYTES:
-            yield from _ranges(index, source, file)
+        if text > size:
+            yield from _ranges(index, source, file, size)
         else:
             group.append(file)
             held += text
@@ -102,15 +109,15 @@ def _group(index: int, files: list[SourceFile]) -> Part:
     return Part(index, name, sum(_size(file.path) for file in files), files[0].format, pieces)
 
 
-def _ranges(index: int, source: SourceConfig, file: SourceFile) -> Iterator[Part]:
+def _ranges(index: int, source: SourceConfig, file: SourceFile, part_size: int) -> Iterator[Part]:
     """A large file, cut where its format can be."""
     path, name = str(file.path), file.path.name
     if file.format == "parquet":
-        for start, stop, stored in _row_group_runs(path, source.column):
+        for start, stop, stored in _row_group_runs(path, source.column, part_size):
             span = f"{name}, row groups {start} to {stop - 1}"
             yield Part(index, span, stored, file.format, (Piece(path, None, start, stop),))
         return
-    cuts = _cuts(file)
+    cuts = _cuts(file, part_size)
     if not cuts:
         yield _group(index, [file])
         return
@@ -121,12 +128,12 @@ def _ranges(index: int, source: SourceConfig, file: SourceFile) -> Iterator[Part
         yield Part(index, span, stop - start, file.format, (piece,))
 
 
-def _row_group_runs(path: str, column: str) -> Iterator[tuple[int, int, int]]:
-    """(first row group, the one behind the last, bytes on the disk) of runs of about PART_BYTES of text."""
+def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[int, int, int]]:
+    """(first row group, the one behind the last, bytes on the disk) of runs of about so many bytes of text."""
     start = stored = text = 0
     sizes = row_groups(path, column)
     for group, (more_stored, more_text) in enumerate(sizes):
-        if group > start and text + more_text > PART_BYTES:
+        if group > start and text + more_text > part_size:
             yield start, group, stored
             start, stored, text = group, 0, 0
         stored += more_stored
@@ -134,26 +141,26 @@ def _row_group_runs(path: str, column: str) -> Iterator[tuple[int, int, int]]:
     yield start, len(sizes), stored
 
 
-def _cuts(file: SourceFile) -> list[int]:
-    """Offsets on the disk where a document begins, about PART_BYTES of text apart."""
+def _cuts(file: SourceFile, part_size: int) -> list[int]:
+    """Offsets on the disk where a document begins, about so many bytes of text apart."""
     if file.compression is None:
-        return _cuts_of_plain(file.path, _BOUNDARIES[file.format])
+        return _cuts_of_plain(file.path, _BOUNDARIES[file.format], part_size)
     if file.compression == "bzip2" and file.format == "wikipedia" and (index := index_of(file.path)) is not None:
-        return stream_cuts(file.path, index, PART_BYTES // _RATIOS["bzip2"])
+        return stream_cuts(file.path, index, part_size // _RATIOS["bzip2"])
     return []
 
 
-def _cuts_of_plain(path: Path, pattern: re.Pattern[bytes]) -> list[int]:
+def _cuts_of_plain(path: Path, pattern: re.Pattern[bytes], part_size: int) -> list[int]:
     """None in UTF-16, whose newlines are not single bytes."""
     cuts: list[int] = []
     with path.open("rb") as stream:
         if stream.read(2) in UTF16_BOMS:
             return cuts
         size = os.fstat(stream.fileno()).st_size
-        cut = _boundary(stream, pattern, PART_BYTES)
+        cut = _boundary(stream, pattern, part_size)
         while cut is not None and cut < size:
             cuts.append(cut)
-            cut = _boundary(stream, pattern, cut + PART_BYTES)
+            cut = _boundary(stream, pattern, cut + part_size)
     return cuts
 
 

@@ -1,0 +1,54 @@
+"""Contestants of a benchmark, each a process of its own that works when it is its turn, while the others wait."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Contestant:
+    """A process that makes steps when told to: it reads `{"steps": N}` and answers with `{"seconds": [...]}`.
+
+    Args:
+        name: for the table.
+        command: starts it; once it is warm it tells what is to be known of it, as one JSON object in a line.
+        errors: file that takes its stderr.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], errors: Path) -> None:
+        self.name = name
+        self.seconds: list[float] = []
+        self._errors = errors.open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self.ready = self._answer()
+
+    def steps(self, count: int) -> None:
+        """Makes `count` timed steps."""
+        self._tell({"steps": count})
+        self.seconds += self._answer()["seconds"]
+
+    def finish(self) -> dict[str, Any]:
+        """Ends it; what it has to say of its memory and losses."""
+        self._tell({"steps": 0})
+        found = self._answer()
+        self._process.wait()
+        self._errors.close()
+        return found
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise SystemExit(f"{self.name} died:\n" + Path(self._errors.name).read_text()[-3000:])

@@ -1,0 +1,112 @@
+"""What contestants of benchmarks.finetune_parity share: settings, rows, initial weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config import ModelConfig
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.initial import read_initial_model
+from train_jobs.config.load import read_preset
+from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.model.heads import initialise
+from train_jobs.model.huggingface import export
+from train_jobs.model.labels import label_settings, load_for_finetuning
+from train_jobs.tasks.finetuning.kinds import Kind, read_kind
+
+WARMUP = 0.1
+WEIGHT_DECAY, EPS, CLIP = 0.01, 1e-6, 1.0
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One fine-tuning that both make."""
+
+    task: str
+    model: Path
+    """Hugging Face folder, with a head or without; uncased."""
+    train: Path
+    dev: Path
+    test: Path | None = None
+    """The texts of dev alone, as a test set, of tasks whose dev set our job scores and does not write down."""
+    epochs: int = 1
+    seed: int = 1
+    rate: float = 5e-5
+    precision: str = "bf16"
+    dropout: float = 0.1
+    batch: int = 32
+    max_length: int = 128
+    group_by_length: bool = False
+    device: str = "cpu"
+
+    def settings(self) -> dict[str, Any]:
+        """Of our job, as a configuration file has them."""
+        return {
+            "task": self.task,
+            "init_from": self.model,
+            "data": {
+                "train": self.train,
+                "validation": self.dev,
+                "test": self.test,
+                "max_length": self.max_length,
+                "lowercase": True,
+            },
+            "model": {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout},
+            "optimizer": {"learning_rate": self.rate, "weight_decay": WEIGHT_DECAY, "eps": EPS, "max_grad_norm": CLIP},
+            "schedule": {"warmup_fraction": WARMUP},
+            "train": {
+                "epochs": self.epochs,
+                "global_batch_size": self.batch,
+                "micro_batch_size": self.batch,
+                "precision": self.precision,
+                "group_by_length": self.group_by_length,
+                "log_every": 1,
+            },
+            "seeds": [self.seed],
+        }
+
+    @property
+    def config(self) -> FinetuneConfig:
+        """Of our job."""
+        return FinetuneConfig.model_validate(self.settings())
+
+    @cached_property
+    def rows(self) -> Kind:
+        """Its rows, as our job reads them."""
+        return read_kind(self.config, load_vocabulary(read_initial_model(self.model).vocabulary, lowercase=True))
+
+    @property
+    def row_count(self) -> int:
+        """Sequences to learn from."""
+        train = self.rows.sets["train"]
+        return len(getattr(train, "rows", train))
+
+
+def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
+    """A copy of the model with a head for the task, drawn from the seed: both begin with these weights.
+
+    Args:
+        contest: whose model.
+        folder: to write to.
+        size: of a recipe, base or large: all weights are drawn, the vocabulary alone is the model's.
+    """
+    initial, labels = read_initial_model(contest.model), contest.rows.labels
+    outline = initial.shape if size is None else read_preset(size).tree["model"]
+    shape = ModelConfig(**{**outline, **contest.config.model.model_dump(), "pad_vocab_to_multiple_of": 1})
+    bert = contest.rows.model(shape, initial.rows)
+    initialise(bert, contest.seed)
+    if size is None:
+        load_for_finetuning(bert, contest.model, labels)
+    export(
+        bert,
+        folder,
+        config=shape,
+        vocab_size=initial.rows,
+        vocabulary=initial.vocabulary,
+        lowercase=True,
+        more=label_settings(bert, labels),
+    )
+    return folder

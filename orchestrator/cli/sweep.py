@@ -1,0 +1,341 @@
+"""sweep list, show, best, extend, and what submit, plan, validate, resume and cancel do with a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.specs import Flag
+    from orchestrator.sweeps.status import SweepStatus, TrialRow
+    from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
+
+FOLLOW_SECONDS = 0.5
+CANCEL_SECONDS = 120.0  # of trials that save a checkpoint each
+LONGEST_SETTINGS = 60
+
+
+def add_verbs(verbs: Any) -> None:
+    """Adds the verb and what it does to the parser."""
+    from orchestrator.cli.arguments import add_group, add_output, add_verb, positive
+
+    actions = add_group(
+        verbs,
+        "sweep",
+        summary="many trials of one job",
+        description="Look at sweeps, and let them have more trials. orchestrator submit sweep starts one, resume goes"
+        " on with one, cancel ends one.",
+        example="sweep show @last -w",
+    )
+
+    def add(name: str, run: Any, summary: str, example: str) -> argparse.ArgumentParser:
+        parser = add_verb(
+            actions, name, run, summary=summary, description=f"{summary.capitalize()}.", example=f"sweep {example}"
+        )
+        if name != "list":
+            parser.add_argument("name", metavar="SWEEP", help="name, its beginning, or @last")
+        add_output(parser)
+        return parser
+
+    add("list", run_list, "list sweeps", "list")
+    show = add("show", run_show, "show the trials of a sweep", "show @last -w")
+    show.add_argument("-w", "--watch", action="store_true", help="until it has ended")
+    best = add("best", run_best, "show the best trial of a sweep", "best @last --spec best.yaml")
+    best.add_argument("--spec", type=Path, metavar="FILE", help="write the spec that runs it again")
+    extend = add("extend", run_extend, "let a sweep have more trials", "extend @last --trials 20")
+    extend.add_argument("--trials", type=positive, required=True, metavar="N", help="so many more")
+    extend.add_argument("-d", "--detach", action="store_true", help="return once they are started")
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """Prints all sweeps."""
+    from orchestrator.cli.render import ago, print_document, table
+    from orchestrator.client import Orchestrator
+
+    found = [sweep.status() for sweep in Orchestrator().sweeps.all()]
+    if arguments.output != "text":
+        print_document([status.model_dump(mode="json", exclude={"rows"}) for status in found], arguments.output)
+        return 0
+    rows = [
+        [status.name, status.state.value, f"{status.ended}/{status.trials}", _best_text(status), ago(status.created)]
+        for status in found
+    ]
+    print(table(rows, ["SWEEP", "STATE", "TRIALS", "BEST", "SUBMITTED"]))
+    return 0
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    """Prints the trials."""
+    from orchestrator.cli.render import print_document
+
+    sweep = _attached(arguments)
+    if arguments.watch:
+        follow(sweep)
+    status = sweep.status()
+    if arguments.output != "text":
+        print_document(status.as_dict(), arguments.output)
+    else:
+        print(sweep_text(status))
+    return 0
+
+
+def run_best(arguments: argparse.Namespace) -> int:
+    """Prints the best trial, and writes its spec."""
+    import yaml
+
+    from orchestrator.cli.render import hint, print_document
+    from train_jobs.config.files import write_text
+
+    sweep = _attached(arguments)
+    status, row = sweep.status(), sweep.best()
+    if arguments.spec is not None:
+        write_text(arguments.spec, yaml.safe_dump(sweep.best_spec(), sort_keys=False))
+    if arguments.output != "text":
+        print_document(row.model_dump(mode="json"), arguments.output)
+    else:
+        print(f"trial {row.trial} of sweep {status.name}: {status.metric} {row.outcome:.6g}")
+        for path, value in row.settings.items():
+            print(f"  {path}  {value}")
+        print(f"  runs  {' '.join(row.runs)}")
+    if arguments.spec is not None:
+        hint(f"\nnext\n  orchestrator submit {sweep.folder.record().kind} -f {arguments.spec}")
+    return 0
+
+
+def run_extend(arguments: argparse.Namespace) -> int:
+    """Goes on with more trials."""
+    sweep = _attached(arguments)
+    sweep.extend(arguments.trials)
+    return _finish(sweep, arguments.output, followed=not arguments.detach)
+
+
+def submit_sweep(arguments: argparse.Namespace) -> int:
+    """Starts a sweep and follows it to its end."""
+    from orchestrator.cli.render import hint
+    from orchestrator.client import Orchestrator
+
+    planned = _planned(arguments)
+    hint(plan_text(planned))
+    sweep = Orchestrator().sweeps.submit(planned)
+    hint(f"\n{'submitted' if sweep.created else 'already there'}  {sweep.name}")
+    return _finish(sweep, arguments.output, followed=not arguments.detach)
+
+
+def resume_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
+    """Goes on with a sweep and follows it."""
+    from orchestrator.cli.render import hint
+
+    if arguments.processes is not None:
+        hint("warning: --processes has no effect: a sweep goes on as it was submitted")
+    sweep.resume()
+    hint(f"resumed  {sweep.name}")
+    return _finish(sweep, arguments.output, followed=not arguments.detach)
+
+
+def cancel_sweeps(sweeps: Sequence[Sweep], *, wait: bool) -> list[dict[str, Any]]:
+    """Ends sweeps with their trials; returns how they stand."""
+    for sweep in sweeps:
+        sweep.cancel()
+    until = time.monotonic() + CANCEL_SECONDS
+    while wait and time.monotonic() < until and any(not one.folder.state().state.terminal for one in sweeps):
+        time.sleep(FOLLOW_SECONDS)
+    return [sweep.status().model_dump(mode="json", exclude={"rows"}) for sweep in sweeps]
+
+
+def validate_sweep(arguments: argparse.Namespace) -> int:
+    """Prints the sweep's name if all is well."""
+    from orchestrator.cli.render import print_document
+
+    name = _planned(arguments).record.name
+    if arguments.output != "text":
+        print_document({"valid": True, "name": name}, arguments.output)
+    else:
+        print(f"valid: {name}")
+    return 0
+
+
+def show_plan(arguments: argparse.Namespace) -> int:
+    """Prints what submit would do; for Azure's service with the very body."""
+    from orchestrator.cli.render import print_document
+
+    planned = _planned(arguments)
+    body = _body(planned) if planned.on_service else None
+    if arguments.output == "text":
+        print(plan_text(planned))
+        return 0
+    document = {"sweep": planned.record.model_dump(mode="json"), "plan": planned.plan.as_dict()}
+    print_document(document if body is None else {**document, "request": body}, arguments.output)
+    return 0
+
+
+def plan_text(planned: PlannedSweep) -> str:
+    """A planned sweep for humans."""
+    from orchestrator.sweeps.space import draw, trials
+
+    record, spec = planned.record, planned.record.spec
+    policy = spec.early_termination
+    numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
+    rows = [
+        ("sweep", record.name),
+        ("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {planned.plan.spec.backend}"),
+        ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
+        ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
+        ("stopped by", " ".join([policy.policy, *(f"{key} {value}" for key, value in numbers.items())])),
+        *([("seeds", ", ".join(map(str, spec.seeds)))] if spec.seeds else []),
+    ]
+    if spec.sampling.name in {"random", "sobol", "grid"}:
+        rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in range(min(3, trials(spec)))]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"  {label:<{width}}  {text}" for label, text in rows)
+
+
+def follow(sweep: Sweep) -> None:
+    """Shows the table until the sweep has ended: in place on a terminal, else a line whenever a trial begins or ends.
+
+    Raises:
+        Interrupted: Ctrl-C; the sweep goes on.
+    """
+    from orchestrator.errors import Interrupted
+
+    shown = Shown(live=sys.stderr.isatty())
+    try:
+        while True:
+            status = sweep.status()
+            shown.update(status)
+            if status.state.terminal:
+                return
+            time.sleep(FOLLOW_SECONDS)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "not following any more; the sweep goes on",
+            facts={"sweep": sweep.name, "cancel": f"orchestrator cancel {sweep.name}"},
+            fix=f"orchestrator sweep show {sweep.name} -w",
+        ) from None
+
+
+class Shown:
+    """What a follower has seen already.
+
+    Args:
+        live: whether the table may be redrawn in place.
+    """
+
+    def __init__(self, *, live: bool) -> None:
+        self._live = live
+        self._lines = 0
+        self._told: dict[int, str] = {}
+
+    def update(self, status: SweepStatus) -> None:
+        """Shows what is new."""
+        if self._live:
+            text = sweep_text(status)
+            sys.stderr.write((f"\x1b[{self._lines}A\x1b[J" if self._lines else "") + text + "\n")
+            sys.stderr.flush()
+            self._lines = text.count("\n") + 1
+            return
+        for row in status.rows:
+            if self._told.get(row.trial) != row.state:
+                self._told[row.trial] = row.state
+                print(row_line(row), file=sys.stderr, flush=True)
+
+
+def row_line(row: TrialRow) -> str:
+    """A trial whose state changed, in one line."""
+    told = "" if row.outcome is None else f"  {row.outcome:.6g}"
+    return f"trial {row.trial}  {row.state}{told}  {row.why or settings_text(row.settings)}"
+
+
+def sweep_text(status: SweepStatus) -> str:
+    """A sweep and its trials for humans; the incumbent has a star."""
+    from orchestrator.cli.render import duration
+
+    header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
+    rows = [
+        (
+            "*" if row.incumbent else "",
+            str(row.trial),
+            row.state,
+            _number(row.last),
+            _number(row.best),
+            str(row.reports),
+            duration(row.seconds),
+            settings_text(row.settings),
+        )
+        for row in status.rows
+    ]
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+    reason = f": {status.reason}" if status.reason else ""
+    lead = f"{status.name}  {status.state.value}{reason}"
+    return "\n".join([f"{lead}, {status.ended} of {status.trials} trials, {status.goal} {status.metric}", *lines])
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """Settings in one line, by the last part of each name; numbers with six digits."""
+    words = []
+    for path, value in settings.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        words.append(f"{path.rsplit('.', 1)[-1]}={shown}")
+    text = " ".join(words)
+    return text if len(text) <= LONGEST_SETTINGS else f"{text[: LONGEST_SETTINGS - 3]}..."
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _best_text(status: SweepStatus) -> str:
+    return "" if status.best is None else f"{_number(status.best.outcome)} (trial {status.best.trial})"
+
+
+def _finish(sweep: Sweep, style: str, *, followed: bool) -> int:
+    """Follows a sweep if asked to, then prints how it stands."""
+    from orchestrator.cli.render import hint, print_document
+
+    if followed:
+        follow(sweep)
+    status = sweep.status()
+    if style != "text":
+        print_document(status.as_dict(), style)
+    elif followed or status.state.terminal:
+        print(sweep_text(status))
+    else:
+        print(status.name)
+    hint(f"\nnext\n  show  orchestrator sweep show {sweep.name}\n  best  orchestrator sweep best {sweep.name}")
+    return 1 if status.state.resumable else 0
+
+
+def _attached(arguments: argparse.Namespace) -> Sweep:
+    from orchestrator.client import Orchestrator
+
+    return Orchestrator().sweeps.attach(arguments.name)
+
+
+def _planned(arguments: argparse.Namespace) -> PlannedSweep:
+    from orchestrator.cli.render import hint
+    from orchestrator.cli.submit import flags_of
+    from orchestrator.client import Orchestrator
+
+    flags: dict[str, Flag] = flags_of(arguments)
+    own = {"name": flags.pop("name", None), "recipe": flags.pop("recipe", None)}
+    sets = [f"{key}={flag.value}" for key, flag in own.items() if flag is not None]
+    planned = Orchestrator().sweeps.plan(file=arguments.file, sets=[*sets, *arguments.sets], flags=flags)
+    for warning in planned.record.warnings:
+        hint(f"warning: {warning}")
+    return planned
+
+
+def _body(planned: PlannedSweep) -> dict[str, Any]:
+    """The body that Azure's service would get."""
+    from orchestrator.client import Orchestrator
+    from orchestrator.sweeps.azure import sweep_body, sweep_job
+
+    request: Any = Orchestrator().request(planned.plan.model_copy(update={"name": planned.record.name}))
+    return sweep_body(sweep_job(planned.record.spec, request))

@@ -1,0 +1,409 @@
+"""The driver of a sweep: asks for points, starts trials, watches them, stops those that fall behind, tells the study.
+
+    python -m orchestrator.sweeps.driver SWEEP_FOLDER HOME READY_FD
+
+It may be killed at any moment. A trial is in the study, with its point and the names of its runs, before one of them is
+submitted, and a name is submitted once; a decision is on the disk before a run is cancelled for it; what a trial
+reported is with its runs. So a driver that starts anew has only to look, and taking a sweep up again is going on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import load_backend, remember
+from orchestrator.backends.base import Backend
+from orchestrator.errors import (
+    CapacityError,
+    ConflictError,
+    DataError,
+    NotFoundError,
+    ServiceError,
+    SpecError,
+    UserError,
+)
+from orchestrator.runs import RunState, RunStatus
+from orchestrator.specs.compute import visible_gpus
+from orchestrator.sweeps.folder import SweepFolder, append
+from orchestrator.sweeps.parent import Parent
+from orchestrator.sweeps.sampling import distributions, propose
+from orchestrator.sweeps.space import trials, values
+from orchestrator.sweeps.termination import Decision, best, judge, outcome, together
+from orchestrator.sweeps.trials import GPUS, Planner, place, run_names
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+POLL_SECONDS = 0.2
+HOUR = 3600.0
+WRONG_INPUT = 2  # exit code of a job that would only fail again
+
+
+@dataclass
+class Live:
+    """A trial that goes on."""
+
+    number: int
+    settings: dict[str, Any]
+    runs: list[str]
+    gpus: list[list[str]]
+    """Of each run; none where there are none to share out."""
+    started: float
+    end: tuple[str, str] | None = None
+    """As what it ends and why, once that is clear: its runs are cancelled. None: it goes on."""
+    moved: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Run -> where it stood when its reports were last read: the same step may be reported of twice."""
+
+
+class Driver:
+    """Drives a sweep to its end. Whoever calls `drive` holds the sweep's lock.
+
+    Args:
+        folder: of the sweep.
+        home: the home folder.
+    """
+
+    planner: Planner
+    study: Study
+
+    def __init__(self, folder: SweepFolder, home: Path) -> None:
+        self.folder, self.home = folder, home
+        self.record = folder.record()
+        self.spec = self.record.spec
+        self.state = folder.stored_state()
+        self._was_cancelled = self.state.state == RunState.CANCELLED
+        self.backend: Backend = load_backend(self.record.trial["backend"], home)
+        self.parent = Parent(folder, self.record, home)
+        self.asked_to_stop = False
+        self.live: dict[int, Live] = {}
+        self.histories: dict[int, list[float]] = {}
+        self.seeds: dict[int, list[list[float]]] = {}
+        self.outcomes: list[float] = []
+        self.costs: dict[int, float] = {}
+        self.cancelled: set[str] = set()
+
+    def begin(self) -> None:
+        """Hears of a wish to end (SIGTERM) from now on, and says that it drives."""
+        signal.signal(signal.SIGTERM, self._note_stop)
+        self._update(state=RunState.RUNNING, reason=None, ended=None, pid=os.getpid())
+
+    def drive(self) -> None:
+        """Until all trials have ended, or it is asked to stop.
+
+        Raises:
+            UserError: it can't go on; what was done until then stays, and the sweep can be taken up again.
+        """
+        state: RunState = RunState.FAILED
+        reason: str | None = "a mistake of ours: see driver.log"
+        try:
+            self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
+            self.planner = Planner(self.record, self.home, self.parent.tags())
+            self._take_stock()
+            state, reason = self._loop()
+        except UserError as problem:
+            reason = problem.message
+            raise
+        finally:
+            self.parent.end(state)
+            self._update(state=state, reason=reason, ended=time.time())
+
+    def _take_stock(self) -> None:
+        """What is in the study goes on, whatever became of its runs meanwhile."""
+        self.folder.mend()
+        self.study = self.folder.study()
+        self.decided = self.folder.decisions()
+        on_gpus = self.planner.first.compute.device == "gpu" and self.backend.name == "local"
+        self.gpus = _gpus() if on_gpus else []
+        for trial in self._trials():
+            self.histories[trial.number] = list(trial.intermediate_values.values())
+            if trial.state.is_finished():
+                end = trial.user_attrs["end"]
+                self.costs[trial.number] = end["cost"]
+                self.outcomes += [end["outcome"]] if end["outcome"] is not None else []
+                self.seeds[trial.number] = end["seeds"]
+                continue
+            live = self.live[trial.number] = _live(trial)
+            stops = [found.text for (number, _), found in self.decided.items() if number == live.number and found.stop]
+            live.end = ("stopped", stops[0]) if stops else None
+            if self._was_cancelled:
+                found = [self._status(name) for name in live.runs]
+                self.cancelled |= {status.name for status in found if status and status.state == RunState.CANCELLED}
+
+    def _loop(self) -> tuple[RunState, str | None]:
+        while True:
+            for live in list(self.live.values()):
+                self._look(live)
+            if self.folder.cancel_file.exists():
+                return self._cancel()
+            if self.asked_to_stop:
+                return RunState.PREEMPTED, "the driver was stopped; trials that were running go on"
+            limit = self._limit()
+            for live in self.live.values() if limit else ():
+                live.end = live.end or ("ended early", str(limit))
+            if limit is None and self._start():
+                continue
+            if not self.live:
+                return RunState.COMPLETED, limit
+            time.sleep(min(POLL_SECONDS, self.backend.poll_seconds))
+
+    def _start(self) -> bool:
+        """Begins the next trial, if there is one, and a place for it."""
+        past = self._trials()
+        number = len(past)
+        if number >= trials(self.spec) or len(self.live) >= self.spec.limits.concurrent:
+            return False
+        runs = run_names(self.record.name, number, self.spec.replicates)
+        gpus = self._places(len(runs))
+        if gpus is None:
+            if not self.live:
+                raise CapacityError(
+                    f"trial {number} needs more GPUs at a time than there are",
+                    facts={"have": f"{', '.join(self.gpus)}, each for {self.spec.trials_per_gpu} at a time"},
+                    fix=f"orchestrator resume {self.record.name}, where there are as many as before",
+                )
+            return False
+        drawn = propose(self.spec, number, past)
+        settings = values(self.spec.space, drawn)
+        self._add(drawn, {"settings": settings, "runs": runs, "gpus": gpus, "started": time.time()})
+        self.live[number], self.histories[number] = _live(self._trials()[number]), []
+        self._look(self.live[number])
+        return True
+
+    def _places(self, runs: int) -> list[list[str]] | None:
+        """GPUs for each run of a trial; None: not so many are free."""
+        found: list[list[str]] = []
+        for _ in range(runs if self.gpus else 0):
+            used = [*(mine for live in self.live.values() for mine in live.gpus), *found]
+            need = self.planner.first.compute.processes_per_node
+            mine = place(used, self.gpus, per_gpu=self.spec.trials_per_gpu, need=need)
+            if mine is None:
+                return None
+            found.append(mine)
+        return found
+
+    def _add(self, drawn: dict[str, Any], attributes: dict[str, Any]) -> None:
+        """Puts a trial into the study in one write: there is never half of it."""
+        from optuna.trial import TrialState, create_trial
+
+        told = distributions(self.spec.space, drawn)
+        trial = create_trial(state=TrialState.RUNNING, params=drawn, distributions=told, user_attrs=attributes)
+        self.study.add_trial(trial)
+
+    def _look(self, live: Live) -> None:
+        """Sees to it that its runs are there, judges what they reported, and notes its end."""
+        found = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
+        self._judge(live, found)
+        hours, bad = self.spec.limits.trial_hours, next((status for status in found if status.state.resumable), None)
+        if live.end is None and bad is not None:
+            live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
+        if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
+            live.end = ("timed out", f"took more than {hours:g} h")
+        for status in found if live.end is not None else ():
+            if not status.state.terminal:
+                self.backend.cancel(status.name)
+        self.costs[live.number] = sum(status.cost or 0.0 for status in found)
+        expected = len(live.runs) if live.end is None else len(found)
+        if len(found) == expected and all(status.state.terminal for status in found):
+            self._finish(live, found)
+
+    def _run(self, live: Live, number: int) -> RunStatus | None:
+        """A run of a trial: submitted if it never was, taken up again if it may be. None: there is none."""
+        name = live.runs[number]
+        try:
+            status = self._status(name)
+            if status is None and live.end is None:
+                self._submit(live, number)
+                status = self.backend.describe(name)
+            if status is not None and live.end is None and status.state.resumable and self._may_go_on(status):
+                status = self._revive(status)
+        except (SpecError, DataError) as problem:
+            live.end = live.end or ("failed", problem.message)
+            return None
+        except ServiceError as problem:  # a cloud that does not answer now may in a while
+            print(problem, file=sys.stderr, flush=True)
+            return None
+        return status
+
+    def _may_go_on(self, status: RunStatus) -> bool:
+        """Whether a run that ended before its time is to be taken up again."""
+        if status.state == RunState.FAILED:
+            return status.exit_code != WRONG_INPUT and status.attempt <= self.spec.limits.retries
+        return status.state == RunState.PREEMPTED or status.name in self.cancelled
+
+    def _revive(self, status: RunStatus) -> RunStatus | None:
+        """Takes a run up again; None: it can't be at this moment."""
+        try:
+            self.backend.resume(status.name)
+        except ConflictError:  # who watched it has said its last word, and is about to let go of it
+            return None
+        self.cancelled.discard(status.name)
+        print(f"{status.name} goes on, after: {status.reason}", flush=True)
+        return self.backend.describe(status.name)
+
+    def _status(self, name: str) -> RunStatus | None:
+        try:
+            return self.backend.describe(name)
+        except NotFoundError:
+            return None
+
+    def _submit(self, live: Live, number: int) -> None:
+        seed = self.spec.seeds[number] if self.spec.seeds else None
+        plan = self.planner.plan(live.number, live.settings, seed)
+        request: Any = self.backend.request(plan, live.runs[number])
+        if live.gpus:
+            variables = {**request.variables, GPUS: ",".join(live.gpus[number])}
+            request = request.model_copy(update={"variables": variables})
+        self.backend.schedule(request, plan)
+        remember(self.backend.name, self.home)
+
+    def _judge(self, live: Live, found: list[RunStatus]) -> None:
+        """Tells the study each report that is new; what is decided of it is written down first."""
+        seeds = self.seeds.setdefault(live.number, [[] for _ in live.runs])
+        for status in found:
+            stands = (status.step, status.state, status.metrics.get(self.spec.objective.metric))
+            if live.moved.get(status.name) != stands:
+                seeds[live.runs.index(status.name)] = list(self._values(status.name))
+                live.moved[status.name] = stands
+        history, reports = self.histories[live.number], together(seeds, self.spec.objective)
+        while len(history) < len(reports) and not self._is_stopped(live.number, len(history)):
+            history.append(reports[len(history)])
+            decision = self._decide(live.number, len(history))
+            self._report(live.number, len(history), history[-1])
+            if decision is not None and decision.stop:
+                live.end = ("stopped", decision.text)
+
+    def _is_stopped(self, number: int, report: int) -> bool:
+        """Whether a trial was stopped at a report, and later ones count for nothing."""
+        found = self.decided.get((number, report))
+        return found is not None and found.stop
+
+    def _decide(self, number: int, report: int) -> Decision | None:
+        """What the policy says of a report: what it said before, if it did; else what it says now, which is kept."""
+        if (number, report) in self.decided:
+            return self.decided[number, report]
+        spec = self.spec
+        decision = judge(
+            *(spec.early_termination, spec.objective, self.histories, number), report=report, replicates=self.seeds
+        )
+        if decision is not None:
+            self.folder.decide(number, decision)
+            self.decided[number, report] = decision
+            print(f"trial {number} {decision.text}", flush=True)
+        return decision
+
+    def _values(self, run: str) -> Iterator[float]:
+        metric = self.spec.objective.metric
+        for report in self.backend.metrics(run):
+            if metric in report["metrics"]:
+                yield float(report["metrics"][metric])
+
+    def _report(self, number: int, report: int, value: float) -> None:
+        from optuna.trial import Trial
+
+        Trial(self.study, self._trials()[number]._trial_id).report(value, report)
+
+    def _finish(self, live: Live, found: list[RunStatus]) -> None:
+        """Tells the study what a trial came to."""
+        from optuna.trial import TrialState
+
+        value = outcome(self.histories[live.number], self.spec.objective)
+        state, why = live.end or ("completed", None)
+        if value is None and state != "failed":
+            state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
+        value = None if state == "failed" else value
+        for status in found if state == "stopped" else ():
+            self.parent.note(status.mlflow_run_id, str(why))
+        if value is not None:
+            self.outcomes.append(value)
+            top = best(self.outcomes, maximize=self.spec.objective.goal == "maximize")
+            metrics = {"trial": value, "best": top}
+            append(self.folder.metrics, {"step": live.number + 1, "time": time.time(), "metrics": metrics})
+        end = {
+            "state": state,
+            "why": why,
+            "outcome": value,
+            "cost": self.costs[live.number],
+            "ended": time.time(),
+            "seeds": self.seeds.get(live.number, []),
+        }
+        number = live.number
+        self.study._storage.set_trial_user_attr(self._trials()[number]._trial_id, "end", end)
+        if state == "failed":
+            self.study.tell(number, state=TrialState.FAIL)
+        elif state == "stopped":
+            self.study.tell(number, state=TrialState.PRUNED)
+        else:
+            self.study.tell(number, value)
+        print(f"trial {number} ended as {state}" + (f": {value:.6g}" if value is not None else f": {why}"), flush=True)
+        del self.live[number]
+
+    def _limit(self) -> str | None:
+        """Which limit of the sweep is reached."""
+        limits = self.spec.limits
+        if limits.hours is not None and time.time() - self.record.created > limits.hours * HOUR:
+            return f"limits.hours: {limits.hours:g} h are over"
+        spent = sum(self.costs.values())
+        if limits.cost is not None and spent > limits.cost:
+            return f"limits.cost: {spent:.2f} USD are more than {limits.cost:g}"
+        return None
+
+    def _cancel(self) -> tuple[RunState, str | None]:
+        """Asks every run to end, and waits until it has; to the study their trials go on, to be taken up again."""
+        names = [name for live in self.live.values() for name in live.runs]
+        while going := [name for name in names if (found := self._status(name)) and not found.state.terminal]:
+            for name in going:
+                self.backend.cancel(name)
+            time.sleep(min(POLL_SECONDS, self.backend.poll_seconds))
+        return RunState.CANCELLED, "it was cancelled"
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+    def _update(self, **changes: Any) -> None:
+        self.state = self.state.model_copy(update=changes)
+        self.folder.write_state(self.state)
+
+    def _note_stop(self, number: int, frame: FrameType | None) -> None:
+        self.asked_to_stop = True
+
+
+def _live(trial: FrozenTrial) -> Live:
+    told = trial.user_attrs
+    return Live(trial.number, told["settings"], told["runs"], told["gpus"], told["started"])
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs that this process may use."""
+    named = os.environ.get(GPUS)
+    return named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
+
+
+def main() -> int:
+    """Takes the lock, says so, drives."""
+    folder, home, ready = SweepFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+    with folder.lock():
+        driver = Driver(folder, home)
+        driver.begin()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.write(ready, b"ready")
+        os.close(ready)
+        try:
+            driver.drive()
+        except UserError as problem:
+            print(problem, file=sys.stderr, flush=True)
+            return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

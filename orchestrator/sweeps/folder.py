@@ -1,0 +1,223 @@
+"""The folder of a sweep, below HOME/sweeps, and who may write what in it.
+
+SWEEP/
+  sweep.json       what was asked for: written at submission, and again by `extend`
+  state.json       written by the driver alone (before it, by submission)
+  study.journal    trials, as Optuna keeps them: written by the driver; optuna-dashboard opens it
+  decisions.jsonl  what a policy decided of each report, and by which numbers: by the driver, before it acts
+  metrics.jsonl    a line for each trial that ended: the parent's metrics in MLflow
+  lock             held by the driver as long as it lives
+  cancel           made by whoever asks the sweep to end
+  driver.log       what the driver has to say
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from orchestrator.errors import ConflictError
+from orchestrator.runs import RunState
+from orchestrator.specs.sweep import SweepSpec
+from orchestrator.sweeps.termination import Decision
+from train_jobs.config.base import Config
+from train_jobs.config.files import write_text
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+SWEEPS = "sweeps"  # below the home folder
+QUEUED_SECONDS = 30.0  # a driver starts in a second or two, on a busy machine in some
+DRIVER_LOST = "driver lost: its process ended without a word (killed, or out of memory)"
+STUDY = "study.journal"
+
+
+class SweepRecord(Config):
+    """sweep.json."""
+
+    name: str
+    """The sweep's name."""
+    created: float
+    """Submission, seconds since the epoch."""
+    kind: str
+    """Which job its trials are."""
+    sweep: dict[str, Any]
+    """The sweep as it was written, without its trial."""
+    trial: dict[str, Any]
+    """The resolved spec of the trial, without a setting of the space."""
+    compute: dict[str, Any]
+    """What the trial runs on, nothing left on auto."""
+    changes: dict[str, Any]
+    """What of the trial differs from its presets and the defaults, and where it was written."""
+    snapshot: str
+    """SHA-256 of the code that all trials run."""
+    warnings: list[str]
+    """Of the trial."""
+
+    @property
+    def spec(self) -> SweepSpec:
+        """What the user wants."""
+        return SweepSpec.model_validate({**self.sweep, "trial": {}})
+
+
+class SweepState(Config):
+    """state.json."""
+
+    state: RunState
+    """Where the sweep stands."""
+    reason: str | None = None
+    """Why it ended so."""
+    pid: int | None = None
+    """The driver's process id; to be trusted only while the lock is held."""
+    ended: float | None = None
+    """When it ended, seconds since the epoch."""
+    mlflow_run_id: str | None = None
+    """The parent of its trials in MLflow."""
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """Paths of one sweep."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.path.name
+
+    @property
+    def cancel_file(self) -> Path:
+        """Exists when the sweep was asked to end."""
+        return self.path / "cancel"
+
+    @property
+    def metrics(self) -> Path:
+        """The parent's metrics."""
+        return self.path / "metrics.jsonl"
+
+    def record(self) -> SweepRecord:
+        """What was asked for."""
+        return SweepRecord.model_validate_json((self.path / "sweep.json").read_text())
+
+    def write_record(self, record: SweepRecord) -> None:
+        """Replaces what was asked for."""
+        write_text(self.path / "sweep.json", record.model_dump_json(indent=1))
+
+    def stored_state(self) -> SweepState:
+        """state.json as it is."""
+        return SweepState.model_validate_json((self.path / "state.json").read_text())
+
+    def write_state(self, state: SweepState) -> None:
+        """Replaces state.json as a whole."""
+        write_text(self.path / "state.json", state.model_dump_json(indent=1))
+
+    def state(self) -> SweepState:
+        """state.json, or what it should say: a sweep whose lock is free is not driven, whatever it says."""
+        state = self.stored_state()
+        if state.state.terminal or self.locked():
+            return state
+        age = time.time() - (self.path / "state.json").stat().st_mtime
+        if state.state == RunState.QUEUED and age < QUEUED_SECONDS:
+            return state
+        state = self.stored_state()  # the driver may have said its last word between the two looks
+        if state.state.terminal:
+            return state
+        return state.model_copy(update={"state": RunState.FAILED, "reason": DRIVER_LOST})
+
+    def locked(self) -> bool:
+        """True while a driver lives."""
+        try:
+            with (self.path / "lock").open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the sweep's lock; the kernel lets go of it when the process dies, however it dies.
+
+        Raises:
+            ConflictError: another driver holds it.
+        """
+        with (self.path / "lock").open("ab") as stream:
+            for _ in range(50):  # a reader that asks whether we live holds it for an instant
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.02)
+            else:
+                raise ConflictError(
+                    f"sweep {self.name} is going on already", fix=f"orchestrator sweep show {self.name}"
+                )
+            yield
+
+    def decisions(self) -> dict[tuple[int, int], Decision]:
+        """What was decided: (trial, report) -> decision. A torn last line was never acted upon."""
+        found = {}
+        path = self.path / "decisions.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with suppress(ValueError):
+                told = json.loads(line)
+                found[told["trial"], told["report"]] = Decision(told["stop"], told["report"], told["why"])
+        return found
+
+    def decide(self, trial: int, decision: Decision) -> None:
+        """Writes a decision down, before it is acted upon."""
+        append(self.path / "decisions.jsonl", {"time": time.time(), "trial": trial, **decision._asdict()})
+
+    def study(self) -> Study:
+        """The study, which is there from the submission on."""
+        import optuna
+
+        return optuna.load_study(study_name=self.name, storage=self._storage(), pruner=optuna.pruners.NopPruner())
+
+    def make_study(self, name: str, goal: Literal["minimize", "maximize"]) -> None:
+        """An empty study."""
+        import optuna
+
+        optuna.create_study(study_name=name, storage=self._storage(), direction=goal)
+
+    def _storage(self) -> Any:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return optuna.storages.JournalStorage(JournalFileBackend(str(self.path / STUDY)))
+
+    def mend(self) -> None:
+        """Takes away what a killed driver left half done; for who holds the lock.
+
+        A torn last line would make the journal unreadable once something stands behind it, and a stale lock of Optuna's
+        would be waited for.
+        """
+        for lock in self.path.glob(f"{STUDY}.lock*"):
+            lock.unlink()
+        for name in (STUDY, "decisions.jsonl", "metrics.jsonl"):
+            path = self.path / name
+            if path.exists() and (whole := path.read_bytes()) and not whole.endswith(b"\n"):
+                with path.open("r+b") as stream:
+                    stream.truncate(whole.rfind(b"\n") + 1)
+
+
+def append(path: Path, document: dict[str, Any]) -> None:
+    """Adds a line of JSON, on the disk when this returns."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(document) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sweep_folders(home: Path) -> list[SweepFolder]:
+    """All sweeps, the newest first."""
+    found = [path for path in (home / SWEEPS).glob("*") if (path / "sweep.json").is_file() and path.name[0] != "."]
+    return [SweepFolder(path) for path in sorted(found, key=lambda path: -(path / "lock").stat().st_mtime_ns)]

@@ -1,0 +1,135 @@
+"""How a sweep stands: its trials in one table, whoever drives it, and the best of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepFolder
+from orchestrator.sweeps.space import trials
+from orchestrator.sweeps.termination import best
+from train_jobs.config.base import Config
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+
+class TrialRow(Config):
+    """A trial."""
+
+    trial: int
+    """Its number, from 0 on."""
+    state: str
+    """running; or completed, stopped by the policy, timed out, ended early with the sweep, failed."""
+    settings: dict[str, Any]
+    """Dotted setting -> value."""
+    runs: list[str]
+    """Names of its runs, one for each seed."""
+    last: float | None = None
+    """Its last report."""
+    best: float | None = None
+    """The best of its reports."""
+    outcome: float | None = None
+    """What it came to."""
+    reports: int = 0
+    """How often it has reported the metric."""
+    seconds: float = 0.0
+    """Since it began, until it ended."""
+    cost: float = 0.0
+    """USD, where machines have a price."""
+    why: str | None = None
+    """The decision that stopped it, or what it failed of."""
+    incumbent: bool = False
+    """Whether it is the best of those that have ended."""
+
+
+class SweepStatus(Config):
+    """A sweep."""
+
+    name: str
+    """Its name."""
+    state: RunState
+    """Where it stands."""
+    reason: str | None = None
+    """Why it ended so."""
+    metric: str
+    """What trials are compared by."""
+    goal: str
+    """minimize or maximize."""
+    trials: int
+    """Trials that it is to have."""
+    ended: int
+    """Of these, those that have ended."""
+    created: float
+    """Seconds since the epoch when it was submitted."""
+    folder: str
+    """Where it lies."""
+    mlflow_run_id: str | None = None
+    """The parent of its trials in MLflow."""
+    rows: list[TrialRow] = Field(default=[])
+    """Trials that have begun, in the order of their numbers."""
+
+    @property
+    def best(self) -> TrialRow | None:
+        """The incumbent."""
+        return next((row for row in self.rows if row.incumbent), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return self.model_dump(mode="json")
+
+
+def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus:
+    """How it stands now.
+
+    Args:
+        folder: of the sweep.
+        study: its study, if it is read again and again.
+    """
+    record, state = folder.record(), folder.state()
+    spec = record.spec
+    maximize = spec.objective.goal == "maximize"
+    rows = [_row(trial, maximize=maximize) for trial in (study or folder.study()).get_trials(deepcopy=False)]
+    values = [row.outcome for row in rows if row.outcome is not None]
+    if values:
+        top = best(values, maximize=maximize)
+        number = next(row.trial for row in rows if row.outcome == top)
+        rows[number] = rows[number].model_copy(update={"incumbent": True})
+    return SweepStatus(
+        name=record.name,
+        state=state.state,
+        reason=state.reason,
+        metric=spec.objective.metric,
+        goal=spec.objective.goal,
+        trials=trials(spec),
+        ended=sum(row.state != RunState.RUNNING for row in rows),
+        created=record.created,
+        folder=str(folder.path),
+        mlflow_run_id=state.mlflow_run_id,
+        rows=rows,
+    )
+
+
+def _row(trial: FrozenTrial, *, maximize: bool) -> TrialRow:
+    told = trial.user_attrs
+    reports = list(trial.intermediate_values.values())
+    top = best(reports, maximize=maximize)
+    end = told.get("end", {}) if trial.state.is_finished() else {}
+    return TrialRow(
+        trial=trial.number,
+        state=end.get("state", RunState.RUNNING.value),
+        settings=told["settings"],
+        runs=told["runs"],
+        last=reports[-1] if reports and math.isfinite(reports[-1]) else None,
+        best=top if math.isfinite(top) else None,
+        outcome=end.get("outcome"),
+        reports=len(reports),
+        seconds=(end.get("ended") or time.time()) - told["started"],
+        cost=end.get("cost") or 0.0,
+        why=end.get("why"),
+    )

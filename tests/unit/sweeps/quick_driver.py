@@ -1,0 +1,60 @@
+"""The driver of a sweep as it is, with one more backend, of runs that take milliseconds, and without MLflow.
+
+python quick_driver.py SWEEP_FOLDER HOME READY_FD
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orchestrator.backends as backends
+from orchestrator.backends.folder import files
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.runs import RunState
+from orchestrator.sweeps import driver
+from orchestrator.sweeps.parent import Parent
+
+TRIAL = Path(__file__).with_name("quick_trial.py")
+
+
+class QuickBackend(LocalBackend):
+    """Runs below HOME/runs, as local's; what runs is quick_trial.py, which is its own supervisor."""
+
+    name = "quick"
+    poll_seconds = 0.01
+
+    def _supervise(self, run: RunFolder) -> None:
+        with (run.logs / "supervisor.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-S", str(TRIAL), str(run.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
+
+
+class NoParent(Parent):
+    """Opens no run."""
+
+    def open(self, run_id: str | None) -> str | None:
+        return None
+
+    def end(self, state: RunState) -> None:
+        pass
+
+
+def register() -> None:
+    """Makes the backend known, in this process."""
+    backends._OURS["quick"] = "tests.unit.sweeps.quick_driver:QuickBackend"
+
+
+if __name__ == "__main__":
+    register()
+    files.QUEUED_SECONDS = 1.0  # after which a run that was never started is lost
+    driver.Parent = NoParent  # type: ignore[misc]
+    sys.exit(driver.main())

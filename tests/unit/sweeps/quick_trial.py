@@ -1,0 +1,52 @@
+"""A run that takes milliseconds: reports numbers that follow from its settings, as a job would, and heeds a cancel.
+
+    python -S quick_trial.py RUN_FOLDER
+
+Report k is 1000 x learning_rate + 1 / k + a thousandth of the seed's last digit, one each log_every milliseconds.
+With validation.max_sequences 13 the first attempt fails before its second report, with 14 the second is no number.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+CRASHES, DIVERGES = 13, 14
+
+
+def run(folder: Path) -> None:
+    """Makes an attempt."""
+    state = json.loads((folder / "state.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    with (folder / "started.log").open("a") as stream:
+        stream.write(f"{state['attempt']}\n")
+
+    def note(name: str, **more: object) -> None:
+        state.update(state=name, pid=os.getpid(), **more)
+        (folder / "state.tmp").write_text(json.dumps(state))
+        (folder / "state.tmp").replace(folder / "state.json")
+
+    note("running", started=time.time())
+    path, odd = folder / "outputs" / "metrics.jsonl", config["validation"]["max_sequences"]
+    done = len(path.read_text().splitlines()) if path.exists() else 0
+    for report in range(done + 1, config["train"]["steps"] + 1):
+        if (folder / "cancel").exists():
+            return note("cancelled", ended=time.time(), exit_code=75, reason="cancelled")
+        if report == 2 and odd == CRASHES and state["attempt"] == 1:
+            return note("failed", ended=time.time(), exit_code=1, reason="crashed as asked")
+        value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
+        told = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
+        with path.open("a") as stream:
+            stream.write(json.dumps({"step": report, "time": time.time(), "metrics": told}) + "\n")
+        time.sleep(config["train"]["log_every"] / 1000)
+    return note("completed", ended=time.time(), exit_code=0)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who sends it has left the file as well
+    with Path(sys.argv[1], "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(Path(sys.argv[1]))

@@ -1,0 +1,322 @@
+"""The driver, a process of its own, over runs that take milliseconds: what it starts, stops and tells, and that it may
+die at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from optuna.trial import TrialState
+
+from orchestrator import backends
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.errors import ConflictError
+from orchestrator.runs import RunState
+from orchestrator.specs.sweep import SweepSpec
+from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
+from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
+from orchestrator.sweeps.space import draw
+from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.trials import place, run_names
+from tests.conftest import MICRO, wait_for
+from tests.unit.sweeps.conftest import NO_GPU
+
+QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
+RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
+
+
+class Sweeps:
+    """Sweeps in a home of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folders: list[SweepFolder] = []
+
+    def make(
+        self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
+    ) -> SweepFolder:
+        """A sweep of quick runs, that nobody drives yet."""
+        Path("notes.txt").write_text("Some text.\n")
+        job = json.loads(json.dumps(MICRO))
+        job |= {"backend": "quick", "data": {**job["data"], "text": ["notes.txt"]}}
+        job["train"] |= {"steps": steps, "log_every": pause}
+        for section, values in (trial or {}).items():
+            job[section] = {**job.get(section, {}), **values}
+        document = {"space": RATE, "trial": job, **sections}
+        document["limits"] = {"trials": 4, "concurrent": 2, **sections.get("limits", {})}
+        Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=NO_GPU))
+        self.folders.append(make_sweep(plan_sweep(sweep, self.home)[0], self.home))
+        return self.folders[-1]
+
+    def start(self, folder: SweepFolder) -> None:
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        start_driver(folder, self.home, QUICK)
+
+    def end(self, folder: SweepFolder) -> RunState:
+        """Waits for its end."""
+        return wait_for(lambda: (state := folder.state().state).terminal and state, what="the end of the sweep")
+
+    def run(self, **sections: Any) -> SweepFolder:
+        """A sweep that completed."""
+        folder = self.make(**sections)
+        self.start(folder)
+        assert self.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+        return folder
+
+    def runs(self, folder: SweepFolder) -> list[RunFolder]:
+        return [RunFolder(path) for path in sorted((self.home / "runs").glob(f"{folder.name}-t*"))]
+
+    def starts(self, folder: SweepFolder) -> dict[str, list[str]]:
+        """Run -> the attempts that were started."""
+        logs = {run.name: run.path / "started.log" for run in self.runs(folder)}
+        return {name: log.read_text().split() for name, log in logs.items() if log.exists()}
+
+
+@pytest.fixture
+def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweeps]:
+    monkeypatch.setenv("PYTHONPATH", "")
+    found = Sweeps(tmp_path / "home")
+    yield found
+    for folder in found.folders:
+        kill(folder)
+
+
+def kill(folder: SweepFolder) -> None:
+    """kill -9 of its driver, if it has one."""
+    pid = folder.stored_state().pid
+    if pid is not None and folder.locked():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not folder.locked(), what="the driver's death")
+
+
+def spec_of(folder: SweepFolder) -> SweepSpec:
+    return folder.record().spec
+
+
+def settings(folder: SweepFolder) -> list[dict[str, Any]]:
+    return [trial.user_attrs["settings"] for trial in folder.study().trials]
+
+
+def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
+    folder = sweeps.run(limits={"trials": 5}, pause=20)
+    trials = folder.study().trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 5
+    assert settings(folder) == [draw(spec_of(folder), index) for index in range(5)]
+    for trial in trials:
+        rate = trial.user_attrs["settings"]["optimizer.learning_rate"]
+        assert trial.value == pytest.approx(rate * 1000 + 1 / 4 + 0.002)
+        assert list(trial.intermediate_values) == [1, 2, 3, 4]
+    assert sweeps.starts(folder) == {run_names(folder.name, number, 1)[0]: ["1"] for number in range(5)}
+    tags = json.loads(sweeps.runs(folder)[3].tags.read_text())
+    assert (tags["orchestrator.sweep"], tags["orchestrator.trial"]) == (folder.name, "3")
+    spans = [(trial.user_attrs["started"], trial.user_attrs["end"]["ended"]) for trial in trials]
+    assert max(sum(start <= begin < end for start, end in spans) for begin, _ in spans) == 2, "trials at a time"
+    lines = [json.loads(line)["metrics"] for line in folder.metrics.read_text().splitlines()]
+    assert min(line["trial"] for line in lines) == lines[-1]["best"]
+
+
+def test_a_trial_that_falls_behind_is_stopped_and_its_numbers_are_told(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [1e-4, 1e-2, 1.2e-4]}
+    bandit = {"policy": "bandit", "slack_factor": 0.5, "delay": 2}
+    limits = {"trials": None, "concurrent": 1}
+    folder = sweeps.run(space=space, sampling="grid", early_termination=bandit, limits=limits, steps=200, pause=10)
+    first, second, third = folder.study().trials
+    assert [first.state, second.state, third.state] == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.COMPLETE]
+    assert second.user_attrs["end"]["why"] == "stopped at report 2: 10.5 > 0.602 x 1.5"
+    assert second.value == pytest.approx(10.502)
+    assert sweeps.runs(folder)[1].stored_state().state == RunState.CANCELLED
+    decided = folder.decisions()
+    assert decided[1, 2].stop
+    assert not decided[2, 200].stop
+    assert (1, 1) not in decided
+
+
+def test_replicates_are_judged_together_and_each_has_its_seed(sweeps: Sweeps) -> None:
+    folder = sweeps.run(seeds=[1, 5, 2], limits={"trials": 2})
+    assert len(sweeps.runs(folder)) == 6
+    seeds = [json.loads(run.config.read_text())["train"]["seed"] for run in sweeps.runs(folder)]
+    assert seeds == [1, 5, 2] * 2
+    for trial in folder.study().trials:
+        rate = trial.user_attrs["settings"]["optimizer.learning_rate"]
+        assert trial.value == pytest.approx(rate * 1000 + 1 / 4 + 0.002)  # the median of the seeds
+
+
+@pytest.mark.slow
+def test_a_run_that_crashed_is_taken_up_again_as_often_as_allowed(sweeps: Sweeps) -> None:
+    crash = {"validation": {"max_sequences": 13}}
+    folder = sweeps.run(trial=crash, limits={"trials": 2})
+    assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2")}
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
+    folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0}, name="other")
+    assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL] * 2
+    assert "crashed as asked" in folder.study().trials[0].user_attrs["end"]["why"]
+
+
+def test_a_trial_that_diverged_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
+    folder = sweeps.run(trial={"validation": {"max_sequences": 14}}, limits={"trials": 1}, steps=100, pause=10)
+    (trial,) = folder.study().trials
+    assert trial.state == TrialState.PRUNED
+    assert trial.user_attrs["end"]["why"] == "stopped at report 2: validation_loss is nan"
+
+
+@pytest.mark.slow
+def test_limits_of_time_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
+    slow = {"steps": 1000, "pause": 20}
+    folder = sweeps.run(**slow, limits={"trials": 2, "trial_hours": 0.8 / 3600})
+    ends = [trial.user_attrs["end"] for trial in folder.study().trials]
+    assert [end["state"] for end in ends] == ["timed out"] * 2
+    assert all(end["outcome"] is not None for end in ends)
+    folder = sweeps.run(**slow, limits={"trials": 9, "hours": 4 / 3600}, name="other")
+    assert folder.state().reason == "limits.hours: 0.00111111 h are over"
+    assert {trial.user_attrs["end"]["state"] for trial in folder.study().trials} == {"ended early"}
+    assert len(folder.study().trials) == 2
+
+
+def test_a_cancelled_sweep_cancels_its_trials_and_goes_on_where_it_was(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 3, "concurrent": 2}, steps=100, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    cancel_sweep(folder, sweeps.home)
+    assert sweeps.end(folder) == RunState.CANCELLED
+    assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
+    folder.cancel_file.unlink()
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 3
+    assert sorted(map(tuple, sweeps.starts(folder).values())) == [("1",), ("1", "2"), ("1", "2")]
+
+
+@pytest.mark.slow
+def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    kill(folder)
+    monkeypatch.setitem(backends._OURS, "quick", "tests.unit.sweeps.quick_driver:QuickBackend")
+    cancel_sweep(folder, sweeps.home)
+    assert folder.state().state == RunState.CANCELLED
+    wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_told_to_leave_leaves_its_trials_running(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=100, pause=10)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.runs(folder)) == 2)
+    os.kill(folder.stored_state().pid or 0, signal.SIGTERM)
+    assert sweeps.end(folder) == RunState.PREEMPTED
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert set(map(tuple, sweeps.starts(folder).values())) == {("1",)}
+
+
+@pytest.mark.slow
+def test_two_drivers_of_one_sweep_there_are_never(sweeps: Sweeps) -> None:
+    folder = sweeps.make(steps=1000, pause=20)
+    sweeps.start(folder)
+    with pytest.raises(Exception, match="did not start"):
+        sweeps.start(folder)
+    kill(folder)
+    assert folder.state().reason == DRIVER_LOST
+
+
+@pytest.mark.slow
+def test_code_that_changed_ends_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+    folder = sweeps.make()
+    folder.write_record(folder.record().model_copy(update={"snapshot": "0" * 64}))
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.FAILED
+    assert "the code is not what it was" in str(folder.state().reason)
+
+
+def test_a_sweep_of_the_same_name_is_not_made_twice(sweeps: Sweeps) -> None:
+    sweeps.make()
+    with pytest.raises(ConflictError, match="exists"):
+        sweeps.make()
+    sweeps.folders.append(sweeps.make(sampling={"name": "random", "seed": 1}))
+
+
+def disturbed(sweeps: Sweeps, kills: int, *, trials_too: bool, seed: int, **sections: Any) -> SweepFolder:
+    """A sweep whose driver, and with `trials_too` whose runs, are killed at random moments."""
+    chance = random.Random(seed)
+    folder = sweeps.make(**sections)
+    for _ in range(kills):
+        if folder.state().state == RunState.COMPLETED:
+            break
+        sweeps.start(folder)
+        time.sleep(chance.uniform(0.0, 1.5))
+        kill(folder)
+        for run in sweeps.runs(folder) if trials_too else ():
+            if run.locked() and (pid := run.stored_state().pid) and chance.random() < 0.5:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    if folder.state().state != RunState.COMPLETED:
+        sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+    return folder
+
+
+def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
+    spec, study = spec_of(folder), folder.study()
+    assert settings(folder) == [draw(spec, index) for index in range(spec.limits.trials or 0)]
+    assert {trial.state for trial in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    names = [name for trial in study.trials for name in trial.user_attrs["runs"]]
+    assert [run.name for run in sweeps.runs(folder)] == names
+    for name, attempts in sweeps.starts(folder).items():
+        assert len(set(attempts)) == len(attempts), f"{name} was started twice at once"
+    for run, trial in zip(sweeps.runs(folder), study.trials, strict=True):
+        steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+        assert steps == sorted(set(steps))
+        assert list(trial.intermediate_values) == list(range(1, len(trial.intermediate_values) + 1))
+        stops = [
+            report for (number, report), told in folder.decisions().items() if number == trial.number and told.stop
+        ]
+        assert stops == ([len(trial.intermediate_values)] if trial.state == TrialState.PRUNED else [])
+
+
+BANDIT = {"policy": "bandit", "slack_factor": 0.3, "delay": 2}
+
+
+def test_a_killed_driver_loses_nothing_and_repeats_nothing(sweeps: Sweeps) -> None:
+    folder = disturbed(
+        sweeps, 3, trials_too=False, seed=1, steps=30, pause=15, early_termination=BANDIT, limits={"trials": 6}
+    )
+    check_nothing_lost_or_repeated(sweeps, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trials_too", [False, True])
+def test_fifty_random_moments(sweeps: Sweeps, trials_too: bool) -> None:
+    folder = disturbed(
+        *(sweeps, 25),
+        trials_too=trials_too,
+        seed=2,
+        steps=60,
+        pause=20,
+        early_termination=BANDIT,
+        limits={"trials": 40, "retries": 30},
+    )
+    check_nothing_lost_or_repeated(sweeps, folder)
+
+
+def test_gpus_are_shared_out_evenly() -> None:
+    gpus = ["0", "1", "2"]
+    assert place([], gpus, per_gpu=1, need=1) == ["0"]
+    assert place([["0"]], gpus, per_gpu=1, need=1) == ["1"]
+    assert place([["0"], ["1"], ["2"]], gpus, per_gpu=1, need=1) is None
+    assert place([["0"], ["1"], ["2"]], gpus, per_gpu=2, need=1) == ["0"]
+    assert place([["0", "1"], ["1", "2"]], gpus, per_gpu=2, need=2) == ["0", "2"]
+    assert place([["0", "1"]], gpus, per_gpu=1, need=2) is None

@@ -1,0 +1,189 @@
+"""How a sweep is shown: its table, what is told of it away from a terminal, its best trial; and how it is found."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState, create_trial
+
+from orchestrator.cli.sweep import Shown, settings_text, sweep_text
+from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.sampling import distributions
+from orchestrator.sweeps.space import latents, trials
+from orchestrator.sweeps.start import make_sweep
+from orchestrator.sweeps.sweeps import Sweep, Sweeps
+from tests.unit.sweeps.conftest import sweep
+
+
+def make(home: Path, *, name: str = "search-1", **sections: Any) -> Sweep:
+    """A sweep that nobody drives, of a job that nobody runs."""
+    space = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
+    document = {"space": space, "limits": {"trials": 4}, **sections}
+    record = SweepRecord(
+        name=name,
+        created=time.time(),
+        kind="pretrain",
+        sweep=document,
+        trial={"kind": "pretrain", "train": {"steps": 7}},
+        compute={},
+        changes={},
+        snapshot="",
+        warnings=[],
+    )
+    folder = make_sweep(record, home)
+    folder.write_state(SweepState(state=RunState.RUNNING))
+    return Sweep(folder, home)
+
+
+def add(found: Sweep, reports: list[float], end: str | None = None, outcome: float | None = None) -> None:
+    """A trial with these reports; with `end`, one that ended so."""
+    spec = found.folder.record().spec
+    study = found.folder.study()
+    number = len(study.trials)
+    drawn = latents(spec, number)
+    told: dict[str, Any] = {
+        "settings": {"optimizer.learning_rate": 0.001},
+        "runs": [f"r{number}"],
+        "started": time.time(),
+    }
+    if end is not None:
+        told["end"] = {"state": end, "why": "as said", "outcome": outcome, "cost": 0.5, "ended": told["started"] + 90}
+    state = {None: TrialState.RUNNING, "failed": TrialState.FAIL}.get(end, TrialState.COMPLETE)
+    study.add_trial(
+        create_trial(
+            state=state,
+            value=outcome if state == TrialState.COMPLETE else None,
+            params=drawn,
+            distributions=distributions(spec.space, drawn),
+            user_attrs=told,
+            intermediate_values=dict(enumerate(reports, 1)),
+        )
+    )
+
+
+def test_the_table(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    add(found, [3.0, 2.0, 2.5], "completed", 2.0)
+    add(found, [1.5, math.nan], "stopped", 1.5)
+    add(found, [], "failed")
+    add(found, [4.0])
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    status = found.status()
+    assert (status.ended, status.trials, status.state) == (3, 4, RunState.COMPLETED)
+    assert [row.incumbent for row in status.rows] == [False, True, False, False]
+    assert status.best == found.best() == status.rows[1]
+    lines = sweep_text(status).splitlines()
+    assert lines[0] == "search-1  completed, 3 of 4 trials, minimize validation_loss"
+    assert lines[1].split() == ["TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS"]
+    assert lines[2].split() == ["0", "completed", "2.5", "2", "3", "1", "min", "30", "s", "learning_rate=0.001"]
+    assert lines[3].split()[:5] == ["*", "1", "stopped", "1.5", "2"]
+    assert lines[4].split()[:3] == ["2", "failed", "0"]
+    assert lines[5].split()[:5] == ["3", "running", "4", "4", "1"]
+
+
+def test_the_most_is_the_best_where_the_goal_says_so(tmp_path: Path) -> None:
+    found = make(tmp_path, objective={"metric": "validation_mlm_accuracy", "goal": "maximize"})
+    add(found, [0.1, 0.3], "completed", 0.3)
+    add(found, [0.2], "completed", 0.2)
+    assert found.best().trial == 0
+    assert found.status().rows[0].best == 0.3
+
+
+def test_the_spec_of_the_best_is_the_trial_with_its_settings(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    with pytest.raises(NotFoundError, match="come to anything"):
+        found.best()
+    add(found, [1.0], "completed", 1.0)
+    spec = found.best_spec()
+    assert spec == {"kind": "pretrain", "train": {"steps": 7}, "optimizer": {"learning_rate": 0.001}}
+
+
+def test_away_from_a_terminal_a_line_is_printed_when_something_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, shown = make(tmp_path), Shown(live=False)
+    add(found, [4.0])
+    for _ in range(3):
+        shown.update(found.status())
+    add(found, [2.0], "stopped", 2.0)
+    shown.update(found.status())
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["trial 0  running  learning_rate=0.001", "trial 1  stopped  2  as said"]
+
+
+def test_on_a_terminal_the_table_takes_its_own_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, shown = make(tmp_path), Shown(live=True)
+    add(found, [4.0])
+    shown.update(found.status())
+    first = capsys.readouterr().err
+    assert "\x1b" not in first
+    shown.update(found.status())
+    assert capsys.readouterr().err.startswith(f"\x1b[{first.count(chr(10))}A\x1b[J")
+
+
+def test_settings_in_one_line() -> None:
+    assert (
+        settings_text({"a.rate": 0.000012345678, "b.flag": True, "c": [1, 2]}) == "rate=1.23457e-05 flag=True c=[1, 2]"
+    )
+    assert len(settings_text({"a": "x" * 100})) == 60
+
+
+def test_sweeps_are_found_by_name_by_its_beginning_and_as_the_last(tmp_path: Path) -> None:
+    sweeps = Sweeps(tmp_path)
+    with pytest.raises(NotFoundError, match="no sweep @last"):
+        sweeps.attach("@last")
+    make(tmp_path, name="first-1")
+    time.sleep(0.02)
+    make(tmp_path, name="first-12")
+    assert sweeps.attach("@last").name == "first-12"
+    assert sweeps.attach("first-1").name == "first-1"
+    with pytest.raises(NotFoundError, match="more than one sweep begins with first"):
+        sweeps.attach("first")
+    assert sweeps.find("first") is None
+    (tmp_path / SWEEPS / ".draft").mkdir()
+    assert len(sweeps.all()) == 2
+
+
+def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
+    grid = make(tmp_path, space={"train.steps": [1, 2]}, sampling="grid", limits={})
+    assert trials(grid.folder.record().spec) == 2
+    with pytest.raises(UsageError, match="has 2 points"):
+        grid.extend(1)
+    many = make(tmp_path, name="many")
+    with pytest.raises(UsageError, match="more than a sweep may have, 1000"):
+        many.extend(997)
+    with many.folder.lock(), pytest.raises(ConflictError, match="is going on"):
+        many.extend(1)
+    for _ in range(4):
+        add(many, [1.0], "completed", 1.0)
+    with pytest.raises(ConflictError, match="has all of its 4 trials"):
+        many.resume()
+
+
+def test_what_a_killed_driver_left_half_written_is_mended(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    add(found, [1.0], "completed", 1.0)
+    folder = found.folder
+    journal, decisions = folder.path / "study.journal", folder.path / "decisions.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 4, "worker')
+    decisions.write_text('{"trial": 0, "report": 1, "stop": false, "why": "x"}\n{"trial": 0, "rep')
+    (folder.path / "study.journal.lock").symlink_to(journal)
+    folder.mend()
+    assert journal.read_bytes() == whole
+    assert list(folder.decisions()) == [(0, 1)]
+    add(found, [2.0])
+    assert len(SweepFolder(folder.path).study().trials) == 2
+
+
+def test_the_spec_survives_its_record(tmp_path: Path) -> None:
+    document = {"space": {"a": [1, {"b": {"low": 1, "high": 2}}]}, "sampling": {"name": "tpe"}, "seeds": [1, 2]}
+    assert make(tmp_path, **document).folder.record().spec == sweep(
+        document["space"], "tpe", seeds=[1, 2], limits={"trials": 4}
+    )
