@@ -1,8 +1,7 @@
 """Dense layers of 16-bit weights on CPUs, in the order that oneDNN's kernels want them.
 
-torch puts the weight into that order anew for every product, which for a short text takes as long as the product: of
-BERT's layers those for 25 tokens take half as long without it, for 250 three quarters (`benchmarks/inference.py` has
-what that makes of requests).
+torch puts the weight into that order anew for every product, which for a short text takes as long as the product
+itself. What it makes of requests: benchmarks/inference.py.
 """
 
 from __future__ import annotations
