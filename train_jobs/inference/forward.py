@@ -1,7 +1,7 @@
 """Token sequences through a model: in order of length, as many at once as have so many tokens, without padding.
 
-For prediction weights are kept in the arithmetic's own type, and query, key and value in one matrix: nothing is cast or
-joined again for every batch.
+For prediction weights are kept in the arithmetic's own type and order, and query, key and value in one matrix: nothing
+is cast, joined or put in order again for every batch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine import memory
+from train_jobs.inference.dense import order_weights
 from train_jobs.inference.folder import Model
 from train_jobs.model.attention import attend, attend_packed
 from train_jobs.model.bert import PAD_ID, SelfAttention, Where
@@ -60,12 +61,13 @@ class JointSelfAttention(nn.Module):
         super().__init__()
         self.heads = separate.heads
         parts = (separate.query, separate.key, separate.value)
-        self.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
-        self.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        self.joint = nn.Linear(separate.query.in_features, sum(part.out_features for part in parts))
+        self.joint.weight.copy_(torch.cat([part.weight for part in parts]))
+        self.joint.bias.copy_(torch.cat([part.bias for part in parts]))
 
     def forward(self, hidden: Tensor, where: Where) -> Tensor:
         """[B, S, H] or [T, H], where -> the same shape."""
-        joint = nn.functional.linear(hidden, self.weight, self.bias).unflatten(-1, (3, self.heads, -1))
+        joint = self.joint(hidden).unflatten(-1, (3, self.heads, -1))
         if isinstance(where, Packing):
             return attend_packed(joint, where, dropout=0.0).flatten(-2)
         return attend(joint, mask=where, dropout=0.0).flatten(-2)
@@ -86,6 +88,8 @@ def made_ready(model: Model, *, precision: str, device: torch.device, compiled: 
     model.requires_grad_(False).to(device, DTYPES[precision]).eval()
     if compiled:
         model.bert.encoder.compile_layers()
+    else:
+        order_weights(model.bert.encoder)
     return model
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import nn
 
+from train_jobs.inference import dense
+from train_jobs.inference.dense import OrderedLinear, can_be_ordered
 from train_jobs.inference.folder import read_folder
 from train_jobs.inference.forward import Forward, Tokens, made_ready
 
@@ -47,3 +50,27 @@ def test_a_kernel_may_be_tried_with_gradients(saved):
             return [torch.autograd.grad((one * one).sum(), one)[0].item()]
 
     assert made(saved).each(sequences(5), compute) == [2.0]
+
+
+def test_layers_with_their_weights_in_order_compute_the_same(saved):
+    folder, tokens = read_folder(saved("BertModel")), sequences(9, 3, 12)
+    found = []
+    for precision in ("bf16", "fp32"):
+        model = made_ready(folder.model(), precision=precision, device=torch.device("cpu"))
+        kinds = {type(layer) for layer in model.bert.encoder.modules() if isinstance(layer, OrderedLinear | nn.Linear)}
+        assert (OrderedLinear in kinds) == (precision == "bf16" and can_be_ordered())
+        assert kinds == {OrderedLinear} or OrderedLinear not in kinds
+        forward = Forward(model)
+        batch = forward.batch(tokens, [])
+        with torch.no_grad():
+            hidden = model.bert(batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing)
+        laid_out = hidden if batch.packing is None else batch.packing.lay_out(hidden)
+        found.append(torch.cat([row[:length] for row, length in zip(laid_out, batch.lengths, strict=True)]).float())
+    assert (found[0] - found[1]).abs().max() < 0.05 * found[1].abs().max()
+
+
+def test_where_torch_cannot_order_weights_they_stay(monkeypatch):
+    layers = nn.Sequential(nn.Linear(8, 8)).bfloat16()
+    monkeypatch.setattr(dense, "can_be_ordered", lambda: False)
+    dense.order_weights(layers)
+    assert isinstance(layers[0], nn.Linear)

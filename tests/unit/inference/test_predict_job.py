@@ -1,4 +1,4 @@
-"""The whole job: forms of output, what an end in the middle leaves, scores, and what it refuses."""
+"""The whole job: forms of output, what an end in the middle leaves, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from train_jobs import predict
 from train_jobs.config import DataError, OutOfMemoryError, SpecError
@@ -186,146 +185,6 @@ def scarce(monkeypatch, tokens):
 
     monkeypatch.setattr(forward.Forward, "batch", batch)
     return seen
-
-
-def test_classes_are_scored(saved, run, jsonl, texts, tmp_path):
-    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
-    gold = [number % 3 == 0 for number in range(len(texts))]
-    source = jsonl([{"text": text, "label": "yes" if one else 0} for text, one in zip(texts, gold, strict=True)])
-    found = run(classifier(saved, **names), source, evaluate=True, batching=WINDOWS)
-    guessed = [one["label"] == "yes" for one in found]
-    metrics = result(tmp_path)["metrics"]
-    assert metrics["accuracy"] == pytest.approx(accuracy_score(gold, guessed), abs=1e-9)
-    assert metrics["f1"] == pytest.approx(f1_score(gold, guessed), abs=1e-9)
-    likely = [one["probabilities"]["yes"] for one in found]
-    assert metrics["loss"] == pytest.approx(log_loss(gold, likely), rel=1e-4)
-    *_, last = read_reports(tmp_path / "out" / "metrics.jsonl")
-    assert last[1]["metrics"]["validation_accuracy"] == metrics["accuracy"]
-
-
-def test_numbers_are_scored(saved, run, jsonl, texts, tmp_path):
-    gold = [float(len(text)) for text in texts]
-    source = jsonl([{"text": text, "label": one} for text, one in zip(texts, gold, strict=True)])
-    found = run(classifier(saved, num_labels=1), source, evaluate=True)
-    values = [one["value"] for one in found]
-    metrics = result(tmp_path)["metrics"]
-    assert metrics["pearson"] == pytest.approx(np.corrcoef(values, gold)[0, 1], abs=1e-5)
-    assert metrics["loss"] == pytest.approx(np.mean((np.array(values) - gold) ** 2), rel=1e-4)
-
-
-def test_a_task_of_glue_has_its_columns_labels_and_metrics(saved, run, tmp_path):
-    (tmp_path / "dev.tsv").write_text("gj04\t1\t\tw1 w2\ngj04\t0\t*\tw3\ngj04\t1\t\tw4\n")
-    names = {"id2label": {0: "acceptable", 1: "unacceptable"}, "label2id": {"acceptable": 0, "unacceptable": 1}}
-    found = run(classifier(saved, **names), tmp_path / "dev.tsv", task="CoLA", evaluate=True)
-    metrics = result(tmp_path)["metrics"]
-    assert {"loss", "matthews", "score"} == metrics.keys()
-    gold = ["acceptable", "unacceptable", "acceptable"]  # 1, 0, 1; the model has them in another order
-    likely = [one["probabilities"][name] for one, name in zip(found, gold, strict=True)]
-    assert metrics["loss"] == pytest.approx(-np.mean(np.log(likely)), rel=1e-4)
-    run(classifier(saved, **names), written(tmp_path, "index\tsentence\n0\tw1\n"), task="CoLA")
-
-
-def written(tmp_path, text):
-    (tmp_path / "test.tsv").write_text(text)
-    return tmp_path / "test.tsv"
-
-
-@pytest.mark.parametrize(
-    ("rows", "told"),
-    [
-        ([{"text": "w1", "label": "maybe"}], ":1: the model has no label 'maybe', but LABEL_0, LABEL_1"),
-        ([{"text": "w1", "label": None}], ":1: column 'label': there is no label"),
-        ([{"text": " ", "label": 0}], ":1: column 'text' has an empty text"),
-        ([{"text": "w1", "label": 0}, {"text": None, "label": 0}], ":2: column 'text' is no text: nothing"),
-    ],
-)
-def test_rows_that_cannot_be_scored_are_named(saved, run, jsonl, rows, told):
-    with pytest.raises(DataError) as failure:
-        run(classifier(saved), jsonl(rows), evaluate=True)
-    assert told in str(failure.value)
-
-
-def test_answers_are_scored_as_squad_is(saved, run, tmp_path):
-    squad(tmp_path / "dev.json", version="1.1")
-    found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", evaluate=True, data={"max_query_length": 4})
-    assert [one["id"] for one in found] == ["a", "b", "c"]
-    metrics = result(tmp_path)["metrics"]
-    assert metrics.keys() == {"exact_match", "f1"}
-    assert metrics["exact_match"] == pytest.approx(100 * sum(one["answer"] == "w3" for one in found) / 3)
-
-
-@pytest.mark.parametrize(("threshold", "none"), [(-1e9, True), (1e9, False)])
-def test_a_question_may_have_no_answer(saved, run, tmp_path, threshold, none):
-    squad(tmp_path / "dev.json", version="v2.0")
-    keys = {"evaluate": True, "data": {"max_query_length": 4}, "answers": {"null_threshold": threshold}}
-    found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", **keys)
-    assert [one["answer"] == "" for one in found] == [none] * 3
-    assert [one["begin"] is None for one in found] == [none] * 3
-    assert {one["text"] for one in found[0]["candidates"]} >= {"", *([] if none else [found[0]["answer"]])}
-    assert result(tmp_path)["metrics"]["NoAns_exact"] == 100 * none
-
-
-def squad(path, *, version):
-    """Three questions about a text of 36 tokens, so of several sequences; in 2.0 the last has no answer."""
-    context = " ".join(f"w{number}" for number in range(36))
-    found = [{"text": "w3", "answer_start": context.index("w3")}]
-    questions = [{"id": key, "question": f"w{number}", "answers": found} for number, key in enumerate("abc")]
-    if version != "1.1":
-        questions[-1] |= {"answers": [], "is_impossible": True}
-    document = {"version": version, "data": [{"title": "", "paragraphs": [{"context": context, "qas": questions}]}]}
-    path.write_text(json.dumps(document))
-
-
-def test_entities_are_scored_by_words(saved, run, tmp_path):
-    names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
-    folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
-    words = [[f"w{(7 * row + place) % 40}" for place in range(1 + 5 * row)] for row in range(10)]
-    source = tmp_path / "dev.conll"
-    source.write_text("\n".join("".join(f"{word} O\n" for word in row) for row in words))
-    found = run(folder, source)
-    assert [one["words"] for one in found] == words
-    for one in found:
-        for entity in one["entities"]:
-            assert entity["text"] == " ".join(one["words"][entity["first"] : entity["last"] + 1])
-            assert one["tags"][entity["first"]].endswith(entity["type"])
-    tagged = ("".join(f"{word} {tag}\n" for word, tag in zip(one["words"], one["tags"], strict=True)) for one in found)
-    source.write_text("\n".join(tagged))
-    run(folder, source, evaluate=True)
-    assert result(tmp_path)["metrics"]["f1"] == result(tmp_path)["metrics"]["accuracy"] == 1.0
-    source.write_text("w1 B-ORG\n")
-    with pytest.raises(DataError, match=r"dev.conll:1: a sentence with the tag 'B-ORG', which the model has not"):
-        run(folder, source, evaluate=True)
-
-
-def test_a_long_text_with_entities_is_read_whole(saved, run, jsonl):
-    names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
-    folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
-    text = " ".join(f"w{number % 40}" for number in range(100))
-    (found,) = run(folder, jsonl([{"text": text}]))
-    assert found["entities"][-1]["end"] > 280
-    assert all(one["text"] == text[one["begin"] : one["end"]] for one in found["entities"])
-
-
-def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
-    source = tmp_path / "rows.txt"
-    source.write_text("\n".join(texts))
-    folder = saved("BertForMaskedLM")
-    found = run(folder, source, evaluate=True, batching=WINDOWS)
-    metrics = result(tmp_path)["metrics"]
-    masked = sum(one["masked"] for one in found)
-    assert masked == sum(max(round(0.15 * (len(text.split()) + 2)), 1) for text in texts)
-    assert metrics["mlm_loss"] == pytest.approx(sum(one["loss"] for one in found) / masked)
-    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["mlm_loss"]))
-    assert metrics["mlm_accuracy"] == sum(one["right"] for one in found) / masked
-    again = run(folder, source, evaluate=True)
-    assert [one["loss"] for one in again] == pytest.approx([one["loss"] for one in found], rel=1e-3)
-    other = run(folder, source, evaluate=True, masking={"seed": 1})
-    assert [one["loss"] for one in other] != pytest.approx([one["loss"] for one in found], rel=1e-3)
-
-
-def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
-    with pytest.raises(DataError, match=r"rows.jsonl:2: there is no \[MASK\] in the text"):
-        run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))
 
 
 def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_path, monkeypatch):
