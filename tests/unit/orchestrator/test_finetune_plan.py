@@ -264,6 +264,9 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     assert plan("task=MRPC", "data=glue", "data.max_length=8").estimates.tokens_per_row == pytest.approx(
         min(8, 3 + (6 + 70 * 6) / 70 / 4)
     )
+    (folder / "glue" / "MRPC" / "dev.tsv").write_text("header\n" + "1\ta\tb\n" * 80)  # ten times as many as before
+    evaluated = plan("task=MRPC", "data=glue").estimates
+    assert evaluated.seconds == pytest.approx(found.seconds * (70 + 80 / 3) / (70 + 8 / 3))
     assert found.checkpoints_at_once == 3
     assert plan("task=MRPC", "data=glue", "seeds=[1,2]").estimates.checkpoints_at_once == 5
     weird = folder / "own" / "a.weird"
@@ -277,6 +280,7 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
 def test_a_model_with_too_few_positions_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"data.max_length 128 is more than the 64 positions of .*bert"):
         make_plan(resolve("task=MRPC", "data=glue"), home=Path("home"))
+    assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home")).steps == 9
 
 
 def test_the_hash_follows_files_and_model_by_content(folder: Path) -> None:
