@@ -139,18 +139,22 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
     orchestrator = orchestrator_of(arguments)
     sweeps = [sweep for name in arguments.name if (sweep := orchestrator.sweeps.find(name))]
+    names = {sweep.name for sweep in sweeps}
+    runs = [orchestrator.attach(name) for name in arguments.name if name not in names]
+    ended: list[dict[str, Any]] = []
     if sweeps:
         from orchestrator.cli.sweep import cancel_sweeps
 
-        cancel_sweeps(sweeps, wait=not arguments.no_wait)
-    names = {sweep.name for sweep in sweeps}
-    runs = [orchestrator.attach(name) for name in arguments.name if name not in names]
+        ended = cancel_sweeps(sweeps, wait=not arguments.no_wait)
     for run in runs:
         run.cancel()
     statuses = [run.status() if arguments.no_wait else run.wait(CANCEL_SECONDS) for run in runs]
     if arguments.output != "text":
-        print_document([status.as_dict() for status in statuses], arguments.output)
+        print_document([*ended, *(status.as_dict() for status in statuses)], arguments.output)
         return 0
+    for one in ended:
+        print(f"{one['state']}  {one['name']}")
+        hint(f"  resume  orchestrator resume {one['name']}")
     for status in statuses:
         print(f"{status.state.value}  {status.handle}")
         if status.state.resumable:

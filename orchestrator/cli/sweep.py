@@ -129,23 +129,21 @@ def resume_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
     """Goes on with a sweep and follows it."""
     from orchestrator.cli.render import hint
 
+    if arguments.processes is not None:
+        hint("warning: --processes has no effect: a sweep goes on as it was submitted")
     sweep.resume()
     hint(f"resumed  {sweep.name}")
     return _finish(sweep, arguments.output, followed=not arguments.detach)
 
 
-def cancel_sweeps(sweeps: Sequence[Sweep], *, wait: bool) -> None:
-    """Ends sweeps with their trials."""
-    from orchestrator.cli.render import hint
-
+def cancel_sweeps(sweeps: Sequence[Sweep], *, wait: bool) -> list[dict[str, Any]]:
+    """Ends sweeps with their trials; returns how they stand."""
     for sweep in sweeps:
         sweep.cancel()
     until = time.monotonic() + CANCEL_SECONDS
-    for sweep in sweeps:
-        while wait and not sweep.folder.state().state.terminal and time.monotonic() < until:
-            time.sleep(FOLLOW_SECONDS)
-        print(f"{sweep.folder.state().state.value}  {sweep.name}")
-        hint(f"  resume  orchestrator resume {sweep.name}")
+    while wait and time.monotonic() < until and any(not one.folder.state().state.terminal for one in sweeps):
+        time.sleep(FOLLOW_SECONDS)
+    return [sweep.status().model_dump(mode="json", exclude={"rows"}) for sweep in sweeps]
 
 
 def validate_sweep(arguments: argparse.Namespace) -> int:

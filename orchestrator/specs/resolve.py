@@ -137,10 +137,8 @@ def resolve_spec(
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
-        if complete and isinstance(spec, PretrainSpec):  # without a layer, the batch is not the one that was meant
-            spec.train.accumulation_steps(compute.world_size)
-        if complete and isinstance(spec, FinetuneSpec):
-            check_batch(spec.train, compute.world_size)
+        if complete:  # without a layer, the batch is not the one that was meant
+            check_shares(spec, compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != source}
@@ -259,6 +257,18 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     for part in path:
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
+
+
+def check_shares(spec: JobSpec, world_size: int) -> None:
+    """Sees to it that a global batch, of a job that has one, divides into processes and micro batches.
+
+    Raises:
+        SpecError: it does not; the message names the nearest that do.
+    """
+    if isinstance(spec, PretrainSpec):
+        spec.train.accumulation_steps(world_size)
+    if isinstance(spec, FinetuneSpec):
+        check_batch(spec.train, world_size)
 
 
 def shown(path: Path, here: Path) -> str:

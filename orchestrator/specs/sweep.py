@@ -157,8 +157,8 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     policy = spec.early_termination
     if policy.policy == "wilcoxon":
         assert policy.p_value is not None
-        if not spec.seeds or 0.5 ** len(spec.seeds) > policy.p_value:
-            need = next(count for count in range(1, 11) if 0.5**count <= policy.p_value)
+        if not spec.seeds or 0.5 ** len(spec.seeds) >= policy.p_value:
+            need = next(count for count in range(1, 11) if 0.5**count < policy.p_value)
             yield (
                 ("early_termination", "policy"),
                 f"wilcoxon at p_value {policy.p_value:g} needs at least {need} seeds, there are {len(spec.seeds)}",

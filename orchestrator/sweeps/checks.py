@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.errors import SpecError
-from orchestrator.specs import JobSpec, PretrainSpec, Resolved
+from orchestrator.specs import JobSpec, Resolved
+from orchestrator.specs.resolve import check_shares
 from orchestrator.specs.space import Parameter, all_parameters
 from orchestrator.specs.sweep import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree
 from orchestrator.sweeps.settings import is_section, job_config, seed_setting, setting_type
@@ -68,7 +69,7 @@ def _metric_problems(spec: SweepSpec, job: JobSpec) -> Iterator[Problem]:
     if job.code.entry != type(job).model_fields["code"].default.entry:
         return  # only the user's own module knows
     known = reported_metrics(job_config(job))
-    if known is None or metric in known:
+    if known is None or any(metric == name or (name[-1] == "*" and metric.startswith(name[:-1])) for name in known):
         return
     hint = did_you_mean(metric, known) or f" (known: {', '.join(known)})"
     yield ("objective", "metric"), f"this {job.kind} job does not report {metric}{hint}"
@@ -110,9 +111,7 @@ def _wrong_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
 def _refused(model: type[JobSpec], base: dict[str, Any], point: Settings, world_size: int) -> str | None:
     """Why a job with these settings is refused; None if it is not."""
     try:
-        job = model.model_validate(_with(base, point))
-        if isinstance(job, PretrainSpec):
-            job.train.accumulation_steps(world_size)
+        check_shares(model.model_validate(_with(base, point)), world_size)
     except ValidationError as failure:
         return _message(dict(failure.errors()[0]))
     except SpecError as failure:

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember
 from orchestrator.backends.base import Backend
-from orchestrator.errors import ConflictError, DataError, NotFoundError, ServiceError, SpecError, UserError
+from orchestrator.errors import (
+    CapacityError,
+    ConflictError,
+    DataError,
+    NotFoundError,
+    ServiceError,
+    SpecError,
+    UserError,
+)
 from orchestrator.runs import RunState, RunStatus
 from orchestrator.specs.compute import visible_gpus
 from orchestrator.sweeps.folder import SweepFolder, append
@@ -52,8 +60,8 @@ class Live:
     started: float
     end: tuple[str, str] | None = None
     """As what it ends and why, once that is clear: its runs are cancelled. None: it goes on."""
-    moved: dict[str, tuple[int | None, RunState]] = field(default_factory=dict)
-    """Run -> where it stood when its reports were last read."""
+    moved: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Run -> where it stood when its reports were last read: the same step may be reported of twice."""
 
 
 class Driver:
@@ -156,6 +164,12 @@ class Driver:
         runs = run_names(self.record.name, number, self.spec.replicates)
         gpus = self._places(len(runs))
         if gpus is None:
+            if not self.live:
+                raise CapacityError(
+                    f"trial {number} needs more GPUs at a time than there are",
+                    facts={"have": f"{', '.join(self.gpus)}, each for {self.spec.trials_per_gpu} at a time"},
+                    fix=f"orchestrator resume {self.record.name}, where there are as many as before",
+                )
             return False
         drawn = propose(self.spec, number, past)
         settings = values(self.spec.space, drawn)
@@ -255,9 +269,10 @@ class Driver:
         """Tells the study each report that is new; what is decided of it is written down first."""
         seeds = self.seeds.setdefault(live.number, [[] for _ in live.runs])
         for status in found:
-            if live.moved.get(status.name) != (status.step, status.state):
+            stands = (status.step, status.state, status.metrics.get(self.spec.objective.metric))
+            if live.moved.get(status.name) != stands:
                 seeds[live.runs.index(status.name)] = list(self._values(status.name))
-                live.moved[status.name] = status.step, status.state
+                live.moved[status.name] = stands
         history, reports = self.histories[live.number], together(seeds, self.spec.objective)
         while len(history) < len(reports) and not self._is_stopped(live.number, len(history)):
             history.append(reports[len(history)])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.resolve import Flag, Resolved, resolve_spec
-from orchestrator.specs.sweep import Settings, SweepSpec, as_tree, contradictions
+from orchestrator.specs.sweep import SweepSpec, contradictions
 from orchestrator.sweeps.checks import Problem, trial_problems
 from orchestrator.sweeps.written import TRIAL, of_trial, read_layers
 from train_jobs.config.load import Layer, Merged, build, dotted, merge
@@ -38,19 +38,6 @@ class ResolvedSweep:
     spec: SweepSpec
     trial: Resolved
     tree: dict[str, Any]
-    _kind: str
-    _layers: tuple[Layer, ...]
-    _flags: Mapping[str, Flag]
-    _around: Surroundings
-
-    def at(self, settings: Settings, *, source: str = "space") -> Resolved:
-        """The job with these settings.
-
-        Raises:
-            SpecError: it does not take them.
-        """
-        point = Layer(source, as_tree(settings))
-        return _resolve_trial(self._kind, (*self._layers, point), self._flags, self._around)
 
 
 def on_service(spec: SweepSpec, trial: Resolved) -> bool:
@@ -95,7 +82,7 @@ def resolve_sweep(
     problems.raise_all("sweep")
     assert spec is not None
     assert trial is not None
-    return ResolvedSweep(spec, trial, merged.tree, kind, layers, flags, around)
+    return ResolvedSweep(spec, trial, merged.tree)
 
 
 def _resolve_trial(kind: str, layers: tuple[Layer, ...], flags: Mapping[str, Flag], around: Surroundings) -> Resolved:

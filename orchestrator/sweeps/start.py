@@ -13,11 +13,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.errors import ConflictError, ServiceError, StorageError
+from orchestrator.backends import load_backend
+from orchestrator.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
 from orchestrator.plan import make_plan
 from orchestrator.planning import HASH_DIGITS, Plan
 from orchestrator.runs import RunState
-from orchestrator.specs import Resolved, usable_cores
+from orchestrator.specs import Resolved, usable_cores, visible_gpus
 from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.resolve import ResolvedSweep
@@ -29,9 +30,10 @@ def plan_sweep(sweep: ResolvedSweep, home: Path) -> tuple[SweepRecord, Plan]:
     """What would be done: the record of the sweep, and the plan of its trial without a setting of the space.
 
     Raises:
-        SpecError, DataError: the trial cannot be planned.
+        SpecError, DataError: the trial cannot be planned, or needs more GPUs at a time than there are.
     """
     trial = _shared(sweep)
+    _check_gpus(sweep, trial)
     plan = make_plan(trial, home=home)
     told = sweep.spec.model_dump(mode="json", include=set(SHAPING))
     identity = json.dumps([plan.run_hash, told], sort_keys=True)
@@ -90,15 +92,26 @@ def resume_sweep(folder: SweepFolder, home: Path) -> None:
     start_driver(folder, home)
 
 
-def cancel_sweep(folder: SweepFolder) -> None:
-    """Asks a sweep and its trials to end; one that has ended is left alone."""
+def cancel_sweep(folder: SweepFolder, home: Path) -> None:
+    """Asks a sweep and its trials to end; one that has all of its trials is left alone.
+
+    Where the driver is gone its trials may run on: they are asked by whoever calls this.
+    """
     state = folder.state()
-    if state.state.terminal:
+    if state.state == RunState.COMPLETED:
         return
     folder.cancel_file.touch()
-    if state.pid is not None and folder.locked():
-        with suppress(ProcessLookupError):
-            os.kill(state.pid, signal.SIGTERM)
+    if folder.locked():
+        if state.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(state.pid, signal.SIGTERM)
+        return
+    backend = load_backend(folder.record().trial["backend"], home)
+    for trial in folder.study().get_trials(deepcopy=False):
+        for name in trial.user_attrs["runs"] if not trial.state.is_finished() else ():
+            with suppress(NotFoundError):
+                backend.cancel(name)
+    folder.write_state(state.model_copy(update={"state": RunState.CANCELLED, "reason": "it was cancelled"}))
 
 
 def start_driver(
@@ -137,3 +150,16 @@ def _shared(sweep: ResolvedSweep) -> Resolved:
     threads = max(1, usable_cores() // (runs * trial.compute.processes_per_node))
     compute = trial.compute.model_copy(update={"threads_per_process": threads})
     return Resolved(trial.spec, compute, trial.origins, trial.changes, trial.warnings)
+
+
+def _check_gpus(sweep: ResolvedSweep, trial: Resolved) -> None:
+    if trial.spec.backend != "local" or trial.compute.device != "gpu":
+        return
+    need = sweep.spec.replicates * trial.compute.processes_per_node
+    have = visible_gpus(os.environ)
+    if need > have * sweep.spec.trials_per_gpu:
+        raise SpecError(
+            f"a trial runs with all of its seeds at a time, on {need} GPUs",
+            facts={"need": f"{need} GPUs", "have": f"{have}, each for {sweep.spec.trials_per_gpu} at a time"},
+            fix=f"--set trials_per_gpu={-(-need // max(have, 1))}",
+        )

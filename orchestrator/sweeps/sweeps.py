@@ -96,7 +96,7 @@ class Sweep:
 
     def cancel(self) -> None:
         """Asks it and its trials to end; they can be taken up again."""
-        cancel_sweep(self.folder)
+        cancel_sweep(self.folder, self._home)
 
     def resume(self) -> None:
         """Goes on with it.
@@ -196,6 +196,13 @@ class Sweeps:
                     f"a sweep of the same plan is {state.state}",
                     facts={"sweep": record.name, "reason": state.reason or "unknown"},
                     fix=f"orchestrator resume {record.name}",
+                )
+            more = trials(record.spec) - trials(there.record().spec)
+            if more > 0:
+                raise ConflictError(
+                    f"a sweep of the same plan is there, with {more} trials less",
+                    facts={"sweep": record.name},
+                    fix=f"orchestrator sweep extend {record.name} --trials {more}",
                 )
             return Sweep(there, self._home)
         folder = make_sweep(record, self._home)

@@ -5,13 +5,13 @@ Left out are those that only some machines or some steps have: mfu, loss_scale, 
 
 from __future__ import annotations
 
-from train_jobs.config.finetune import OWN, FinetuneConfig
+from train_jobs.config.finetune import NER, OWN, SQUAD_1, SQUAD_2, FinetuneConfig
 from train_jobs.config.own import is_own
 from train_jobs.config.pretrain import PretrainConfig
 
 RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
 TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
-GLUE_METRICS = {
+METRICS = {
     "CoLA": ("matthews",),
     "SST-2": ("accuracy",),
     "MRPC": ("f1", "accuracy"),
@@ -21,12 +21,15 @@ GLUE_METRICS = {
     "QNLI": ("accuracy",),
     "RTE": ("accuracy",),
     "WNLI": ("accuracy",),
+    SQUAD_1: ("exact_match", "f1"),
+    SQUAD_2: ("exact", "f1", "best_exact", "best_f1"),
+    NER: ("precision", "recall", "f1", "f1_*"),
 }
 MNLI_SETS = ("dev_matched", "dev_mismatched")
 
 
 def reported_metrics(config: object) -> tuple[str, ...] | None:
-    """What a job of this configuration reports; None where only the user's own code knows.
+    """What a job of this configuration reports; a name that ends in * begins some. None: nobody here knows.
 
     Args:
         config: a `PretrainConfig`, a `FinetuneConfig`, or another job's.
@@ -53,7 +56,7 @@ def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
             ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 where there are two classes
         )
     else:
-        metrics = GLUE_METRICS.get(config.task)
+        metrics = METRICS.get(config.task)
     if metrics is None:
         return None
     several = config.task == "MNLI" and config.data.validation is None

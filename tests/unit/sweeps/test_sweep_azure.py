@@ -45,14 +45,14 @@ SWEEPS: dict[str, dict[str, Any]] = {
             "schedule": [{"name": "polynomial", "power": 1.0}, {"name": "cosine"}],
         },
         "early_termination": {"policy": "bandit", "slack_factor": 0.1, "delay": 2},
-        "limits": {"trials": 20, "concurrent": 4, "hours": 2.5, "trial_hours": 0.001},
+        "limits": {"trials": 20, "concurrent": 4, "hours": 2.5, "trial_hours": 0.0001},
     },
     "sobol-truncation": {
         "space": {"train.log_every": {"low": 1, "high": 64, "log": True, "q": 1}},
         "sampling": {"name": "sobol", "seed": 7},
         "early_termination": {"policy": "truncation", "percentage": 20, "interval": 3},
         "objective": {"metric": "validation_mlm_accuracy", "goal": "maximize"},
-        "limits": {"trials": 8, "concurrent": 100},
+        "limits": {"trials": 8, "concurrent": 100, "trial_hours": 5},
         "trial": {
             "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "low-priority"},
             "train": {"global_batch_size": 64},

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from optuna.trial import TrialState
 
+from orchestrator import backends
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import ConflictError
 from orchestrator.runs import RunState
@@ -77,7 +78,8 @@ class Sweeps:
 
     def starts(self, folder: SweepFolder) -> dict[str, list[str]]:
         """Run -> the attempts that were started."""
-        return {run.name: (run.path / "started.log").read_text().split() for run in self.runs(folder)}
+        logs = {run.name: run.path / "started.log" for run in self.runs(folder)}
+        return {name: log.read_text().split() for name, log in logs.items() if log.exists()}
 
 
 @pytest.fixture
@@ -184,12 +186,8 @@ def test_limits_of_time_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
 def test_a_cancelled_sweep_cancels_its_trials_and_goes_on_where_it_was(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
-    wait_for(
-        lambda: (
-            len(sweeps.runs(folder)) == 2 and all((run.path / "started.log").exists() for run in sweeps.runs(folder))
-        )
-    )
-    cancel_sweep(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    cancel_sweep(folder, sweeps.home)
     assert sweeps.end(folder) == RunState.CANCELLED
     assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
     folder.cancel_file.unlink()
@@ -197,6 +195,20 @@ def test_a_cancelled_sweep_cancels_its_trials_and_goes_on_where_it_was(sweeps: S
     assert sweeps.end(folder) == RunState.COMPLETED
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 3
     assert sorted(map(tuple, sweeps.starts(folder).values())) == [("1",), ("1", "2"), ("1", "2")]
+
+
+@pytest.mark.slow
+def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    kill(folder)
+    monkeypatch.setitem(backends._OURS, "quick", "tests.unit.sweeps.quick_driver:QuickBackend")
+    cancel_sweep(folder, sweeps.home)
+    assert folder.state().state == RunState.CANCELLED
+    wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
 
 
 @pytest.mark.slow

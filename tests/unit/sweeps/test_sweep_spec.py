@@ -13,7 +13,7 @@ from orchestrator.specs import Flag
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.written import SWEEP_PRESETS
-from tests.conftest import write_spec
+from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.config.load import preset_names, read_preset
 
@@ -155,6 +155,10 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
             {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.1}},
             "wilcoxon at p_value 0.1 needs at least 4 seeds, there are 3",
         ),
+        (
+            {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.125}},
+            "needs at least 4 seeds, there are 3",  # of three the least p there is, 1 / 8, is not below 0.125
+        ),
         ({"space": RATE, "early_termination": "truncation"}, "policy truncation needs percentage"),
         (
             {"space": RATE, "early_termination": {"policy": "median", "percentage": 5, "slack_amount": 1}},
@@ -212,13 +216,6 @@ def test_sections_of_the_space_and_dotted_settings_are_the_same() -> None:
     assert problem.startswith("sweep.yaml:5: space.optimizer.learning_rate:")
 
 
-def test_a_trial_with_its_settings() -> None:
-    found = resolve({"space": {"optimizer": ["adamw"], "train.steps": [3]}, "trial": {"recipe": "small"}})
-    trial = found.at({"optimizer": "adamw", "train.steps": 3})
-    assert (trial.spec.optimizer.name, trial.spec.train.steps, trial.spec.model.hidden_size) == ("adamw", 3, 512)
-    assert trial.changes["train.steps"].origin == "space"
-
-
 def test_flags_variables_and_the_project_are_about_the_trial() -> None:
     Path("orchestrator.yaml").write_text("train: {log_every: 3}\n")
     Path("sweep.yaml").write_text(yaml.safe_dump({"space": RATE, "limits": {"trials": 2}}))
@@ -253,8 +250,37 @@ def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
 
 
 def test_the_articles_example_is_a_preset() -> None:
-    found = resolve(sets=["recipe=learning-rate", "trial.recipe=tiny"]).spec
-    rate = found.space["optimizer.learning_rate"]
-    assert (found.sampling.name, rate.bounds, rate.log) == ("random", (1e-6, 1e-4), True)
-    assert (found.early_termination.policy, found.early_termination.slack_factor) == ("bandit", 0.1)
-    assert (found.objective.metric, found.objective.goal) == ("validation_loss", "minimize")
+    bert, glue = write_bert(Path("bert")), Path("glue")
+    (glue / "MRPC").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (glue / "MRPC" / f"{split}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    sets = ["recipe=learning-rate", "trial.task=MRPC", f"trial.init_from={bert.resolve()}", f"trial.data={glue}"]
+    found = resolve(sets=sets)
+    rate = found.spec.space["optimizer.learning_rate"]
+    assert (found.spec.sampling.name, rate.bounds, rate.log) == ("random", (1e-6, 1e-4), True)
+    assert (found.spec.early_termination.policy, found.spec.early_termination.slack_factor) == ("bandit", 0.1)
+    assert (found.spec.objective.metric, found.spec.objective.goal) == ("validation_score", "maximize")
+    assert (found.trial.spec.kind, found.trial.spec.task) == ("finetune", "MRPC")
+    assert found.trial.spec.data.glue == glue.resolve()
+
+
+def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
+    bert = write_bert(Path("bert"))
+    for name in ("train.tsv", "dev.tsv"):
+        Path(name).write_text("text\tlabel\na\t1\nb\t0\n")
+    trial = {
+        "kind": "finetune",
+        "init_from": str(bert),
+        "data": {"train": "train.tsv", "validation": "dev.tsv"},
+    }
+    space = {"train.epochs": [2, 3], "seeds": [[1], [2]], "model.hidden_size": [4], "train.global_batch_size": [8, 9]}
+    found = problems_of({"trial": trial, "space": space, "objective": {"metric": "validation_matthews"}})
+    expected = [
+        "space.seeds: a seed is nothing to choose by",
+        "space.model.hidden_size: a finetune job has no setting model.hidden_size",
+        "objective.metric: this finetune job does not report validation_matthews",
+    ]
+    assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
+    space = {"train.global_batch_size": [64, 65]}
+    (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
+    assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem

@@ -101,6 +101,10 @@ class TestBandit:
         assert stopped(policy("bandit", slack_factor=0.2), MAX, histories) == []
         assert stopped(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
 
+    def test_one_that_has_not_come_so_far_is_no_measure(self) -> None:
+        assert stopped(policy("bandit", slack_factor=0.2), MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == []
+        assert stopped(policy("asha", reduction_factor=2, interval=2), MAX, {0: [0.99], 1: [0.1, 0.5]}) == []
+
     def test_a_ratio_of_what_is_not_above_zero_stops_nobody(self) -> None:
         rule = policy("bandit", slack_factor=0.2)
         assert stopped(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
@@ -187,6 +191,12 @@ class TestWilcoxon:
         assert decision == Decision(True, 1, "p 0.0625 < 0.1 against trial 0")
         assert judge(self.RULE, MAX, histories, 0, replicates=seeds) == Decision(False, 1, "0.875 is the best of 2")
 
+    def test_as_likely_as_the_limit_goes_on(self) -> None:
+        seeds = {0: [[0.9]] * 4, 1: [[0.8]] * 4}
+        histories = {0: [0.9], 1: [0.8]}
+        decision = judge(policy("wilcoxon", p_value=0.0625), MAX, histories, 1, replicates=seeds)
+        assert decision == Decision(False, 1, "p 0.0625 >= 0.0625 against trial 0")
+
     def test_worse_in_the_middle_but_not_with_every_seed(self) -> None:
         seeds = {0: [[0.9], [0.8], [0.85], [0.95]], 1: [[0.8], [0.99], [0.7], [0.9]]}
         histories = {name: together(found, MAX) for name, found in seeds.items()}
@@ -218,6 +228,7 @@ class TestWilcoxon:
     def test_zeros_count_for_nothing_and_equals_share_their_ranks(self) -> None:
         assert signed_rank_p([0, 0]) == 1.0
         assert signed_rank_p([0, 1, 2]) == signed_rank_p([1, 2]) == 0.25
+        assert signed_rank_p([0, 0, 1, -2, 3]) == signed_rank_p([1, -2, 3]) == 0.375
         assert signed_rank_p([1, 1, -1]) == 0.5  # ranks 2, 2, 2: sums of 4 and more are 4 of 8
 
 
