@@ -32,8 +32,9 @@ from train_jobs.config.finetune import GLUE, GLUE_TASKS
 from train_jobs.config.initial import InitialModel, initial_lineage, initial_weights, read_initial_model
 from train_jobs.config.lineage import Link
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.sources import DataFingerprint
+from train_jobs.config.sources import DataFingerprint, source_fingerprint
 from train_jobs.config.tables import FOLDERS, SPLITS, TaskFile, task_files
+from train_jobs.config.text import SourceConfig
 
 
 class TaskRows(Config):
@@ -56,8 +57,8 @@ class FinetunePlan(Plan):
     """What the job itself will read."""
     parent: Link
     """The model that training starts from, as the last link of its lineage."""
-    accumulation_steps: int
-    """Micro batches that each process sums up before an optimizer step."""
+    accumulation_steps: int | None
+    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
     rows: dict[str, TaskRows]
     """Task -> its rows; empty if nobody here can read them."""
     steps_per_epoch: dict[str, int]
@@ -145,14 +146,13 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
         if found.train is not None
     }
     estimates = _estimates(job, initial, files, rows, per_epoch, compute)
-    micro_batch_size = job.micro_batches(compute.world_size, on_cpu=compute.device == "cpu")[0]
     return FinetunePlan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
         spec=spec,
         job=job,
         compute=compute,
-        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * micro_batch_size)),
+        accumulation_steps=_accumulation(job, compute.world_size),
         changes=resolved.changes,
         snapshot=snapshot,
         data=data,
@@ -179,6 +179,14 @@ def _check_length(job: FinetuneConfig, initial: InitialModel) -> None:
         )
 
 
+def _accumulation(job: FinetuneConfig, world_size: int) -> int | None:
+    """Micro batches of a process in a step; a process whose share is less than one takes all of it at once."""
+    if job.train.micro_batch_size == "auto":
+        return None
+    (micro,) = job.micro_batches(world_size, on_cpu=True)
+    return -(-job.train.global_batch_size // (world_size * micro))
+
+
 def _data_paths(job: FinetuneConfig) -> list[Path]:
     """Files and folders that the configuration names."""
     sections = [job.data, *(own.data for own in job.per_task.values())]
@@ -188,6 +196,8 @@ def _data_paths(job: FinetuneConfig) -> list[Path]:
 def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> DataFingerprint:
     """The files of the task by content, wherever they lie."""
     folder = getattr(job.data, FOLDERS[job.task]) if job.task in FOLDERS else None
+    if job.data.dataset is not None and not files:
+        return source_fingerprint(SourceConfig(dataset=job.data.dataset), cache)
     name = ", ".join(str(path) for path in ([folder] if folder else [file.path for file in files]))
     return files_fingerprint(name, {f"{file.task}/{file.portable}": file.path for file in files}, cache)
 

@@ -161,14 +161,12 @@ def _row_counts(rows: TaskRows) -> str:
 def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
     """Batch, steps, time, memory, checkpoints."""
     job, estimates, train = plan.job, plan.estimates, plan.job.train
-    micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
-    yield (
-        "batch",
-        (
-            f"{train.global_batch_size} = {micro} x {plan.accumulation_steps} x {plan.world_size} "
-            "(global = micro x accumulation x world)"
-        ),
-    )
+    if plan.accumulation_steps is None:
+        batch = "micro x accumulation x world; micro is auto: the largest that fits is found before the first step"
+    else:
+        micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
+        batch = f"{micro} x {plan.accumulation_steps} x {plan.world_size} (global = micro x accumulation x world)"
+    yield "batch", f"{train.global_batch_size} = {batch}"
     yield "steps", _steps(plan)
     yield "schedule", job.schedule.text(job.optimizer.learning_rate)
     if estimates.seconds is not None:

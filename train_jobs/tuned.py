@@ -130,7 +130,8 @@ def tables_link(config: FinetuneConfig, rows: str) -> Link:
         Source(name=file.name, files=1, total_bytes=file.path.stat().st_size, sha256=file_sha256(file.path))
         for file in task_files(config)
     ]
-    return Link.make("tables", config.task, TablesFacts(task=config.task, sources=sources, rows=rows))
+    dataset = Path(config.data.dataset).name if config.data.dataset and not sources else None
+    return Link.make("tables", dataset or config.task, TablesFacts(task=config.task, sources=sources, rows=rows))
 
 
 def _write_both(lineage: Lineage, folder: Path) -> None:
@@ -157,4 +158,6 @@ def _named(config: FinetuneConfig, model: str) -> dict[str, Any]:
     tree = config.model_dump(mode="json")
     paths = {key: value for key, value in config.data.model_dump().items() if isinstance(value, Path)}
     tree["data"] |= {key: path.resolve().name for key, path in paths.items()}
+    if config.data.dataset is not None and Path(config.data.dataset).is_dir():
+        tree["data"]["dataset"] = Path(config.data.dataset).name
     return {**tree, "init_from": model}

@@ -50,6 +50,8 @@ def anchor(layer: Layer, folder: Path, starts: Sequence[str] = (INIT_FROM, PHASE
     if isinstance(data.get("text"), list):
         anchored["text"] = [_anchored_source(item, folder) for item in data["text"]]
     anchored |= {key: _absolute(data[key], folder) for key in (*OF_TEXT, *DATA_PATHS) if key in data}
+    if isinstance(named := data.get("dataset"), str) and (folder / named).is_dir():  # else it is a name on the Hub
+        anchored["dataset"] = _absolute(named, folder)
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 

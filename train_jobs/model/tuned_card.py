@@ -63,7 +63,7 @@ class Card:
         self.run = FinetuneFacts.model_validate(lineage.head.facts)
         parents = lineage.parents(lineage.head)
         (tables,) = [link for link in parents if link.kind == "tables"]
-        self.data = TablesFacts.model_validate(tables.facts)
+        self.tables, self.data = tables, TablesFacts.model_validate(tables.facts)
         self.base: Link = next(link for link in parents if link.kind != "tables")
         self.kind = KIND_OF.get(self.run.task, CLASSIFICATION)
 
@@ -124,7 +124,7 @@ def _plain_task(card: Card) -> str:
         return f"GLUE {card.run.task}"
     if card.run.task in KIND_OF:
         return card.run.task
-    return ", ".join(plain(source.name) for source in card.data.sources)
+    return ", ".join(plain(source.name) for source in card.data.sources) or plain(card.tables.name)
 
 
 def _task(card: Card) -> str:

@@ -52,6 +52,8 @@ def data_asset(plan: Plan) -> DataAsset | None:
         return None
     if (store := trained_on(plan)) is not None:
         return DataAsset(places.STORE, file_sha256(store / MANIFEST_FILE))  # which has the hash of every file
+    if isinstance(plan, FinetunePlan) and plan.job.data.dataset is not None:
+        return None  # which the job fetches itself
     if isinstance(plan, FinetunePlan | PredictPlan):
         return DataAsset(places.TABLES, plan.data.sha256)
     assert isinstance(plan, PretrainPlan | PreparePlan), "a plan of a known kind"
@@ -115,13 +117,15 @@ def _tuning_settings(plan: FinetunePlan) -> Iterator[str]:
 
 
 def left_behind(plan: Plan) -> list[str]:
-    """A line for each path that does not travel: what single tasks of GLUE have otherwise."""
+    """A line for each path that does not travel: what single tasks of GLUE have otherwise, a dataset in a folder."""
     if not isinstance(plan, FinetunePlan):
         return []
-    found = {f"{task}.{INIT_FROM}": own.init_from for task, own in plan.job.per_task.items()}
+    found = {f"per_task.{task}.{INIT_FROM}": own.init_from for task, own in plan.job.per_task.items()}
     for task, own in plan.job.per_task.items():
-        found |= {f"{task}.data.{key}": getattr(own.data, key) for key in DATA_PATHS}
-    return [f"per_task.{key}: {path} is on this machine" for key, path in found.items() if path is not None]
+        found |= {f"per_task.{task}.data.{key}": getattr(own.data, key) for key in DATA_PATHS}
+    if (dataset := plan.job.data.dataset) is not None and Path(dataset).is_dir():
+        found["data.dataset"] = Path(dataset)
+    return [f"{key}: {path} is on this machine" for key, path in found.items() if path is not None]
 
 
 def portable(plan: Plan) -> dict[str, Any]:

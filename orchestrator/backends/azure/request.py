@@ -131,7 +131,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 def _check(plan: Plan) -> None:
     if problems := left_behind(plan):
-        raise SpecError("what one task has for itself cannot go to Azure", problems=problems, fix="-b local")
+        raise SpecError("some of what is named cannot go to Azure", problems=problems, fix="-b local")
     hours, tier = plan.spec.azure.timeout_hours, plan.spec.compute.tier
     if hours is not None and hours > MOST_HOURS[tier]:
         raise SpecError(

@@ -155,8 +155,14 @@ def test_each_kind_of_task_has_its_pipeline(folder: Path, task: str, kind: str) 
     assert header["model-index"][0]["results"][0]["dataset"]["name"] == name
 
 
+def test_a_dataset_of_the_hub_is_told_by_its_name(folder: Path) -> None:
+    found = complete(folder, task="own", data={"dataset": "owner/reviews:en"})
+    assert [link.name for link in found.links] == ["bert", "reviews:en", "alpha-1234abcd"]
+    assert "bert, fine-tuned on reviews:en (" in (folder / "out/model/README.md").read_text()
+
+
 def test_its_command_makes_the_same_configuration(folder: Path) -> None:
-    facts = FinetuneFacts.model_validate(begin(folder, train={"epochs": 20}, seeds=[1, 2, 3, 4, 5]).head.facts)
+    facts = FinetuneFacts.model_validate(begin(folder, train={"epochs": 20}, seeds=[1, 2, 3, 4, 6]).head.facts)
     words = facts.commands["torchrun"]
     recipe = words[words.index("--config") + 1]
     assert recipe == "train_jobs/presets/finetune/glue-stable.yaml"

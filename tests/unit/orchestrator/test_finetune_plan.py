@@ -264,6 +264,9 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     assert plan("task=MRPC", "data=glue", "data.max_length=8").estimates.tokens_per_row == pytest.approx(
         min(8, 3 + (6 + 70 * 6) / 70 / 4)
     )
+    (folder / "glue" / "MRPC" / "dev.tsv").write_text("header\n" + "1\ta\tb\n" * 80)  # ten times as many as before
+    evaluated = plan("task=MRPC", "data=glue").estimates
+    assert evaluated.seconds == pytest.approx(found.seconds * (70 + 80 / 3) / (70 + 8 / 3))
     assert found.checkpoints_at_once == 3
     assert plan("task=MRPC", "data=glue", "seeds=[1,2]").estimates.checkpoints_at_once == 5
     weird = folder / "own" / "a.weird"
@@ -277,6 +280,7 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
 def test_a_model_with_too_few_positions_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"data.max_length 128 is more than the 64 positions of .*bert"):
         make_plan(resolve("task=MRPC", "data=glue"), home=Path("home"))
+    assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home")).steps == 9
 
 
 def test_the_hash_follows_files_and_model_by_content(folder: Path) -> None:
@@ -338,3 +342,27 @@ def test_azure_takes_no_second_model_or_table(folder: Path) -> None:
     found = plan("task=glue", "data=glue", f"per_task.RTE.init_from={folder / 'bert'}", *AZURE)
     with pytest.raises(SpecError, match=r"per_task.RTE.init_from"):
         build_request(found, found.name, WORKSPACE)
+
+
+def test_a_micro_batch_may_be_found_by_the_job(folder: Path) -> None:
+    found = plan("task=MRPC", "data=glue", "train.micro_batch_size=auto", "train.global_batch_size=30")
+    assert found.accumulation_steps is None
+    assert "30 = micro x accumulation x world; micro is auto" in " ".join(found.summary().split())
+    resolve("task=MRPC", "data=glue", "train.micro_batch_size=auto", "compute.processes_per_node=4")
+    with pytest.raises(SpecError) as caught:
+        resolve("task=MRPC", "data=glue", "train.micro_batch_size=auto", "compute.processes_per_node=3")
+    assert caught.value.facts["nearest"] == "30 or 33"
+
+
+def test_a_dataset_in_a_folder_is_known_by_its_content_and_stays_on_this_machine(folder: Path) -> None:
+    (folder / "reviews").mkdir()
+    (folder / "reviews" / "train.csv").write_text("text,label\na,1\n")
+    found = plan("data.dataset=reviews")
+    assert (found.job.data.dataset, found.rows, found.steps) == (str(folder / "reviews"), {}, None)
+    assert (found.data.name, found.data.files) == (str(folder / "reviews"), 1)
+    (folder / "reviews" / "train.csv").write_text("text,label\nb,1\n")
+    assert plan("data.dataset=reviews").run_hash != found.run_hash
+    there = plan("data.dataset=reviews", *AZURE)
+    with pytest.raises(SpecError) as caught:
+        build_request(there, there.name, WORKSPACE)
+    assert caught.value.problems == [f"data.dataset: {folder / 'reviews'} is on this machine"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.folder.backend import Target
+from orchestrator.backends.folder.checkpoints import best_checkpoint
 from orchestrator.cli.render import run_table, status_text
 from orchestrator.runs import RunState, RunStatus
 from orchestrator.scores import read_results
@@ -76,6 +80,24 @@ def test_a_status_shows_what_was_last_measured_and_then_the_results() -> None:
     assert "checkpoint of step 30, score 0.8500" in text
     assert "MRPC       f1 0.9000, score 0.8500; best at step 230" in text
     assert "0.4000" not in text
+
+
+def test_the_best_checkpoint_of_a_fine_tuning_has_the_highest_score(tmp_path: Path) -> None:
+    for step, lacking in ((3, -0.5), (6, -0.85), (9, -0.7)):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        (folder / "COMMIT.json").write_text(json.dumps({"step": step, "validation_loss": lacking}))
+    best = best_checkpoint(tmp_path, scored=True)
+    assert best is not None
+    assert (best.step, best.score, best.validation_loss) == (6, 0.85, None)
+
+
+def test_the_end_is_expected_by_steps_and_by_rows() -> None:
+    plan = {"job": {"train": {"global_batch_size": 32}}, "steps": 200, "counts": "steps"}
+    last = {"step": 100, "time": 50.0, "metrics": {"sequences_per_second": 32.0, "rows_per_second": 10.0}}
+    assert Target.of(plan).eta(last) == 150.0
+    assert Target.of({**plan, "job": {}, "counts": "rows"}).eta(last) == 60.0
+    assert Target.of({**plan, "counts": "runs"}).eta(last) is None
 
 
 def test_what_is_counted_is_said() -> None:
