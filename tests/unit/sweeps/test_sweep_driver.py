@@ -26,6 +26,7 @@ from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
 from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
 from orchestrator.sweeps.space import draw
 from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.termination import Decision
 from orchestrator.sweeps.trials import place, run_names
 from tests.conftest import MICRO, wait_for
 from tests.unit.sweeps.conftest import NO_GPU
@@ -161,6 +162,38 @@ def test_a_run_that_crashed_is_taken_up_again_as_often_as_allowed(sweeps: Sweeps
     folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0}, name="other")
     assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL] * 2
     assert "crashed as asked" in folder.study().trials[0].user_attrs["end"]["why"]
+
+
+@pytest.mark.slow
+def test_wrong_input_is_not_tried_again(sweeps: Sweeps) -> None:
+    folder = sweeps.run(trial={"validation": {"max_sequences": 15}}, limits={"trials": 1, "retries": 5})
+    assert list(sweeps.starts(folder).values()) == [["1"]]
+    assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL]
+
+
+def test_a_trial_that_was_to_be_stopped_is_stopped_by_the_next_driver(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: folder.study().trials and folder.study().trials[0].intermediate_values)
+    kill(folder)
+    told = len(folder.study().trials[0].intermediate_values)
+    folder.decide(0, Decision(True, told + 2, "as said"))  # the last that it wrote
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (trial,) = folder.study().trials
+    assert trial.state == TrialState.PRUNED
+    assert trial.user_attrs["end"]["why"] == f"stopped at report {told + 2}: as said"
+    assert list(trial.intermediate_values) == list(range(1, told + 3))
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_when_its_money_is_spent(sweeps: Sweeps) -> None:
+    price = {"compute": {"price_per_hour": 3600}}  # a dollar a second
+    folder = sweeps.run(trial=price, limits={"trials": 50, "concurrent": 1, "cost": 1.5}, steps=40, pause=10)
+    assert "limits.cost: " in str(folder.state().reason)
+    costs = [trial.user_attrs["end"]["cost"] for trial in folder.study().trials]
+    assert 1.5 < sum(costs) < 10
+    assert len(costs) < 50
 
 
 def test_a_trial_that_diverged_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
