@@ -14,7 +14,8 @@ from train_jobs.tasks.finetuning.entities import write_conll
 from train_jobs.tasks.finetuning.glue import GLUE
 
 TASKS = ("CoLA", "MRPC", "STS-B", "SST-2", SQUAD_1, NER)
-SHORT = 600  # characters of a context that is one sequence, whatever its question
+SHORT = 450  # characters of a context that is one sequence, whatever its question
+WORDS = 50  # of a sentence, so that it is one sequence
 DEV_QUESTIONS, DEV_SENTENCES = 300, 500
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -40,7 +41,7 @@ def write_files(
     articles = json.loads(squad.read_text(encoding="utf-8"))["data"]
     random.Random(0).shuffle(articles)
     some = len(articles) // 4
-    longest = SHORT if short else sys.maxsize
+    longest = SHORT if short and task == SQUAD_1 else sys.maxsize
     paragraphs = {
         split: [part for article in found for part in article["paragraphs"] if len(part["context"]) <= longest]
         for split, found in {"train": articles[some:], "dev": articles[:some]}.items()
@@ -77,8 +78,8 @@ def _questions(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> 
 def _sentences(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> dict[str, Path]:
     """Runs of words with a capital are names, and of digits numbers: true of no language, and learned like any tags."""
     for (name, parts), count in zip(splits.items(), (rows, DEV_SENTENCES), strict=True):
-        texts = [text for part in parts for text in part["context"].split(". ") if _WORD.search(text)]
-        words = [_WORD.findall(text) for text in _drawn(texts, count)]
+        found = [_WORD.findall(text) for part in parts for text in part["context"].split(". ")]
+        words = _drawn([sentence for sentence in found if 0 < len(sentence) <= WORDS], count)
         write_conll(folder / f"{name}.txt", words, [_tags(sentence) for sentence in words])
     return {name: folder / f"{name}.txt" for name in splits}
 
@@ -93,4 +94,4 @@ def _tags(words: list[str]) -> list[str]:
 
 
 def _drawn(values: list[Any], count: int | None) -> list[Any]:
-    return values if count is None else random.Random(0).sample(values, count)
+    return values if count is None else random.Random(0).sample(values, min(count, len(values)))

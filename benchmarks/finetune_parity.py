@@ -42,7 +42,7 @@ from train_jobs.tasks.finetuning.sequences import epoch_batches
 
 STEPS, RATE_OF_50 = 50, 2e-4  # at which so few steps teach more than the most frequent label
 LOSSES_WITHIN, PREDICTIONS_ALIKE, NUMBERS_WITHIN = 1e-4, 0.995, 1e-3
-BATCHES = {SQUAD_1: 8}  # others: 32
+BATCHES, LENGTHS = {SQUAD_1: 8}, {SQUAD_1: 384}  # others: 32 rows of up to 128 tokens
 STATISTICAL = {"CoLA": 2000, "MRPC": 1200, "SST-2": 2000}  # rows to learn from
 EPOCHS, RATE = 2, 1e-4
 PEERS = {"ours": ours, "Trainer": trainer}
@@ -61,7 +61,12 @@ def exact(arguments: argparse.Namespace) -> bool:
             folder = Path(place)
             files = write_files(task, arguments.glue, arguments.squad, folder, STEPS * size)
             contest = Contest(
-                task, arguments.model, **files, rate=RATE_OF_50, precision="fp32", dropout=0.0, batch=size
+                **{"task": task, "model": arguments.model, **files},
+                rate=RATE_OF_50,
+                precision="fp32",
+                dropout=0.0,
+                batch=size,
+                max_length=LENGTHS.get(task, 128),
             )
             contest = replace(contest, model=with_head(contest, folder / "model"))
             batches = epoch_batches(

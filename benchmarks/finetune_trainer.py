@@ -62,7 +62,9 @@ def rows_of(contest: Contest, split: str, tokenizer: Any, *, padded: bool = Fals
             examples = data.train if split == "train" else next(iter(data.dev.values()))
             return Rows(_texts(examples, tokenizer, **how, padding="max_length" if padded else False))
         case Questions(sets=sets):
-            return Rows([_question(question, tokenizer, **how) for question in sets[split].squad.questions])
+            rows = [_question(question, tokenizer, **how) for question in sets[split].squad.questions]
+            assert [row["input_ids"] for row in rows] == [one.input_ids.tolist() for one in sets[split].windows]
+            return Rows(rows)
         case Words(sets=sets, labels=labels):
             return Rows(_words(sets[split].sentences, labels, tokenizer, **how))
         case other:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contestants import Contestant
 from benchmarks.machine import describe, spread
 from benchmarks.throughput_setup import Setup, prepare
 
@@ -31,46 +31,6 @@ PEERS = {
     "Trainer, torch_compile": ["--peer", "trainer", "--compile"],
     "Trainer, fp32": ["--peer", "trainer", "--precision", "fp32"],
 }
-
-
-class Contestant:
-    """A process that makes optimizer steps when told to."""
-
-    def __init__(self, name: str, setup: Path, errors: Path) -> None:
-        self.name = name
-        self.seconds: list[float] = []
-        command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(setup), *PEERS[name]]
-        self._errors = errors.open("w")
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self.ready = self._answer()
-
-    def steps(self, count: int) -> None:
-        """Makes `count` timed steps."""
-        self._tell({"steps": count})
-        self.seconds += self._answer()["seconds"]
-
-    def finish(self) -> dict[str, Any]:
-        """Ends it; what it has to say of its memory and losses."""
-        self._tell({"steps": 0})
-        found = self._answer()
-        self._process.wait()
-        self._errors.close()
-        return found
-
-    def _tell(self, what: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise SystemExit(f"{self.name} died:\n" + Path(self._errors.name).read_text()[-3000:])
 
 
 def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[str, Any]]) -> str:
@@ -120,7 +80,8 @@ def main() -> None:
         print(f"{describe('torch', 'transformers', 'accelerate')}\n{setup.describe()}\n", flush=True)
         contestants = []
         for number, name in enumerate(arguments.peers):
-            contestants.append(Contestant(name, folder, folder / f"{number}.err"))
+            command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(folder), *PEERS[name]]
+            contestants.append(Contestant(name, command, folder / f"{number}.err"))
             print(f"{name}: {json.dumps(contestants[-1].ready)}", flush=True)
         for _ in range(arguments.rounds):
             for peer in contestants:

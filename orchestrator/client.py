@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.sweeps.sweeps import Sweeps
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
+WATCH_SECONDS = 2.0
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 LAST = "@last"
 
@@ -139,6 +140,30 @@ class Run:
             pause = min(pause * 1.5, self._backend.poll_seconds)
         return status
 
+    def watch(self, *, every: float = WATCH_SECONDS) -> RunStatus:
+        """As `wait`, and in a notebook shows meanwhile how it stands: figures and curves, drawn anew as they come.
+
+        Interrupting the cell, or losing the kernel, ends the watching and never the job, which `attach("@last")` finds
+        again.
+
+        Args:
+            every: seconds between two looks.
+        """
+        from orchestrator.reports.notebook import display_of
+
+        draw = display_of(self)
+        while not (status := self._tended(None)).state.terminal:
+            draw()
+            time.sleep(every)
+        draw()
+        return status
+
+    def _repr_html_(self) -> str:
+        """How it stands, as a notebook shows it."""
+        from orchestrator.reports.notebook import run_html
+
+        return run_html(self.status(), self.metrics(), self.plan(), self._backend.result(self.name))
+
     def _tended(self, max_restarts: int | None) -> RunStatus:
         """How it stands, unless it has ended and was started again."""
         while True:
@@ -182,11 +207,11 @@ class Run:
         """
         from orchestrator.errors import UsageError
         from orchestrator.reports.profile import read_profile
-        from orchestrator.reports.run import render
+        from orchestrator.reports.run import HAVE_CURVES, render
 
         path = to or (self.folder or Path.cwd()) / "report.html"
         status = self.status()
-        if status.kind in {"prepare", "evaluate", "predict"}:
+        if status.kind not in HAVE_CURVES:
             raise UsageError(
                 f"run {self.name} trains nothing: there are no curves to report",
                 fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {self.name}",

@@ -24,7 +24,7 @@ from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.finetune import DATA_PATHS
 from orchestrator.specs.tables import count_rows
-from orchestrator.summary import finetuning_rows, plan_summary, tuned_model_rows
+from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import SpecError
@@ -98,9 +98,9 @@ class FinetunePlan(Plan):
             return "tasks"
         return "runs" if self.runs > 1 else "steps"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, tuned_model_rows(self), finetuning_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, tuned_model_rows(self), finetuning_rows(self))
 
 
 def task_config(job: FinetuneConfig, task: str) -> FinetuneConfig:
@@ -145,13 +145,14 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
         if found.train is not None
     }
     estimates = _estimates(job, initial, files, rows, per_epoch, compute)
+    micro_batch_size = job.micro_batches(compute.world_size, on_cpu=compute.device == "cpu")[0]
     return FinetunePlan(
         name=f"{spec.slug}-{run_hash}",
         run_hash=run_hash,
         spec=spec,
         job=job,
         compute=compute,
-        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * _micro(job, compute.world_size))),
+        accumulation_steps=-(-job.train.global_batch_size // (compute.world_size * micro_batch_size)),
         changes=resolved.changes,
         snapshot=snapshot,
         data=data,
@@ -176,11 +177,6 @@ def _check_length(job: FinetuneConfig, initial: InitialModel) -> None:
             f"data.max_length {job.max_length} is more than the {positions} positions of {initial.folder}",
             fix=f"--set data.max_length={positions}",
         )
-
-
-def _micro(job: FinetuneConfig, world_size: int) -> int:
-    """Rows of a micro batch: a process whose share is less takes all of it at once."""
-    return min(job.train.micro_batch_size, -(-job.train.global_batch_size // world_size))
 
 
 def _data_paths(job: FinetuneConfig) -> list[Path]:

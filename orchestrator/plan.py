@@ -29,7 +29,7 @@ from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs import Counts
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
-from orchestrator.summary import model_rows, plan_summary, preparation_rows, training_rows
+from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.initial import initial_lineage
@@ -63,9 +63,9 @@ class PretrainPlan(Plan):
         """Optimizer steps that it shall take."""
         return self.job.train.steps
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, model_rows(self), training_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, model_rows(self), training_rows(self))
 
 
 class PreparePlan(Plan):
@@ -83,9 +83,9 @@ class PreparePlan(Plan):
         """Parts of the text, of each of its steps."""
         return "parts"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, how=preparation_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, how=preparation_rows(self))
 
 
 def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:

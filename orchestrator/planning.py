@@ -14,7 +14,7 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.environment import PACKAGES
-from orchestrator.summary import bytes_text, plan_summary
+from orchestrator.summary import bytes_text, plan_rows, wrapped
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Link
 from train_jobs.config.sources import DataFingerprint, content_hashes
@@ -75,9 +75,19 @@ class Plan(Config):
         counted = {"steps": self.steps, "counts": self.counts, "world_size": self.world_size}
         return {**document, **counted, "snapshot": self.snapshot.summary()}
 
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self)
+
     def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self)
+        """The same as lines of at most 80 columns."""
+        return wrapped(self.name, self.facts())
+
+    def _repr_html_(self) -> str:
+        """The same as a notebook shows it."""
+        from orchestrator.cards import card
+
+        return card(self.name, self.facts())
 
 
 def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None = None) -> Snapshot:

@@ -23,7 +23,7 @@ from orchestrator.runs import Counts
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.tables import count_table, portable_names
-from orchestrator.summary import plan_summary, prediction_rows
+from orchestrator.summary import plan_rows, prediction_rows
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.files import file_sha256
@@ -60,9 +60,9 @@ class PredictPlan(Plan):
         """Rows."""
         return "rows"
 
-    def summary(self) -> str:
-        """The plan for humans: lines of at most 80 columns."""
-        return plan_summary(self, prediction_rows(self))
+    def facts(self) -> list[tuple[str, str]]:
+        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        return plan_rows(self, prediction_rows(self))
 
 
 def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Plan | None) -> PredictPlan:

@@ -34,16 +34,21 @@ HIDDEN = "(not shown)"
 Rows = Iterable[tuple[str, str]]
 
 
-def plan_summary(plan: Plan, what: Rows = (), how: Rows = ()) -> str:
-    """Name, changed values with their origins, data, compute, code and environment, one fact a line.
+def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, str]]:
+    """Changed values with their origins, data, compute, code and environment: label and fact.
 
     Args:
         plan: of any kind.
         what: rows of its kind about what comes of it, before compute.
         how: rows about how it is done and what that takes, behind it.
     """
-    lines = [plan.name]
-    for label, text in _rows(plan, what, how):
+    return list(_rows(plan, what, how))
+
+
+def wrapped(name: str, rows: Rows) -> str:
+    """Rows as lines of at most 80 columns, below a name."""
+    lines = [name]
+    for label, text in rows:
         lines += textwrap.wrap(
             text,
             WIDTH,

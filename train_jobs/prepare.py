@@ -30,6 +30,7 @@ from train_jobs.config import InternalError, PrepareConfig, UserError
 from train_jobs.config.load import PREPARE_PRESETS, build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.keys import store_key
+from train_jobs.corpus.memory import keep_freed_memory
 from train_jobs.corpus.nodes import Node
 from train_jobs.corpus.prepare import make_store
 from train_jobs.corpus.progress import Progress
@@ -143,6 +144,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     cache = arguments.cache or arguments.output / "token-stores"
     node = Node.from_environment(os.environ)
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, _stop)
     try:
         last_words.forget(arguments.output, node.rank)

@@ -180,6 +180,9 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         output.mkdir(parents=True, exist_ok=True)
     world.barrier()
     resume(loop, config)
+    loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
+    if config.train.micro_batch_size == "auto":
+        world.say(f"batch      micro batches of {loop.micro_batch_size} (auto)")
     if not loop.state.step and absent:
         world.say(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)

@@ -114,11 +114,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
         " files and columns of a task of your own",
     )
     completers.attach(task, completers.tasks)
-    parser.add_argument(
+    model = parser.add_argument(
         "--model",
         metavar="RUN|FOLDER|NAME",
         help="the model that is tuned, evaluated, or predicts; named as for --from",
     )
+    completers.attach(model, completers.runs)
     parser.add_argument("--code", type=Path, metavar="DIR", help="code of your own, beside train_jobs (see code.entry)")
     parser.add_argument(
         "--from",

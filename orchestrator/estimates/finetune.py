@@ -107,7 +107,6 @@ def estimate_finetuning(
     """
     parameters = encoder_parameters(model, vocab_size)
     width = activation_width(job.train.precision, compute.device)
-    share = -(-job.train.global_batch_size // compute.world_size)
     keeping = with_moments(
         parameters,
         largest=vocab_size * model.hidden_size,
@@ -126,7 +125,7 @@ def estimate_finetuning(
         state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
         activation_bytes=encoder_activation_bytes(
             model,
-            sequences=min(job.train.micro_batch_size, share),
+            sequences=job.micro_batches(compute.world_size, on_cpu=compute.device == "cpu")[0],
             length=job.max_length,
             activation_bytes=width,
             on_cpu=compute.device == "cpu",

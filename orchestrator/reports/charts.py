@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from orchestrator.reports.markup import Markup, element
+from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted, nice_ticks, number, percent, tick_label
 from orchestrator.reports.series import Series, decimate
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.reports.markup import Markup, element
+from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted
 from orchestrator.reports.tuning import tuning_rows
 from orchestrator.runs import RunStatus

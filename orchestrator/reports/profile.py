@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.reports.markup import Markup, element
+from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number, percent
 from orchestrator.runs import RunStatus
 

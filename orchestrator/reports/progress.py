@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import Chart, Line, Reference, figure
-from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import number, percent
 from orchestrator.reports.series import Series, last_step
 from orchestrator.runs import RunState, RunStatus

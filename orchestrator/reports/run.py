@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.markup import Markup, element
 from orchestrator.reports.details import commands, plan_table
-from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import duration, moment
 from orchestrator.reports.profile import profile_section
 from orchestrator.reports.progress import charts, key_figures
@@ -21,6 +21,7 @@ from orchestrator.reports.style import STYLE
 from orchestrator.reports.tuning import score_table, tuning_charts, tuning_figures
 from orchestrator.runs import RunStatus
 
+HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
 # All text is escaped; should any ever not be, a browser that obeys this still runs and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 HEAD = Markup(
@@ -48,15 +49,11 @@ def render(
         result: the job's result.json; empty until the run completes.
         profile: the job's profile/operations.json, where some of its steps were profiled.
     """
-    made = list(reports)
-    series = collect(made)
-    last_heard = max((float(report["time"]) for report in made), default=None)
     body = element(
         "body",
-        element("header", *_header(status, result, last_heard)),
+        *state_and_outcome(status, reports, plan, result),
         element(
             "main",
-            *_outcome(status, series, plan, result),
             *(profile_section(profile, status) if profile else []),
             element("h2", "Plan"),
             plan_table(plan),
@@ -66,6 +63,16 @@ def render(
     )
     head = element("head", HEAD, element("title", f"{status.name} ({status.state})"))
     return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
+
+
+def state_and_outcome(
+    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> Iterator[Markup]:
+    """How it stands, and what it came to until now: arguments as of `render`."""
+    made = list(reports)
+    last_heard = max((float(report["time"]) for report in made), default=None)
+    yield element("header", *_header(status, result, last_heard))
+    yield from _outcome(status, collect(made), plan, result)
 
 
 def _outcome(

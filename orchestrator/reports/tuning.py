@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import Chart, Line, figure
-from orchestrator.reports.markup import Markup, element
 from orchestrator.reports.notation import counted, number
 from orchestrator.reports.progress import NONE_YET, SINGLES, key_figure, no_metrics, throughput
 from orchestrator.reports.series import Series, last_step

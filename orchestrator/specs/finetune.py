@@ -92,8 +92,9 @@ def check_batch(train: FinetuneTrainConfig, world_size: int) -> None:
     """
     asked: TrainConfig = train.for_engine(1, 0)
     asked.model_copy(update={"micro_batch_size": "auto"}).accumulation_steps(world_size)
-    micro = min(train.micro_batch_size, train.global_batch_size // world_size)
-    asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
+    if train.micro_batch_size != "auto":
+        micro = min(train.micro_batch_size, train.global_batch_size // world_size)
+        asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
 
 
 def _without_data(tree: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from orchestrator.backends.base import Backend, LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState, RunStatus
-from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_spec
+from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
 BACKENDS = ("local", "debug", "polite", "azure")
@@ -165,6 +165,35 @@ def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str
     assert orchestrator.request(plan) == request
     assert request.model_dump(mode="json") == shown
     assert sorted(home.rglob("*")) == before
+
+
+def test_a_request_of_a_fine_tuning_is_pure_and_names_no_data_of_this_machine_elsewhere(
+    shell: Console, name: str, home: Path
+) -> None:
+    write_bert(shell.cwd / "bert")
+    (shell.cwd / "table.tsv").write_text("text\tlabel\nw1\tx\nw2\ty\n")
+    data = {"train": str(shell.cwd / "table.tsv"), "validation": str(shell.cwd / "table.tsv"), "max_length": 32}
+    machines = {"compute": AZURE, "azure": {"preflight": False}} if name == "azure" else {}
+    spec = {"init_from": str(shell.cwd / "bert"), "data": data, "backend": name, "tags": {"a": "b"}, **machines}
+    orchestrator = Orchestrator(home=home, environ={})
+    plan = orchestrator.plan("finetune", overrides={**_dotted(spec)})
+    before = sorted(home.rglob("*"))
+    request = orchestrator.request(plan)
+    assert orchestrator.request(plan) == request
+    assert sorted(home.rglob("*")) == before
+    text = request.model_dump_json()
+    assert "train_jobs.finetune" in text
+    assert "--cache" not in text
+    if name == "azure":
+        assert str(shell.cwd) not in text
+
+
+def _dotted(tree: dict[str, Any]) -> dict[str, Any]:
+    """Sections as dotted keys, as `overrides` has them."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:

@@ -49,6 +49,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).mkdir()
         write_corpus(folder / name / "text.txt")
     (folder / "words.txt").write_text("tachycardia\nstent\n")
+    for place, columns in (("glue_data/MRPC", "header"), ("own", "review\tstars")):
+        (folder / place).mkdir(parents=True)
+        for split in ("train", "dev"):
+            (folder / place / f"{split}.tsv").write_text(f"{columns}\nGood.\t1\nBad.\t0\n")
+    reviews = "train: train.tsv\nvalidation: dev.tsv\ntext: review\nlabel: stars\n"
+    (folder / "own" / "reviews.yaml").write_text(reviews)
     (folder / "docs").symlink_to(ROOT / "docs")
     job = next(block.text for block in blocks("yaml") if block.text.startswith("# job.yaml\n"))
     (folder / "job.yaml").write_text(job)

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from train_jobs.config.base import Config
+from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import is_own, one_of
 from train_jobs.config.pretrain import (
@@ -25,6 +25,7 @@ from train_jobs.config.pretrain import (
     ScheduleConfig,
     TrainConfig,
     WatchdogConfig,
+    micro_batch_sizes,
 )
 
 GLUE = "glue"
@@ -44,6 +45,7 @@ SETTINGS_OF = {
     "data.glue": (*GLUE_TASKS, GLUE),
     "data.squad": SQUAD_TASKS,
     "data.conll": (NER,),
+    "data.dataset": (OWN,),
     **dict.fromkeys((f"data.{key}" for key in ("text", "pair", "label", "regression", "format", "quoting")), (OWN,)),
     **dict.fromkeys((f"data.{key}" for key in ("word_column", "tag_column")), (NER,)),
     **dict.fromkeys((f"data.{key}" for key in ("doc_stride", "max_query_length")), SQUAD_TASKS),
@@ -104,6 +106,9 @@ class ExamplesConfig(ColumnsConfig):
     """SQuAD's folder, with its files under their own names: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
     conll: Path | None = None
     """CoNLL-2003's folder: train.txt, valid.txt and test.txt, or eng.train, eng.testa and eng.testb."""
+    dataset: Annotated[str, Field(min_length=1)] | None = None
+    """Own: NAME[:CONFIGURATION] of a dataset on the Hugging Face Hub, or a folder of one, with splits train, validation
+    and maybe test, in place of files. Needs the package datasets."""
     train: Path | None = None
     """File to learn from, in place of the official one: a table, of SQuAD JSON, of NER lines of a word and its tag."""
     validation: Path | None = None
@@ -169,8 +174,9 @@ class FinetuneTrainConfig(Config):
     """Times that training sees every row."""
     global_batch_size: Positive = 32
     """Rows per optimizer step, over all processes and accumulation steps; the last batch of an epoch has the rest."""
-    micro_batch_size: Positive = 32
-    """Rows that one process takes through the model at once. Memory that runs out halves it."""
+    micro_batch_size: CountOrAuto = 32
+    """Rows that one process takes through the model at once. auto: the largest that fits on every process if all were
+    of full length, found before the first step. Memory that runs out halves it."""
     group_by_length: bool = False
     """Batches of rows of about one length, so that padding to the longest of a batch costs little. Off: any rows."""
     unpad: bool = True
@@ -256,6 +262,16 @@ class FinetuneConfig(Sections):
         """Tokens of a sequence."""
         return self.data.max_length or (384 if self.task in SQUAD_TASKS else 128)
 
+    def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
+        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first; or the one given.
+
+        A process whose share of the global batch is less takes all of it at once.
+        """
+        share = -(-self.train.global_batch_size // world_size)
+        if self.train.micro_batch_size == "auto":
+            return micro_batch_sizes(share, self.max_length, on_cpu=on_cpu)
+        return [min(self.train.micro_batch_size, share)]
+
     def of_task(self, name: str) -> FinetuneConfig:
         """The configuration of one task of GLUE, in a job of all of them."""
         own = self.per_task[name].model_dump(exclude_unset=True) if name in self.per_task else {}
@@ -285,10 +301,13 @@ class FinetuneConfig(Sections):
                 raise ValueError("data.glue, the folder of GLUE, is needed for its tasks")
             if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
                 raise ValueError(f"data.{given[0]} is one table, and the tasks of glue have one each")
+        elif self.task == OWN and data.dataset is not None:
+            if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
+                raise ValueError(f"data.{given[0]} and data.dataset are both given")
         elif data.train is None or data.validation is None:
             wanted = {OWN: None, NER: "conll", **dict.fromkeys(SQUAD_TASKS, "squad")}.get(self.task, "glue")
             if wanted is None:
-                raise ValueError("data.train and data.validation are needed for a task of your own")
+                raise ValueError("data.train and data.validation, or data.dataset, are needed for a task of your own")
             if getattr(data, wanted) is None:
                 raise ValueError(
                     f"data.{wanted}, a folder, or data.train and data.validation are needed for {self.task}"

@@ -385,16 +385,8 @@ class PretrainConfig(Config):
         return self
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
-        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first.
-
-        A process's share of the global batch, halved again and again down to one sequence: if the share is even
-        enough no micro batch is a rest of another size. Those with more tokens than the device needs are left out.
-        """
-        sizes = [self.train.share(world_size)]
-        while sizes[-1] > 1:
-            sizes.append(-(-sizes[-1] // 2))
-        most = ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // self.data.sequence_length
-        return [size for size in sizes if size <= most] or [1]
+        """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first."""
+        return micro_batch_sizes(self.train.share(world_size), self.data.sequence_length, on_cpu=on_cpu)
 
     @property
     def max_predictions(self) -> int:
@@ -402,6 +394,24 @@ class PretrainConfig(Config):
         if self.objective.max_predictions is not None:
             return min(self.objective.max_predictions, self.data.sequence_length)
         return math.ceil(self.data.sequence_length * self.objective.masked_lm_probability)
+
+
+def micro_batch_sizes(share: int, length: int, *, on_cpu: bool) -> list[int]:
+    """Sizes of micro batches to be tried, largest first.
+
+    The share, halved again and again down to one sequence: if it is even enough no micro batch is a rest of another
+    size. Those with more tokens than the device needs are left out.
+
+    Args:
+        share: sequences of a global batch that a process has.
+        length: tokens of a sequence.
+        on_cpu: which device it is.
+    """
+    sizes = [share]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    most = ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // length
+    return [size for size in sizes if size <= most] or [1]
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:

@@ -21,10 +21,15 @@ def number_column(values: npt.NDArray[Any]) -> pa.Array:
 
 def text_column(texts: Sequence[str]) -> pa.LargeStringArray:
     """[n] of text."""
-    raw = [text.encode() for text in texts]
-    offsets = np.zeros(len(raw) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, raw), np.int64, len(raw)), out=offsets[1:])
-    return pa.LargeStringArray.from_buffers(len(raw), pa.py_buffer(offsets), pa.py_buffer(b"".join(raw)))
+    return bytes_column([text.encode() for text in texts]).view(pa.large_string())
+
+
+def bytes_column(values: Sequence[bytes]) -> pa.LargeBinaryArray:
+    """[n] of bytes."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 def numbers(column: pa.Array) -> npt.NDArray[Any]:

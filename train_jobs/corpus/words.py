@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.columns import numbers
+from train_jobs.corpus.columns import bytes_column
 from train_jobs.corpus.pretokens import Offsets, folding_table, pretokens_at
 from train_jobs.corpus.wordpiece import WordPieces
 
@@ -20,7 +22,6 @@ Tokens = npt.NDArray[np.unsignedinteger]
 PRETOKENS_AT_ONCE = 1 << 19  # bounds memory: some 100 bytes each
 CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
 ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
-BYTES_OF_CHARACTER = 4  # of what they hold: the word, once more with a blank, and an id at most
 
 
 class WordPieceTokenizer:
@@ -51,41 +52,35 @@ class WordPieceTokenizer:
         """
         folded = text.translate(self._folding)
         bounds = np.append(starts, len(text))
-        tokens, counts = [np.empty(0, self._type)], [np.zeros(1, np.int64)]
+        tokens, offsets, count = [np.empty(0, self._type)], [np.zeros(1, np.int64)], 0
         for first in range(0, len(starts), PRETOKENS_AT_ONCE):
-            batch = self._encode_batch(folded, bounds[first : first + PRETOKENS_AT_ONCE + 1])
-            tokens.append(batch[0])
-            counts.append(batch[1])
-        return np.concatenate(tokens), np.cumsum(np.concatenate(counts))
+            found, ends = self._encode_batch(folded, bounds[first : first + PRETOKENS_AT_ONCE + 1])
+            tokens.append(found)
+            offsets.append(ends + count)
+            count += len(found)
+        return np.concatenate(tokens), np.concatenate(offsets)
 
     def _encode_batch(self, folded: bytes, bounds: Offsets) -> tuple[Tokens, Offsets]:
-        """Tokens, and how many each pre-token has."""
+        """Tokens, and for each pre-token the end of its own."""
         pretokens = pretokens_at(folded, bounds).dictionary_encode()
-        values = self._look_up(pretokens.dictionary.to_pylist())
-        ids = np.frombuffer(b"".join(values), self._type)
-        lengths = np.fromiter(map(len, values), np.int64, len(values)) // self._type.itemsize
-        firsts = np.cumsum(lengths) - lengths
-        which = numbers(pretokens.indices)
-        counts = lengths[which]
-        ends = np.cumsum(counts)
-        place = np.repeat(firsts[which] - ends + counts, counts) + np.arange(ends[-1])
-        return ids[place], counts
+        words = pc.ascii_rtrim(pretokens.dictionary.view(pa.large_string()), " ").view(pa.large_binary())
+        packed = bytes_column(self._look_up(words.to_pylist())).take(pretokens.indices)
+        _, ends, ids = packed.buffers()
+        tokens_ends = np.frombuffer(ends, np.int64)[1 : len(packed) + 1] // self._type.itemsize
+        return np.frombuffer(ids, self._type)[: tokens_ends[-1]], tokens_ends
 
-    def _look_up(self, pretokens: list[bytes]) -> list[bytes]:
-        """Ids of each pre-token, packed."""
+    def _look_up(self, words: list[bytes]) -> list[bytes]:
+        """Ids of each word, packed."""
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        values = list(map(cache.get, pretokens))
-        unknown = [place for place, value in enumerate(values) if value is None]
-        for place in unknown:
-            pretoken = pretokens[place]
-            word = pretoken.rstrip(b" ")
-            if (ids := cache.get(word)) is None:
+        values = list(map(cache.get, words))
+        for place in [place for place, value in enumerate(values) if value is None]:
+            word = words[place]
+            if (ids := cache.get(word)) is None:  # or it came twice, with a blank behind it and without
                 ids = cache[word] = self._pieces.of(word)
-                self._size += ENTRY_BYTES
-            values[place] = cache[pretoken] = ids
-            self._size += ENTRY_BYTES + BYTES_OF_CHARACTER * len(word)
+                self._size += ENTRY_BYTES + len(word) + len(ids)
+            values[place] = ids
         return values
 
     def _forget(self) -> None:

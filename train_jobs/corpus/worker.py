@@ -17,6 +17,7 @@ import traceback
 from typing import Any
 
 from train_jobs.config.errors import InternalError, UserError
+from train_jobs.corpus.memory import keep_freed_memory
 from train_jobs.corpus.tasks import Setting, Task, perform
 from train_jobs.engine.storage import explain
 
@@ -64,6 +65,7 @@ def main() -> int:
     """Does tasks until there are no more."""
     die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C: the parent decides
+    keep_freed_memory()
     voice = Voice()
     setting = Setting.model_validate_json(sys.stdin.readline())
     for line in sys.stdin:

@@ -106,7 +106,7 @@ class Forward:
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self._beat = beat
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode, in which attention's kernel could not be tried before it is trusted
     def each(self, sequences: Sequence[Tokens], compute: Callable[[Batch], Sequence[Any]]) -> list[Any]:
         """What `compute` makes of each sequence, in their order.
 

@@ -103,6 +103,16 @@ def test_every_character_alone_and_amid_letters_has_the_same_ids(small: Path, lo
     assert_equal(tokenizer, WordPieceTokenizer(tokenizer), lines)
 
 
+def test_marks_that_change_places_do_so(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    pieces = [*SPECIAL_PIECES, "a", "##\U0001d165", "##\U0001d16d"]
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    tokenizer = load_vocabulary(path, lowercase=True)
+    sentences = ["a\U0001d16d\U0001d165", "a\U0001d165\U0001d16d"]
+    assert_equal(tokenizer, WordPieceTokenizer(tokenizer), sentences)
+    assert encode(WordPieceTokenizer(tokenizer), sentences)[0].tolist() == [5, 6, 7, 5, 6, 7]
+
+
 @real_data
 @both_cases
 def test_real_text_has_the_same_ids(lowercase: bool) -> None:
@@ -149,9 +159,10 @@ def test_ids_and_where_sentences_end(small: Path) -> None:
     assert (tokens.dtype, offsets.dtype) == (np.uint16, np.int64)
 
 
-def test_no_sentences(small: Path) -> None:
-    tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), [])
-    assert (tokens.tolist(), offsets.tolist()) == ([], [0])
+@pytest.mark.parametrize("sentences", [[], ["\u200b"], ["", " "]])
+def test_no_tokens(small: Path, sentences: list[str]) -> None:
+    tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), sentences)
+    assert (tokens.tolist(), offsets.tolist()) == ([], [0] * (len(sentences) + 1))
 
 
 def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:

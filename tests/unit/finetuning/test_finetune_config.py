@@ -55,7 +55,8 @@ def test_an_unknown_task_is_told_what_there_is() -> None:
         ("MRPC", {"train": "t"}, "data.glue, a folder, or data.train and data.validation are needed for MRPC"),
         ("SQuAD-2.0", {"glue": "g"}, "data.squad, a folder, or data.train and data.validation are needed for SQuAD"),
         ("NER", {"validation": "d"}, "data.conll, a folder, or data.train and data.validation are needed for NER"),
-        ("own", {"train": "t"}, "data.train and data.validation are needed for a task of your own"),
+        ("own", {"train": "t"}, "data.train and data.validation, or data.dataset, are needed for a task of your own"),
+        ("own", {"dataset": "d", "train": "t"}, "data.train and data.dataset are both given"),
         ("glue", FILES, "data.glue, the folder of GLUE, is needed for its tasks"),
         ("glue", {"glue": "g", "test": "t"}, "data.test is one table, and the tasks of glue have one each"),
         ("NER", {"conll": "c", "word_column": 2, "tag_column": 2}, "word_column and tag_column are both 2"),
@@ -69,6 +70,18 @@ def test_how_long_sequences_are_depends_on_the_task() -> None:
     assert config("SQuAD-1.1", {"squad": "s"}).max_length == config("SQuAD-2.0", {"squad": "s"}).max_length == 384
     assert config("NER", {"conll": "c"}).max_length == 128
     assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
+
+
+def test_micro_batches_are_given_or_found_by_the_length_of_sequences() -> None:
+    def sizes(size: int | str, task: str = "SQuAD-1.1", processes: int = 1) -> list[int]:
+        train = {"global_batch_size": 48, "micro_batch_size": size}
+        return config(task, FILES, train=train).micro_batches(processes, on_cpu=True)
+
+    assert (sizes(16), sizes(16, processes=4), sizes(64)) == ([16], [12], [48])
+    assert sizes("auto") == [6, 3, 2, 1]
+    assert sizes("auto", task="own") == [24, 12, 6, 3, 2, 1]
+    assert sizes("auto", task="own", processes=5) == [10, 5, 3, 2, 1]
+    assert "must be a whole number above 0" in problem("own", FILES, train={"micro_batch_size": "all"})
 
 
 def test_a_task_of_glue_may_have_its_own_values() -> None:

@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(bert: Path, folder: Path, **sections: Any) -> dict[str, Any]:
-    return settings(bert, "NER", {"conll": folder}, train={"epochs": 4}, **sections)
+    return settings(bert, "NER", {"conll": folder}, train={"epochs": 7}, **sections)
 
 
 @pytest.fixture(scope="module")

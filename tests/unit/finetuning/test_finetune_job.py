@@ -183,9 +183,11 @@ def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsy
     assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
 
 
-def test_a_setting_that_the_task_does_not_use_is_told(
+def test_a_setting_that_the_task_does_not_use_is_told_and_so_is_the_micro_batch_that_was_found(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = mrpc(bert, glue, evaluation={"max_answer_length": 7})
-    assert run(tmp_path, document, "--set", "train.epochs=1") == 0
-    assert "warning: evaluation.max_answer_length: task MRPC has no use for it\n" in capsys.readouterr().out
+    assert run(tmp_path, document, "--set", "train.epochs=1", "--set", "train.micro_batch_size=auto") == 0
+    told = capsys.readouterr().out
+    assert "warning: evaluation.max_answer_length: task MRPC has no use for it\n" in told
+    assert "micro batches of 16 (auto)\n" in told

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.attention import has_packed_kernel
+from train_jobs.model.attention import has_packed_kernel, plain_attention
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.objective import Sums, pretraining_sums
 from train_jobs.model.packing import MULTIPLE, Packing, packing_arrays
@@ -80,6 +81,11 @@ def test_losses_and_every_gradient_are_those_of_the_padded_model(lengths: list[i
     assert_alike(model(), model(), lengths, 1e-10)
 
 
+def test_all_laid_out_together_as_where_layers_are_compiled_they_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Packing, "grouped", lambda self: self)
+    assert_alike(model(), model(), LENGTHS, 1e-10)
+
+
 def test_longer_sequences_take_the_other_attention_and_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train_jobs.model.attention.LONGEST_PLAIN_ATTENTION", SIZE - 1)
     assert_alike(model(), model(), LENGTHS, 1e-10)
@@ -117,6 +123,19 @@ def test_sizes_are_few_and_there_is_always_a_token_that_fills_up() -> None:
         assert len(arrays["packing_tokens"]) > total
         assert arrays["packing_starts"][-1] == len(arrays["packing_tokens"])
         assert arrays["packing_starts"][-2] == total
+
+
+def test_attention_takes_sequences_of_about_one_length_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[tuple[int, ...]] = []
+
+    def watched(query: torch.Tensor, *others: Any) -> torch.Tensor:
+        laid_out.append(tuple(query.shape))
+        return plain_attention(query, *others)
+
+    monkeypatch.setattr("train_jobs.model.attention.plain_attention", watched)
+    sums_and_gradients(model(), packed(batch([3, 60, 30, 25, 64, 2, 41, 28, 3])))
+    a_layer = [(2, 4, 64, 8), (3, 4, 41, 8), (1, 4, 25, 8), (3, 4, 3, 8)]  # 64 60, 41 30 28, 25, 3 3 2
+    assert laid_out == a_layer * SHAPE.num_hidden_layers
 
 
 def test_laying_out_and_collecting_are_each_others_reverse() -> None:

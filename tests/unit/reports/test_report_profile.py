@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.markup import join
+from orchestrator.markup import join
 from orchestrator.reports.profile import profile_section, read_profile
 from orchestrator.runs import RunStatus
 

@@ -113,9 +113,10 @@ class Finetuning(ABC):
         return loss / totals[0], sums
 
     def largest_batch(self, sequences: int) -> Batch:
-        """Sequences of full length."""
+        """Sequences of full length; one is shorter, as almost always: attention takes a mask."""
         shape = (sequences, self._max_length)
         lengths = np.full(sequences, self._max_length, np.int64)
+        lengths[0] -= 1
         return Batch(np.ones(shape, np.int64), np.zeros(shape, np.int64), lengths, self._blank_targets(shape))
 
     def metrics(self, sums: list[float]) -> dict[str, float]:

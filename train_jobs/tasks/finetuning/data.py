@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from train_jobs.config.finetune import OWN, ExamplesConfig, FinetuneConfig
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask
 from train_jobs.tasks.finetuning.glue import GLUE, GlueTask, class_names, read_split
-from train_jobs.tasks.finetuning.own import read_own
+from train_jobs.tasks.finetuning.own import read_named, read_own
 from train_jobs.tasks.finetuning.submission import submission_text
 
 
@@ -54,11 +54,12 @@ def has_training_data(config: FinetuneConfig) -> bool:
 
 
 def _own(data: ExamplesConfig) -> TaskData:
-    assert data.train is not None, "the configuration sees to it"
-    assert data.validation is not None, "the configuration sees to it"
-    files = {"train": data.train, "dev": data.validation, **({"test": data.test} if data.test else {})}
-    task, splits = read_own(data, files)
-    test = {"predictions": splits["test"]} if data.test else {}
+    if data.dataset is not None:
+        task, splits = read_named(data, data.dataset)
+    else:
+        files = {"train": data.train, "dev": data.validation, "test": data.test}
+        task, splits = read_own(data, {split: path for split, path in files.items() if path is not None})
+    test = {"predictions": splits["test"]} if "test" in splits else {}
     return TaskData(task, task.labels, splits["train"], {"dev": splits["dev"]}, test)
 
 

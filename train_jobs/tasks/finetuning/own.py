@@ -11,6 +11,7 @@ from typing import Any
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask, make_examples
+from train_jobs.tasks.finetuning.named import dataset_table, is_labelled, open_dataset
 from train_jobs.tasks.finetuning.tables import Problems, Table, classes, column_names, read_table
 
 _WHOLE = re.compile(r"-?\d+")
@@ -30,23 +31,42 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sequenc
     Raises:
         DataError: a file or a column is missing, or rows cannot be used: each with its line.
     """
-    texts = [columns.text, *([columns.pair] if columns.pair else [])]
     settings = _settings(columns)
-    labelled = {
-        split: split != "test" or columns.label in column_names(path, **settings) for split, path in files.items()
-    }
+    names = {split: column_names(path, **settings) for split, path in files.items()}
+    labelled = {split: split != "test" or columns.label in names[split] for split in files}
+    tables = {split: read_table(path, _wanted(columns, labelled[split]), **settings) for split, path in files.items()}
+    return _made(columns, tables, labelled, names.get("test", []))
+
+
+def read_named(columns: ColumnsConfig, name: str) -> tuple[SequenceTask, dict[str, Examples]]:
+    """A task of the user's own from the splits of a dataset; as `read_own` otherwise.
+
+    Args:
+        name: NAME[:CONFIGURATION].
+    """
+    splits = open_dataset(name)
+    labelled = {split: split != "test" or is_labelled(rows, columns.label) for split, rows in splits.items()}
     tables = {
-        split: read_table(path, [*texts, *([columns.label] if labelled[split] else [])], **settings)
-        for split, path in files.items()
+        split: dataset_table(name, split, rows, _wanted(columns, labelled[split])) for split, rows in splits.items()
     }
+    return _made(columns, tables, labelled, splits["test"].column_names if "test" in splits else [])
+
+
+def _wanted(columns: ColumnsConfig, labelled: bool) -> list[str]:
+    return [columns.text, *([columns.pair] if columns.pair else []), *([columns.label] if labelled else [])]
+
+
+def _made(
+    columns: ColumnsConfig, tables: dict[str, Table], labelled: dict[str, bool], test_names: list[str]
+) -> tuple[SequenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
-        _tell_misspelt_label(columns, tables["test"], column_names(files["test"], **settings))
+        _tell_misspelt_label(columns, tables["test"], test_names)
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
-    task = SequenceTask(files["train"].stem, columns.text, columns.pair, columns.label, labels, metrics)
+    origin = tables["train"].path
+    task = SequenceTask(origin.stem, columns.text, columns.pair, columns.label, labels, metrics)
     return task, {
-        split: make_examples(task, table, labelled=labelled[split], origin=files["train"])
-        for split, table in tables.items()
+        split: make_examples(task, table, labelled=labelled[split], origin=origin) for split, table in tables.items()
     }
 
 
@@ -56,7 +76,7 @@ def _settings(columns: ColumnsConfig) -> dict[str, Any]:
 
 def _tell_misspelt_label(columns: ColumnsConfig, table: Table, names: list[str]) -> None:
     """A test set may lack labels, but hardly has a column called nearly so."""
-    others = {name.lower(): name for name in names if name not in (columns.text, columns.pair)}
+    others = {name.lower(): name for name in names if name not in (columns.text, columns.pair, columns.label)}
     if close := difflib.get_close_matches(columns.label.lower(), others, n=1):
         hint = f'(did you mean "{others[close[0]]}"?)'
         table.notes.append(f"{table.path}: there is no column {columns.label!r} {hint}: read as a set without labels")

@@ -118,7 +118,7 @@ def read_table(
         table.notes[:0] = notes
     if not len(table):
         raise DataError(f"{path} has no row", fix="fetch or make it again")
-    table.notes.extend(_long_texts(table))
+    table.notes.extend(long_texts(table))
     return table
 
 
@@ -266,7 +266,11 @@ def _from_rows(
 
 
 def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Index in the header of each column that is wanted."""
+    """Index in the header of each column that is wanted.
+
+    Raises:
+        DataError: there is none of that name, or several; the error says what there is.
+    """
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(f"{where}: columns of one name: {', '.join(twice)}", fix="rename them in the first line")
@@ -332,7 +336,8 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
     return Table(path, values, list(range(1, len(found) + 1)), unit="row ")
 
 
-def _long_texts(table: Table) -> list[str]:
+def long_texts(table: Table) -> list[str]:
+    """Notes on texts that are so long that something is hardly right."""
     return [
         f"{table.where(row)}: a text of {len(value):,} characters, cut to the longest sequence"
         for values in table.columns.values()

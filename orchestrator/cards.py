@@ -1,0 +1,57 @@
+"""What a notebook shows of a plan or a sweep: a card in the notebook's own colours, whichever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.markup import Markup, element
+
+STYLE = """
+.orchestrator-card { margin: 4px 0; padding: 12px 16px; border: 1px solid rgba(128, 128, 128, .35); border-radius: 8px;
+  max-width: 900px; font-size: 13px; line-height: 1.5; overflow-x: auto; }
+.orchestrator-card b { font-size: 14px; }
+.orchestrator-card i { margin-left: 10px; padding: 1px 10px; border: 1px solid currentColor; border-radius: 99px;
+  font-style: normal; font-size: 12px; opacity: .8; }
+.orchestrator-card table { margin: 8px 0 0; border-collapse: collapse; background: none; }
+.orchestrator-card tr, .orchestrator-card tr:nth-child(even) { background: none; }
+.orchestrator-card th, .orchestrator-card td { padding: 2px 18px 2px 0; border: 0; background: none; text-align: left;
+  vertical-align: top; overflow-wrap: anywhere; }
+.orchestrator-card th { font-weight: 400; opacity: .65; white-space: nowrap; }
+.orchestrator-card td.number { text-align: right; font-variant-numeric: tabular-nums; }
+"""
+
+
+def card(title: str, rows: Iterable[tuple[str, str]], *, state: str | None = None, below: Iterable[Markup] = ()) -> str:
+    """A title, and below it a fact a row.
+
+    Args:
+        title: a name.
+        rows: label and fact; a label that is empty goes on with the one before.
+        state: shown beside the title.
+        below: what follows.
+    """
+    body = [element("tr", element("th", label), element("td", text)) for label, text in rows]
+    return _framed(title, state, [*([element("table", *body)] if body else []), *below])
+
+
+def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, state: str | None = None) -> str:
+    """A title, and below it a table with a header; cells that begin with a digit or a sign stand at the right."""
+    head = element("tr", *(element("th", label) for label in header))
+    body = [element("tr", *(_cell(text) for text in row)) for row in rows]
+    return _framed(title, state, [element("table", head, *body)])
+
+
+def _framed(title: str, state: str | None, content: Iterable[Markup]) -> str:
+    badge = [element("i", state)] if state else []
+    return element(
+        "div",
+        element("style", Markup(STYLE)),
+        element("div", element("b", title), *badge),
+        *content,
+        class_="orchestrator-card",
+    )
+
+
+def _cell(text: str) -> Markup:
+    number = text[:1].isdigit() or (text[:1] in "+-" and text[1:2].isdigit())
+    return element("td", text, class_="number") if number else element("td", text)

@@ -1,0 +1,66 @@
+"""A run as a notebook shows it: the report's own figures, in a style that touches nothing else on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from orchestrator.cards import card
+from orchestrator.markup import Markup, element
+from orchestrator.reports.notation import number
+from orchestrator.reports.run import HAVE_CURVES, state_and_outcome
+from orchestrator.reports.style import STYLE
+from orchestrator.runs import RunStatus
+
+SCOPE = "orchestrator-run"
+FRAME = """
+& { margin: 4px 0; padding: 14px 18px; max-width: 980px; border: 1px solid var(--line); border-radius: 10px; }
+& h1 { font-size: 18px; }
+"""
+
+
+def run_html(
+    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> str:
+    """How a run stands, with its curves until now: arguments as of `run.render`."""
+    if status.kind not in HAVE_CURVES:
+        return card(status.name, _facts(status), state=status.state)
+    style = STYLE.replace(":root {", "& {").replace("body {", "& {")
+    return element(
+        "div",
+        element("style", Markup(f".{SCOPE} {{\n{style}\n{FRAME}}}")),  # nested rules hold below the class alone
+        *state_and_outcome(status, reports, plan, result),
+        class_=SCOPE,
+    )
+
+
+class Shown(Protocol):
+    """What a notebook can show."""
+
+    def _repr_html_(self) -> str: ...
+
+
+def display_of(shown: Shown) -> Callable[[], None]:
+    """What draws it anew at the same place of a notebook's cell; where there is no notebook, nothing is drawn."""
+    try:
+        from IPython import get_ipython
+        from IPython.display import HTML, display
+    except ImportError:
+        return lambda: None
+    if getattr(get_ipython(), "kernel", None) is None:  # IPython in a terminal shows no HTML
+        return lambda: None
+    place = display(HTML(shown._repr_html_()), display_id=True)
+    return lambda: place.update(HTML(shown._repr_html_()))
+
+
+def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
+    yield "handle", status.handle
+    if status.reason:
+        yield "reason", status.reason
+    if status.step is not None:
+        yield status.counts, f"{status.step:,}" + (f" of {status.steps:,}" if status.steps is not None else "")
+    for label, place in (("store", status.store), ("folder", status.folder)):
+        if place:
+            yield label, place
+    for name, value in sorted(status.metrics.items()):
+        yield name, number(value)

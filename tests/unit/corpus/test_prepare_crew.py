@@ -1,0 +1,157 @@
+"""The preparation with processes of its own, of text that is worth them: killed as a whole, or one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.corpus.small_corpora import SYLLABLES, contents, documents_of
+
+pytestmark = pytest.mark.slow
+MEGABYTES = 36  # so that two parts at least are left to share out, most of the time
+WORKERS = 2
+MOMENTS = 10
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file of different documents, a few parts long."""
+    folder = tmp_path_factory.mktemp("text")
+    documents = documents_of(0, 1000)
+    size = 0
+    with (folder / "text.txt").open("w") as stream:
+        while size < MEGABYTES << 20:
+            size += sum(stream.write(f"{document} Text {size}.\n\n") for document in documents)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "text", *SYLLABLES, *"0123456789"]
+    pieces += [f"##{piece}" for piece in pieces[7:]]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    return folder
+
+
+def command(text: Path, folder: Path) -> list[str]:
+    sets = [
+        f"data.text={json.dumps([str(text / 'text.txt')])}",
+        f"data.vocabulary={text / 'vocab.txt'}",
+        f"data.workers={WORKERS}",
+        f"store={folder / 'store'}",
+    ]
+    return [
+        *(sys.executable, "-m", "train_jobs.prepare", "--config", "uncased"),
+        *(word for assignment in sets for word in ("--set", assignment)),
+        *("--output", str(folder / "out"), "--cache", str(folder / "cache")),
+    ]
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
+    """The store as it has to be, and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    began = time.monotonic()
+    subprocess.run(command(text, folder), check=True, capture_output=True)
+    return contents(folder / "store"), time.monotonic() - began
+
+
+def workers_of(job: subprocess.Popen[str]) -> list[int]:
+    """The processes that a job has started."""
+    children = [path.read_text().split() for path in Path(f"/proc/{job.pid}/task").glob("*/children")]
+    return [int(child) for found in children for child in found if b"train_jobs.corpus.worker" in command_of(child)]
+
+
+def command_of(pid: int | str) -> bytes:
+    """Empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def parts_of(parts: Path, pattern: str) -> set[str]:
+    """The numbers of the parts that have such a file."""
+    return {path.name.split("-")[1].split(".")[0] for path in parts.glob(pattern)}
+
+
+def runs(text: Path, folder: Path, longest: float, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """The same job again and again, each at a random moment of it; those that were quicker begin from nothing."""
+    draw, kills = random.Random(seed), 0
+    while kills < MOMENTS:
+        job = start(command(text, folder))
+        time.sleep(draw.uniform(0.1, 0.9) * longest)
+        if job.poll() is None:
+            kills += 1
+            yield job
+        else:
+            out, err = job.communicate()
+            assert job.returncode == 0, out + err
+            (folder / "store" / "manifest.json").unlink()
+
+
+def assert_the_rest_is_made(text: Path, folder: Path, undisturbed: dict[str, bytes]) -> None:
+    job = start(command(text, folder))
+    out, err = job.communicate(timeout=300)
+    assert job.returncode == 0, out + err
+    assert contents(folder / "store") == undisturbed
+
+
+def test_a_job_killed_with_its_workers_loses_the_parts_at_work_alone(
+    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+) -> None:
+    store, longest = undisturbed
+    parts, most = tmp_path / "store" / "parts", 0
+    for job in runs(text, tmp_path, longest, seed=1):
+        workers = workers_of(job)
+        most = max(most, len(workers))
+        job.kill()
+        job.communicate()
+        assert wait_until_gone(workers)
+        for step in ("documents", "tokens"):
+            files = parts_of(parts, "documents-*.arrow") if step == "documents" else parts_of(parts.parent, "shard-*")
+            assert len(files - parts_of(parts, f"{step}-*.json")) <= WORKERS
+    assert most == WORKERS
+    assert_the_rest_is_made(text, tmp_path, store)
+
+
+def test_a_killed_worker_ends_the_job_and_what_is_done_stays(
+    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+) -> None:
+    store, longest = undisturbed
+    parts, killed = tmp_path / "store" / "parts", 0
+    for number, job in enumerate(runs(text, tmp_path, longest, seed=2)):
+        workers = workers_of(job)
+        if workers:
+            os.kill(workers[number % len(workers)], signal.SIGKILL)
+        out, err = job.communicate(timeout=300)
+        if job.returncode == 0:  # there was none yet, or nothing left for it to do
+            assert contents(tmp_path / "store") == store
+            (tmp_path / "store" / "manifest.json").unlink()
+            continue
+        killed += 1
+        assert job.returncode == 1, out + err
+        assert err.startswith("error[memory]: a worker ended with SIGKILL")
+        assert wait_until_gone(workers)
+        torn = parts_of(parts, "documents-*.arrow") - parts_of(parts, "documents-*.json")
+        assert len(torn) <= WORKERS
+    assert killed >= MOMENTS // 2
+    assert_the_rest_is_made(text, tmp_path, store)
+
+
+def wait_until_gone(pids: list[int]) -> bool:
+    """Whether these processes end within a few seconds."""
+    patience = time.monotonic() + 10
+    while any(b"train_jobs.corpus.worker" in command_of(pid) for pid in pids):
+        if time.monotonic() > patience:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,92 @@
+"""Tables by the name of a dataset: here, folders of Parquet files, which need no network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from finetune_jobs import result_of, run
+
+from train_jobs.config import DataError
+from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.tasks.finetuning.own import read_named
+
+PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset in the form of `nyu-mll/glue`, where labels are classes and those of the test set are -1."""
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    features = datasets.Features(
+        {
+            **dict.fromkeys(("sentence1", "sentence2"), datasets.Value("string")),
+            "label": datasets.ClassLabel(names=["other", "same"]),
+        }
+    )
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split, labels in {"train": [1, 0, 1, 0], "validation": [0, 1], "test": [-1, -1]}.items():
+        rows = {"sentence1": ["w1 w2"] * len(labels), "sentence2": ["w3"] * len(labels), "label": labels}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def message(folder: Path, columns: ColumnsConfig = PAIRS) -> DataError:
+    with pytest.raises(DataError) as caught:
+        read_named(columns, str(folder))
+    return caught.value
+
+
+def test_classes_have_their_names_and_minus_one_is_none(folder: Path) -> None:
+    task, splits = read_named(PAIRS, str(folder))
+    assert task.labels == ("other", "same")
+    assert (splits["train"].labels, splits["dev"].labels, splits["test"].labels) == ([1, 0, 1, 0], [0, 1], None)
+    assert splits["train"].texts[0] == "w1 w2"
+    assert splits["train"].pairs == ["w3"] * 4
+    assert splits["test"].notes == []
+
+
+def test_a_job_takes_it_in_place_of_files(bert: Path, folder: Path, tmp_path: Path) -> None:
+    document: dict[str, Any] = {
+        "task": "own",
+        "init_from": str(bert),
+        "data": {"dataset": str(folder), "text": "sentence1", "pair": "sentence2", "max_length": 32},
+        "train": {"epochs": 1},
+    }
+    assert run(tmp_path, document) == 0
+    assert result_of(tmp_path)["steps"] == 1
+    lines = (tmp_path / "out" / "predictions" / "predictions.tsv").read_text().splitlines()
+    assert len(lines) == 3
+
+
+def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
+    rows = {"sentence1": ["a", " "], "sentence2": ["b", "c"], "label": ["x", None]}
+    pq.write_table(pa.table(rows), folder / "validation-00000-of-00001.parquet")
+    for split in ("train", "test"):
+        rows = {"sentence1": ["a", "b"], "sentence2": ["b", "c"], "label": ["x", "y"]}
+        pq.write_table(pa.table(rows), folder / f"{split}-00000-of-00001.parquet")
+    assert message(folder).problems == [
+        f"{folder}@validation:row 2: column 'sentence1' has an empty text",
+        f"{folder}@validation:row 2: column 'label': there is no label",
+    ]
+
+
+def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
+    assert "there is no column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
+    (folder / "validation-00000-of-00001.parquet").unlink()
+    told = message(folder)
+    assert (told.message, told.facts["have"]) == (f"the dataset {folder} has no split validation", "train, test")
+    assert "cannot be read" in message(tmp_path / "none").message
+
+
+def test_without_the_package_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match="`datasets` is not installed") as caught:
+        read_named(PAIRS, "nyu-mll/glue:mrpc")
+    assert caught.value.fix == "pip install datasets"
