@@ -66,9 +66,11 @@ def sizes(**_: Any) -> list[str]:
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
     from orchestrator.specs.job import KINDS
+    from orchestrator.specs.sweep import SweepSpec
 
     key, equals, _rest = prefix.partition("=")
-    choices = _keys(KINDS[getattr(parsed_args, "kind", None) or "pretrain"].spec)
+    kind = getattr(parsed_args, "kind", None) or "pretrain"
+    choices = _keys(SweepSpec if kind == "sweep" else KINDS[kind].spec)
     if not equals:
         return [f"{name}=" for name in choices]
     return [f"{key}={value}" for value in choices.get(key, [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 0.5
 CANCEL_SECONDS = 120.0  # of trials that save a checkpoint each
 LONGEST_SETTINGS = 60
+HEAD_LINES = 2  # of the table
 
 
 def add_verbs(verbs: Any) -> None:
@@ -232,15 +234,22 @@ class Shown:
     def update(self, status: SweepStatus) -> None:
         """Shows what is new."""
         if self._live:
-            text = sweep_text(status)
-            sys.stderr.write((f"\x1b[{self._lines}A\x1b[J" if self._lines else "") + text + "\n")
+            lines = fitted(sweep_text(status).splitlines(), *shutil.get_terminal_size())
+            sys.stderr.write((f"\x1b[{self._lines}A\x1b[J" if self._lines else "") + "\n".join(lines) + "\n")
             sys.stderr.flush()
-            self._lines = text.count("\n") + 1
+            self._lines = len(lines)
             return
         for row in status.rows:
             if self._told.get(row.trial) != row.state:
                 self._told[row.trial] = row.state
                 print(row_line(row), file=sys.stderr, flush=True)
+
+
+def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
+    """What of a table a terminal has room for, its head and the newest trials: more could not be redrawn in place."""
+    room = max(rows - 1, HEAD_LINES + 1)
+    kept = lines if len(lines) <= room else [*lines[:HEAD_LINES], *lines[len(lines) - room + HEAD_LINES :]]
+    return [line[: columns - 1] for line in kept]
 
 
 def row_line(row: TrialRow) -> str:

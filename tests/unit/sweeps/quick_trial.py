@@ -3,7 +3,8 @@
     python -S quick_trial.py RUN_FOLDER
 
 Report k is 1000 x learning_rate + 1 / k + a thousandth of the seed's last digit, one each log_every milliseconds.
-With validation.max_sequences 13 the first attempt fails before its second report, with 14 the second is no number.
+With validation.max_sequences 13 the first attempt fails before its second report, with 14 the second is no number, with
+15 the input is wrong.
 """
 
 import fcntl
@@ -13,8 +14,9 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-CRASHES, DIVERGES = 13, 14
+CRASHES, DIVERGES, WRONG = 13, 14, 15
 
 
 def run(folder: Path) -> None:
@@ -24,17 +26,20 @@ def run(folder: Path) -> None:
     with (folder / "started.log").open("a") as stream:
         stream.write(f"{state['attempt']}\n")
 
-    def note(name: str, **more: object) -> None:
+    def note(name: str, **more: Any) -> None:
         state.update(state=name, pid=os.getpid(), **more)
+        state["attempts"][-1]["ended"] = more.get("ended")
         (folder / "state.tmp").write_text(json.dumps(state))
         (folder / "state.tmp").replace(folder / "state.json")
 
-    note("running", started=time.time())
+    note("running", started=time.time(), attempts=[*state["attempts"], {"started": time.time()}])
     path, odd = folder / "outputs" / "metrics.jsonl", config["validation"]["max_sequences"]
     done = len(path.read_text().splitlines()) if path.exists() else 0
     for report in range(done + 1, config["train"]["steps"] + 1):
         if (folder / "cancel").exists():
             return note("cancelled", ended=time.time(), exit_code=75, reason="cancelled")
+        if odd == WRONG:
+            return note("failed", ended=time.time(), exit_code=2, reason="wrong as asked")
         if report == 2 and odd == CRASHES and state["attempt"] == 1:
             return note("failed", ended=time.time(), exit_code=1, reason="crashed as asked")
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000

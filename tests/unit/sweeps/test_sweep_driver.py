@@ -26,6 +26,7 @@ from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
 from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
 from orchestrator.sweeps.space import draw
 from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.termination import Decision
 from orchestrator.sweeps.trials import place, run_names
 from tests.conftest import MICRO, wait_for
 from tests.unit.sweeps.conftest import NO_GPU
@@ -100,6 +101,14 @@ def kill(folder: SweepFolder) -> None:
     wait_for(lambda: not folder.locked(), what="the driver's death")
 
 
+def killed_after_a_report(folder: SweepFolder, number: int) -> int:
+    """Kills its driver once it has told a report of a trial; returns how many it had told then."""
+    study = folder.study()
+    wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
+    kill(folder)
+    return len(folder.study().trials[number].intermediate_values)
+
+
 def spec_of(folder: SweepFolder) -> SweepSpec:
     return folder.record().spec
 
@@ -109,7 +118,7 @@ def settings(folder: SweepFolder) -> list[dict[str, Any]]:
 
 
 def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
-    folder = sweeps.run(limits={"trials": 5}, pause=20)
+    folder = sweeps.run(limits={"trials": 5}, pause=120)
     trials = folder.study().trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 5
     assert settings(folder) == [draw(spec_of(folder), index) for index in range(5)]
@@ -161,6 +170,66 @@ def test_a_run_that_crashed_is_taken_up_again_as_often_as_allowed(sweeps: Sweeps
     folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0}, name="other")
     assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL] * 2
     assert "crashed as asked" in folder.study().trials[0].user_attrs["end"]["why"]
+
+
+@pytest.mark.slow
+def test_wrong_input_is_not_tried_again(sweeps: Sweeps) -> None:
+    folder = sweeps.run(trial={"validation": {"max_sequences": 15}}, limits={"trials": 1, "retries": 5})
+    assert list(sweeps.starts(folder).values()) == [["1"]]
+    assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL]
+
+
+@pytest.mark.parametrize("later", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_trial_that_was_to_be_stopped_is_stopped_by_the_next_driver(sweeps: Sweeps, later: int) -> None:
+    folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
+    sweeps.start(folder)
+    report = later + killed_after_a_report(folder, 0)
+    folder.decide(0, Decision(True, report, "as said"))  # the last that it wrote
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (trial,) = folder.study().trials
+    assert trial.state == TrialState.PRUNED
+    assert trial.user_attrs["end"]["why"] == f"stopped at report {report}: as said"
+    assert list(trial.intermediate_values) == list(range(1, report + 1))
+
+
+WORSE = {"space": {"optimizer.learning_rate": [1e-4, 1e-2]}, "sampling": "grid", "steps": 300, "pause": 10}
+
+
+@pytest.mark.slow
+def test_what_was_decided_is_not_decided_anew(sweeps: Sweeps) -> None:
+    bandit = {"policy": "bandit", "slack_amount": 0.1, "delay": 150}
+    folder = sweeps.make(**WORSE, limits={"trials": None, "concurrent": 1}, early_termination=bandit)
+    sweeps.start(folder)
+    killed_after_a_report(folder, 1)
+    for report in range(150, 160):
+        folder.decide(1, Decision(False, report, "as said"))
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert folder.study().trials[1].user_attrs["end"]["why"].startswith("stopped at report 160: ")
+
+
+@pytest.mark.slow
+def test_seeds_of_trials_that_ended_are_known_to_the_next_driver(sweeps: Sweeps) -> None:
+    rule = {"policy": "wilcoxon", "p_value": 0.1, "delay": 150}
+    limits = {"trials": None, "concurrent": 1}
+    folder = sweeps.make(**WORSE, limits=limits, early_termination=rule, seeds=[1, 2, 3, 4])
+    sweeps.start(folder)
+    killed_after_a_report(folder, 1)
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+    why = folder.study().trials[1].user_attrs["end"]["why"]
+    assert why == "stopped at report 150: p 0.0625 < 0.1 against trial 0"
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_when_its_money_is_spent(sweeps: Sweeps) -> None:
+    price = {"compute": {"price_per_hour": 3600}}  # a dollar a second
+    folder = sweeps.run(trial=price, limits={"trials": 50, "concurrent": 1, "cost": 1.5}, steps=40, pause=10)
+    assert "limits.cost: " in str(folder.state().reason)
+    costs = [trial.user_attrs["end"]["cost"] for trial in folder.study().trials]
+    assert 1.5 < sum(costs) < 10
+    assert len(costs) < 50
 
 
 def test_a_trial_that_diverged_is_stopped_without_a_policy(sweeps: Sweeps) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from orchestrator.cli.completers import assignments
 from orchestrator.errors import SpecError
 from orchestrator.specs import Flag
 from orchestrator.specs.sweep import SweepSpec
@@ -284,3 +286,9 @@ def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
     space = {"train.global_batch_size": [64, 65]}
     (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
     assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem
+
+
+def test_keys_of_a_sweep_are_offered_to_the_shell() -> None:
+    found = assignments("", argparse.Namespace(kind="sweep"))
+    assert {"limits.trials=", "objective.metric=", "sampling.name="} <= set(found)
+    assert "sampling.name=sobol" in assignments("sampling.name=", argparse.Namespace(kind="sweep"))

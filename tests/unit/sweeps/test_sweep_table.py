@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from orchestrator.cli.sweep import Shown, settings_text, sweep_text
+from orchestrator.cli.sweep import Shown, fitted, settings_text, sweep_text
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import RunState
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
@@ -125,6 +125,12 @@ def test_on_a_terminal_the_table_takes_its_own_place(tmp_path: Path, capsys: pyt
     assert "\x1b" not in first
     shown.update(found.status())
     assert capsys.readouterr().err.startswith(f"\x1b[{first.count(chr(10))}A\x1b[J")
+
+
+def test_a_table_that_is_larger_than_the_terminal_shows_its_newest_trials() -> None:
+    lines = ["head", "columns", *(f"trial {number} with a long line" for number in range(10))]
+    assert fitted(lines, 12, 6) == ["head", "columns", "trial 7 wit", "trial 8 wit", "trial 9 wit"]
+    assert fitted(lines, 80, 13) == lines
 
 
 def test_settings_in_one_line() -> None:
