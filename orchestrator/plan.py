@@ -24,6 +24,7 @@ from orchestrator.summary import bytes_text, model_rows, plan_summary, preparati
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.formats import require_outside
 from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link, PhaseFacts
 from train_jobs.config.own import own_names
@@ -188,6 +189,8 @@ def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path) -> Prep
     job = spec.job_config()
     compute = _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     remote = spec.azure.data if spec.backend == AZURE else None
+    if not remote and job.store is not None:
+        require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = _remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     snapshot = _snapshot(resolved, home, store=job.store)
     environment = _environment(spec)
