@@ -32,6 +32,7 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.formats import require_outside
 from train_jobs.config.initial import initial_lineage
 from train_jobs.config.lineage import Link, PhaseFacts
 from train_jobs.config.own import own_names
@@ -160,6 +161,8 @@ def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: P
     job = spec.job_config()
     compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     remote = spec.azure.data if spec.backend == AZURE else None
+    if not remote and job.store is not None:
+        require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     snapshot = code_of(resolved, home, _no_code(spec, job.store), like)
     environment = environment_of(spec, like)

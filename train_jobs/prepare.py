@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from train_jobs.config import InternalError, PrepareConfig, UserError
+from train_jobs.config.formats import require_outside
 from train_jobs.config.load import PREPARE_PRESETS, build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.keys import store_key
@@ -62,6 +63,13 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
         UserError: input or environment that the user can mend.
     """
     started = time.monotonic()
+    for place, what, fix in (
+        (config.store, "the store", "--set store=PATH outside of it"),
+        (output, "the output", "--output PATH outside of it"),
+        (cache, "the folder of stores", "--cache PATH outside of it"),
+    ):
+        if place is not None:
+            require_outside(config.data.text, place, what=what, fix=fix)
     storage.require_writable(output)
     found = fingerprint(config.data.text, cache / HASHES)
     folder = config.store or cache / store_key(config.data, found)

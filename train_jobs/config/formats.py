@@ -12,7 +12,7 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -71,6 +71,31 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
     """
     found = _expand(source.path, source.format)
     return [_identify(path, source.format) for path in dict.fromkeys(found)]
+
+
+def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
+    """What a job writes may not lie in a folder that it reads all of: the next start would take it for text.
+
+    Args:
+        sources: of text.
+        place: where it writes.
+        what: that is, for the message.
+        fix: what to do.
+
+    Raises:
+        DataError: it does lie there.
+    """
+    target = place.resolve()
+    for pattern in (pattern for source in sources for pattern in source.path):
+        for folder in (Path(name).resolve() for name in [pattern, *glob.glob(pattern, recursive=True)]):  # noqa: PTH207
+            if not folder.is_dir() or not target.is_relative_to(folder):
+                continue
+            if not any(part.startswith(".") for part in target.relative_to(folder).parts):
+                raise DataError(
+                    f"{what} lies in the folder of the text, and would be read as text",
+                    facts={"writes": place, "reads": pattern},
+                    fix=fix,
+                )
 
 
 def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[Path]:

@@ -197,14 +197,30 @@ def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
         subprocess, "Popen", lambda *words, **options: started.append(popen(*words, **options)) or started[-1]
     )
     reports: list[tuple[int, dict[str, float]]] = []
-    progress = Progress(lambda _: None, lambda step, figures: reports.append((step, dict(figures))))
+    crew: list[int] = []
+
+    def report(step: int, figures: dict[str, float]) -> None:
+        reports.append((step, dict(figures)))
+        crew.append(len(started))
+
+    progress = Progress(lambda _: None, report)
     shared = prepare(TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress)
     assert contents(shared.folder) == contents(alone.folder)
-    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2  # for both steps; none is left
+    assert crew == [2] * 8  # the same ones for both steps
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
     assert [step for step, _ in reports] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert reports[3][1]["documents_documents"] == 120
     assert reports[3][1]["documents_bytes"] == shared.manifest.data.total_bytes
     assert reports[7][1]["tokens_documents"] == 120
+
+
+def test_output_in_the_folder_of_the_text_is_refused(tmp_path: Path) -> None:
+    sources(tmp_path, 2)
+    words = [sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", "--set", f"data.text=[{tmp_path}]"]
+    done = subprocess.run([*words, "--output", str(tmp_path / "out")], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[data]: the output lies in the folder of the text, and would be read as text")
+    assert "--output PATH outside of it" in done.stderr
 
 
 def test_preparing_loads_no_pandas(tmp_path: Path) -> None:

@@ -93,6 +93,17 @@ def test_keys_of_the_other_kind_are_refused_in_a_file_and_as_a_flag(folder: Path
         resolve("prepare", "data.add_tokens=[word]")
 
 
+def test_a_store_in_the_folder_of_its_text_is_refused(folder: Path) -> None:
+    (folder / "notes").mkdir()
+    (folder / "text.txt").rename(folder / "notes" / "text.txt")
+    for text in ("notes", "no*"):
+        with pytest.raises(DataError, match="the store lies in the folder of the text") as caught:
+            plan(folder, "prepare", f"data.text=[{text}]", "store=notes/made")
+        assert caught.value.facts["reads"] == str(folder / text)
+    for store in ("made", "notes2", "notes/.made"):  # what is hidden is not read
+        assert plan(folder, "prepare", "data.text=[notes]", f"store={store}").steps is None
+
+
 def test_a_plan_says_what_it_takes(folder: Path) -> None:
     found = plan(folder, "prepare", "data.text=[text.txt]", "store=made", "data.workers=3")
     assert isinstance(found, PreparePlan)
