@@ -19,7 +19,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from benchmarks.finetune_setup import CLIP, EPS, WARMUP, WEIGHT_DECAY, Contest
 from train_jobs.config.finetune import FinetuneScheduleConfig
@@ -32,6 +32,7 @@ from train_jobs.tasks.finetuning.squad.task import Questions
 from train_jobs.tasks.finetuning.tagging import Words
 
 disable_progress_bar()
+set_verbosity_error()  # which would tell of each new head
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):

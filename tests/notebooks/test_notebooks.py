@@ -69,8 +69,9 @@ def test_a_run_survives_its_kernel(tmp_path: Path) -> None:
         "from orchestrator import Orchestrator\n"
         "orchestrator = Orchestrator()\n"
         "sizes = {'model.hidden_size': 32, 'model.num_hidden_layers': 1, 'model.num_attention_heads': 2}\n"
-        "more = {'model.intermediate_size': 64, 'data.text': ['notes.txt'], 'data.vocab_size': 256, 'train.steps': 20}\n"
-        "orchestrator.submit(orchestrator.plan(overrides={**sizes, **more, 'train.micro_batch_size': 8}))\n"
+        "text = {'model.intermediate_size': 64, 'data.text': ['notes.txt'], 'data.vocab_size': 256}\n"
+        "more = {'train.steps': 20, 'train.micro_batch_size': 8}\n"
+        "orchestrator.submit(orchestrator.plan(overrides={**sizes, **text, **more}))\n"
     )
     attach = (
         "from orchestrator import Orchestrator\n"
