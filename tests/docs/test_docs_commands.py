@@ -18,6 +18,7 @@ from train_jobs import finetune, onnx, predict, prepare, pretrain, serve
 COMMANDS = sorted({words: place for place, words in reversed([*command_lines()])}.items())
 NOT_PLANNED = {
     "google-bert/": "asks the Hugging Face Hub",
+    "--model RUN": "a fine-tuned run, which takes its time",
     "large-nvidia-phase2": "a phase of 512 tokens goes on from one of BERT-large",
     "-b polite": "a backend of another package, which tests/contract installs",
     "hidden_size=64": "shows an error",
