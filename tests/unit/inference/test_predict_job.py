@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from train_jobs import predict
 from train_jobs.config import DataError, OutOfMemoryError, SpecError
@@ -136,16 +137,20 @@ def windows_predicted(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("changed", ["input", "settings", "weights"])
-def test_parts_of_something_else_do_not_count(saved, run, jsonl, texts, monkeypatch, changed):
+@pytest.mark.parametrize("changed", ["input", "settings", "weights", "nothing"])
+def test_parts_of_something_else_do_not_count(saved, run, jsonl, texts, tmp_path, monkeypatch, changed):
     stop_after(monkeypatch, 3)
     with pytest.raises(Preempted):
         run(classifier(saved), jsonl(rows_of(texts)), batching=WINDOWS)
     seen = windows_predicted(monkeypatch)
     source = jsonl(rows_of(["w9", *texts[1:]])) if changed == "input" else jsonl(rows_of(texts))
-    folder = classifier(saved, type_vocab_size=3) if changed == "weights" else classifier(saved)
+    folder = tmp_path / "model"
+    shutil.copytree(classifier(saved), folder)
+    if changed == "weights":
+        weights = load_file(folder / "model.safetensors")
+        save_file({**weights, "classifier.bias": weights["classifier.bias"] + 1}, folder / "model.safetensors")
     run(folder, source, batching=WINDOWS, top_k=1 if changed == "settings" else None)
-    assert seen[0] == 0
+    assert seen[0] == (12 if changed == "nothing" else 0)
 
 
 def test_what_is_done_is_left_alone_and_can_be_done_anew(saved, run, jsonl, texts, monkeypatch):
