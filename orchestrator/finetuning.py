@@ -27,7 +27,6 @@ from orchestrator.specs.tables import count_rows
 from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
-from train_jobs.config.errors import SpecError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS
 from train_jobs.config.initial import InitialModel, initial_lineage, initial_weights, read_initial_model
 from train_jobs.config.lineage import Link
@@ -130,7 +129,7 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
     compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
-        _check_length(job, model)
+        job.require_positions(model)
     parent = initial_lineage(job.init_from, cache).head
     remote = spec.azure.data if spec.backend == AZURE else None
     files = [] if remote else task_files(job)
@@ -167,16 +166,6 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
             *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         ),
     )
-
-
-def _check_length(job: FinetuneConfig, initial: InitialModel) -> None:
-    """Raises SpecError if sequences are longer than the model has positions for."""
-    positions = int(initial.shape["max_position_embeddings"])
-    if job.max_length > positions:
-        raise SpecError(
-            f"data.max_length {job.max_length} is more than the {positions} positions of {initial.folder}",
-            fix=f"--set data.max_length={positions}",
-        )
 
 
 def _accumulation(job: FinetuneConfig, world_size: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from train_jobs import tuned
-from train_jobs.config import ConflictError, ModelConfig, SpecError
+from train_jobs.config import ConflictError, ModelConfig
 from train_jobs.config.files import write_text
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
@@ -79,7 +79,7 @@ def run_task(
     """
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
-    check_length(config, initial)
+    config.require_positions(initial)
     lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
     kind = read_kind(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
     job = Job(config, initial, kind, lowercase, world, resolve(config.train.precision, world.device), stop)
@@ -298,20 +298,6 @@ def trajectory(job: Job, seed: int) -> dict[str, dict[str, Any]]:
     """What decides what the weights become."""
     sections = settings(job.config)
     return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.sha256}}
-
-
-def check_length(config: FinetuneConfig, initial: InitialModel) -> None:
-    """Refuses sequences that the model has no positions for.
-
-    Raises:
-        SpecError: data.max_length is more than they are.
-    """
-    positions = int(initial.shape["max_position_embeddings"])
-    if config.max_length > positions:
-        raise SpecError(
-            f"data.max_length {config.max_length} is more than the {positions} positions of {initial.folder}",
-            fix=f"--set data.max_length={positions}",
-        )
 
 
 def describe(job: Job) -> str:

@@ -48,6 +48,9 @@ def add_verbs(verbs: Any) -> None:
     show.add_argument("-w", "--watch", action="store_true", help="until it has ended")
     best = add("best", run_best, "show the best trial of a sweep", "best @last --spec best.yaml")
     best.add_argument("--spec", type=Path, metavar="FILE", help="write the spec that runs it again")
+    report = add("report", run_report, "write a page about a sweep", "report @last --to report.html")
+    report.add_argument("--to", type=Path, metavar="FILE", help="the page (default: report.html in the sweep's folder)")
+    report.add_argument("--png", type=Path, metavar="FOLDER", help="write its first figures as pictures too")
     extend = add("extend", run_extend, "let a sweep have more trials", "extend @last --trials 20")
     extend.add_argument("--trials", type=positive, required=True, metavar="N", help="so many more")
     extend.add_argument("-d", "--detach", action="store_true", help="return once they are started")
@@ -105,6 +108,23 @@ def run_best(arguments: argparse.Namespace) -> int:
         print(f"  runs  {' '.join(row.runs)}")
     if arguments.spec is not None:
         hint(f"\nnext\n  orchestrator submit {sweep.folder.record().kind} -f {arguments.spec}")
+    return 0
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    """Writes the page, and pictures if asked; prints where they are."""
+    from orchestrator.cli.render import print_document
+
+    sweep = _attached(arguments)
+    paths = [sweep.report(arguments.to)]
+    if arguments.png is not None:
+        from orchestrator.sweeps.pictures import write_pictures
+
+        paths += write_pictures(sweep.status(), arguments.png)
+    if arguments.output != "text":
+        print_document({"files": [str(path) for path in paths]}, arguments.output)
+    else:
+        print("\n".join(map(str, paths)))
     return 0
 
 

@@ -110,3 +110,30 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   figure, .figures div, .panel { break-inside: avoid; }
 }
 """.strip()
+
+SWEEP_STYLE = """
+svg polyline.line { fill: none; stroke-width: 1.2; }
+svg polyline.trial { stroke: var(--training); opacity: .55; }
+svg polyline.stopped { stroke: var(--reference); opacity: .55; stroke-dasharray: 4 3; }
+svg polyline.best { stroke: var(--validation); stroke-width: 2.4; }
+svg polyline.bar { stroke-width: 5; stroke-dasharray: none; opacity: .8; }
+svg polyline.line:hover { stroke-width: 3.5; opacity: 1; }
+svg circle.trial { fill: var(--training); opacity: .8; }
+svg circle.stopped { fill: var(--card); stroke: var(--reference); stroke-width: 1.5; }
+svg circle.best { fill: var(--validation); }
+.legend i.trial { border-color: var(--training); }
+.legend i.stopped { border-color: var(--reference); border-top-style: dashed; }
+.legend i.best { border-color: var(--validation); }
+.wide { overflow-x: auto; }
+.trials { font-variant-numeric: tabular-nums; }
+.trials th { width: auto; white-space: nowrap; }
+.trials .best td { font-weight: 600; color: var(--validation); }
+.trials .best td .soft { font-weight: 400; }
+.bars td { width: 60%; white-space: nowrap; }
+.bars th { width: auto; color: var(--ink); }
+.bars .share { display: inline-block; height: 10px; margin-right: 8px; border-radius: 3px; }
+.bars .share { background: var(--training); }
+@media (max-width: 600px) {
+  .panel > .trials > * > tr > *, .panel > .trials > * > tr > td { display: table-cell; padding: 4px 14px 4px 0; }
+}
+""".strip()

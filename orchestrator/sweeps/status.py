@@ -38,6 +38,10 @@ class TrialRow(Config):
     """What it came to."""
     reports: int = 0
     """How often it has reported the metric."""
+    values: list[float] = Field(default=[])
+    """Its reports, those left out that are no numbers."""
+    started: float = 0.0
+    """Seconds since the epoch when it began."""
     seconds: float = 0.0
     """Since it began, until it ended."""
     cost: float = 0.0
@@ -129,6 +133,8 @@ def _row(trial: FrozenTrial, *, maximize: bool) -> TrialRow:
         best=top if math.isfinite(top) else None,
         outcome=end.get("outcome"),
         reports=len(reports),
+        values=[value for value in reports if math.isfinite(value)],
+        started=told["started"],
         seconds=(end.get("ended") or time.time()) - told["started"],
         cost=end.get("cost") or 0.0,
         why=end.get("why"),

@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.specs.resolve import find_project
 from orchestrator.specs.sweep import MOST_TRIALS, as_tree
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, sweep_folders
+from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.resolve import Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, resume_sweep, start_driver
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.specs import Flag
 
 POLL_SECONDS = 0.5
+WATCH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,55 @@ class Sweep:
         """The spec of a job that runs the best trial again."""
         record = self.folder.record()
         return merge([Layer("trial", record.trial), Layer("space", as_tree(self.best().settings))]).tree
+
+    def importance(self) -> dict[str, float]:
+        """Setting -> share of what made outcomes differ, by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255).
+
+        Of trials that came to something; empty where they are too few, or all alike.
+        """
+        return importance_of(self.folder.record().spec, self._study)
+
+    def report(self, to: Path | None = None) -> Path:
+        """Writes one self-contained HTML page about the sweep.
+
+        Args:
+            to: the file; None: report.html in the sweep's folder.
+
+        Raises:
+            StorageError: it cannot be written there.
+        """
+        from orchestrator.sweeps.report import render_sweep
+
+        path = to or self.folder.path / "report.html"
+        page = render_sweep(self.status(), self.importance())
+        try:
+            path.write_text(page, encoding="utf-8")
+        except OSError as problem:
+            raise StorageError(
+                f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"
+            ) from problem
+        return path
+
+    def _repr_html_(self) -> str:
+        """Its trials, as a notebook shows them."""
+        from orchestrator.sweeps.report import trials_html
+
+        return trials_html(self.status())
+
+    def watch(self, *, every: float = WATCH_SECONDS) -> SweepStatus:
+        """As `wait`, and in a notebook shows its trials meanwhile.
+
+        Args:
+            every: seconds between two looks.
+        """
+        from orchestrator.reports.notebook import display_of
+
+        draw = display_of(self)
+        while not self.folder.state().state.terminal:
+            draw()
+            time.sleep(every)
+        draw()
+        return self.status()
 
     def cancel(self) -> None:
         """Asks it and its trials to end; they can be taken up again."""

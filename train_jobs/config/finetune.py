@@ -15,6 +15,8 @@ from pydantic import (
 )
 
 from train_jobs.config.base import Config, CountOrAuto
+from train_jobs.config.errors import SpecError
+from train_jobs.config.initial import InitialModel
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import is_own, one_of
 from train_jobs.config.pretrain import (
@@ -261,6 +263,19 @@ class FinetuneConfig(Sections):
     def max_length(self) -> int:
         """Tokens of a sequence."""
         return self.data.max_length or (384 if self.task in SQUAD_TASKS else 128)
+
+    def require_positions(self, initial: InitialModel) -> None:
+        """Refuses sequences that the model has no positions for.
+
+        Raises:
+            SpecError: they are longer.
+        """
+        positions = int(initial.shape["max_position_embeddings"])
+        if self.max_length > positions:
+            raise SpecError(
+                f"data.max_length {self.max_length} is more than the {positions} positions of {initial.folder}",
+                fix=f"--set data.max_length={positions}",
+            )
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
         """The sizes among which `micro_batch_size: auto` finds the largest that fits, largest first; or the one given.

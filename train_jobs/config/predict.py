@@ -139,7 +139,7 @@ class AnswersConfig(Config):
     """Tokens of an answer."""
     null_threshold: float | Literal["auto"] | None = "auto"
     """No answer is given where the score of none exceeds that of the best one by more than this. None: there always is
-    an answer. auto: 0 of SQuAD 2.0's form, None of all else."""
+    an answer. auto: what was tuned when the model was trained; of SQuAD 2.0's form else 0, of 1.1's None."""
 
 
 class EmbeddingsConfig(Config):

@@ -42,9 +42,12 @@ class Answers(Task):
     def threshold(self) -> float | None:
         """Odds of no answer above which none is given; None: there always is one."""
         wanted = self.config.answers.null_threshold
-        if wanted == AUTO:
-            return 0.0 if any(reader.squad.version_2 for reader in self.squad) else None
-        return wanted
+        if wanted != AUTO:
+            return wanted
+        tuned = self.folder.null_threshold
+        if not self.squad:
+            return tuned
+        return (tuned or 0.0) if any(reader.squad.version_2 for reader in self.squad) else None
 
     def check(self, table: Table, problems: Problems) -> None:
         if not self.squad:  # whose reader has looked at every question

@@ -70,6 +70,8 @@ class Folder:
     """Names of its classes or tags in the order of their ids; of other kinds none."""
     problem: str | None
     """Classes: regression, multi_label_classification, or else one class of several."""
+    null_threshold: float | None
+    """Answers: the odds of none above which none is given, tuned when the model was trained; None: it was not."""
 
     @property
     def positions(self) -> int:
@@ -145,7 +147,8 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
     labelled = kind in {CLASSIFICATION, TOKEN_CLASSIFICATION}
     labels = tuple(saved_labels(path)) or UNNAMED if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
-    return Folder(path, kind, model, config.get("vocab_size", 30_522), labels, problem)
+    threshold = config.get("null_threshold")
+    return Folder(path, kind, model, config.get("vocab_size", 30_522), labels, problem, threshold)
 
 
 def _kind(path: Path, architectures: list[str]) -> str:

@@ -102,6 +102,16 @@ def test_a_question_may_have_no_answer(saved, run, tmp_path, threshold, none):
     assert result(tmp_path)["metrics"]["NoAns_exact"] == 100 * none
 
 
+@pytest.mark.parametrize(("tuned", "none"), [(-1e9, True), (1e9, False)])
+def test_the_threshold_that_was_tuned_in_training_is_the_model_s(saved, run, tmp_path, tuned, none):
+    model = saved("BertForQuestionAnswering")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "null_threshold": tuned}))
+    squad(tmp_path / "dev.json", version="v2.0")
+    found = run(model, tmp_path / "dev.json", evaluate=True, data={"max_query_length": 4})
+    assert [one["answer"] == "" for one in found] == [none] * 3
+
+
 def test_a_context_is_read_in_sequences_that_begin_so_many_tokens_apart(saved, run, tmp_path, monkeypatch):
     each, read = Forward.each, []
 

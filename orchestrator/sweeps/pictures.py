@@ -1,0 +1,84 @@
+"""The first figures of a sweep's report as PNGs, for papers and slides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import SpecError, StorageError
+from orchestrator.reports.plot import axis
+from orchestrator.sweeps.report import kind_of, settings_that_differ
+from orchestrator.sweeps.status import SweepStatus
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INCHES = (8.0, 4.5)
+DOTS = 150
+COLOURS = {"best": "#c2410c", "trial": "#3a78d0", "stopped": "#6b7280"}
+
+
+def write_pictures(status: SweepStatus, folder: Path) -> list[Path]:
+    """reports.png, and SETTING.png for each setting that differs between trials.
+
+    Args:
+        status: with all trials.
+        folder: made if it is not there.
+
+    Raises:
+        SpecError: matplotlib is not installed.
+        StorageError: a file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # takes a second to import
+    except ImportError:
+        raise SpecError("drawing needs matplotlib", fix="pip install matplotlib, or leave --png out") from None
+    ended = [row for row in status.rows if row.outcome is not None]
+    drawings: dict[str, Callable[[Any], None]] = {"reports": partial(_histories, status=status)}
+    for path in settings_that_differ(ended):
+        drawings[path] = partial(_setting, status=status, path=path)
+    return [
+        _written(Figure(figsize=INCHES, layout="constrained"), draw, folder / f"{name}.png")
+        for name, draw in drawings.items()
+    ]
+
+
+def _written(figure: Figure, draw: Callable[[Any], None], path: Path) -> Path:
+    axes = figure.subplots()
+    draw(axes)
+    axes.grid(alpha=0.3)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=DOTS)
+    except OSError as problem:
+        raise StorageError(f"cannot write {path}: {problem.strerror}", fix="--png FOLDER") from problem
+    return path
+
+
+def _histories(axes: Any, status: SweepStatus) -> None:
+    for row in sorted(status.rows, key=lambda row: kind_of(row) == "best"):
+        kind = kind_of(row)
+        style = {
+            "color": COLOURS[kind],
+            "alpha": 1.0 if kind == "best" else 0.6,
+            "marker": "x" if kind == "stopped" else "o",
+        }
+        axes.plot(range(1, len(row.values) + 1), row.values, markevery=[-1] if row.values else [], **style)
+    axes.set_xlabel("report")
+    axes.set_ylabel(status.metric)
+    axes.set_title(f"{status.name}: x was stopped early")
+
+
+def _setting(axes: Any, status: SweepStatus, path: str) -> None:
+    rows = [row for row in status.rows if row.outcome is not None and path in row.settings]
+    across, places = axis(path, [row.settings[path] for row in rows])
+    for row, place in zip(rows, places, strict=True):
+        axes.scatter([place], [row.outcome], color=COLOURS[kind_of(row)], zorder=3)
+    if across.log:
+        axes.set_xscale("log")
+    if across.names:
+        axes.set_xticks(range(len(across.names)), across.names)
+    axes.set_xlabel(path)
+    axes.set_ylabel(status.metric)

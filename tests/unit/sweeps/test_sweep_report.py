@@ -1,0 +1,197 @@
+"""The report of a sweep: one page with every figure, pictures, and what a notebook shows."""
+
+from __future__ import annotations
+
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.importance import importance_of
+from orchestrator.sweeps.pictures import write_pictures
+from orchestrator.sweeps.report import render_sweep, trials_html
+from orchestrator.sweeps.status import SweepStatus, TrialRow
+from tests.unit.sweeps.conftest import sweep
+from tests.unit.sweeps.test_sweep_table import add, make
+
+RATE, BATCH = "optimizer.learning_rate", "train.global_batch_size"
+
+
+def row(number: int, values: list[float], state: str = "completed", **more: Any) -> TrialRow:
+    settings = {RATE: 10.0 ** -(2 + number), BATCH: 16 if number % 2 else 32}
+    return TrialRow(
+        trial=number,
+        state=state,
+        settings=settings,
+        runs=[f"r{number}"],
+        reports=len(values),
+        values=values,
+        outcome=max(values, default=None),
+        best=max(values, default=None),
+        started=1000.0 + 60 * number,
+        seconds=60.0 * len(values),
+        **more,
+    )
+
+
+def status(*rows: TrialRow, **more: Any) -> SweepStatus:
+    return SweepStatus(
+        **{
+            "name": "search-1",
+            "state": RunState.COMPLETED,
+            "metric": "validation_score",
+            "goal": "maximize",
+            "trials": 4,
+            "ended": len(rows),
+            "created": 1000.0,
+            "folder": "/x",
+            "rows": rows,
+            **more,
+        }
+    )
+
+
+ROWS = (
+    row(0, [0.5, 0.6]),
+    row(1, [0.7, 0.8, 0.9], incumbent=True),
+    row(2, [0.3], "stopped", why="stopped at report 1: 0.3 x 1.2 < 0.7"),
+    row(3, [], "failed", why="<out of memory>"),
+)
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes; refuses tags that are not closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self._open: list[str] = []
+        self.feed(page)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attributes}))
+        if tag not in {"meta"}:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def of(self, tag: str, kind: str) -> int:
+        return sum(name == tag and kind in attributes.get("class", "").split() for name, attributes in self.found)
+
+
+def test_every_figure_is_there_and_none_is_empty() -> None:
+    page = render_sweep(status(*ROWS), {RATE: 0.8, BATCH: 0.2})
+    titles = re.findall(r"<figcaption><h2>(.*?)</h2>", page)
+    assert titles == [
+        "validation_score over reports",
+        f"validation_score by {RATE}",
+        f"validation_score by {BATCH}",
+        "Best so far",
+        "Timeline",
+        "Parallel coordinates",
+        "Importance",
+    ]
+    for drawing in re.findall(r"<figure>.*?</figure>", page, re.DOTALL):
+        assert "<polyline" in drawing or "<circle" in drawing or "share" in drawing
+        assert "nan" not in drawing
+    assert Elements(page).of("polyline", "best") >= 3
+
+
+def test_stopped_trials_and_the_best_one_are_marked() -> None:
+    page = render_sweep(status(*ROWS))
+    histories = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)[0]
+    assert [kind for kind in ("trial", "stopped", "best") if f'class="line {kind}"' in histories] == [
+        "trial",
+        "stopped",
+        "best",
+    ]
+    assert histories.index('class="line best"') > histories.index('class="line stopped"'), "drawn last, on top"
+    assert "stopped at report 1: 0.3 x 1.2 &lt; 0.7" in page
+    assert "&lt;out of memory&gt;" in page
+    assert "25% of those that ended" in page
+
+
+def test_places_are_those_of_the_values() -> None:
+    page = render_sweep(status(*ROWS))
+    by_rate = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)[1]
+    circles = [attributes for tag, attributes in Elements(by_rate).found if tag == "circle"]
+    places = {attributes["class"]: (float(attributes["cx"]), float(attributes["cy"])) for attributes in circles}
+    assert places["trial"][0] > places["best"][0] > places["stopped"][0], "1e-2, 1e-3, 1e-4"
+    assert places["trial"][0] - places["best"][0] == pytest.approx(places["best"][0] - places["stopped"][0], abs=0.2)
+    assert places["best"][1] < places["trial"][1] < places["stopped"][1], "more of it is further up"
+
+
+def test_the_best_so_far_follows_the_goal() -> None:
+    for goal, words in (("maximize", "from 0.6000 to 0.9000"), ("minimize", "from 0.6000 to 0.3000")):
+        assert f"best validation_score {words}" in render_sweep(status(*ROWS, goal=goal))
+
+
+def test_a_sweep_that_has_just_begun_says_so() -> None:
+    page = render_sweep(status(row(0, []), state=RunState.RUNNING))
+    assert "No trial has reported validation_score yet." in page
+    assert "no trial has ended" in page
+    Elements(render_sweep(status(state=RunState.RUNNING)))
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = render_sweep(status(*ROWS, name="<b>"))
+    assert "<b>" not in page.replace("<b></b>", "")
+    assert "http" not in page.replace("http-equiv", "").replace("default-src", "")
+    assert "<script" not in page
+
+
+def test_importance_is_that_of_what_mattered() -> None:
+    spec = sweep({RATE: {"low": 1e-6, "high": 1e-2, "log": True}, BATCH: [16, 32], "train.seed": 3})
+    study, draw = optuna.create_study(), random.Random(0)
+    for _ in range(40):
+        rate = 10 ** draw.uniform(-6, -2)
+        settings = {RATE: rate, BATCH: draw.choice([16, 32]), "train.seed": 3}
+        end = {"outcome": abs(rate - 1e-3) ** 0.2 + draw.gauss(0, 0.001)}
+        study.add_trial(optuna.trial.create_trial(value=0.0, user_attrs={"settings": settings, "end": end}))
+    found = importance_of(spec, study)
+    assert [*found] == [RATE, BATCH], "what never varied is left out"
+    assert found[RATE] > 0.8
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_of_few_trials_nothing_is_told(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    add(found, [3.0], "completed", 3.0)
+    assert found.importance() == {}
+
+
+def test_the_command_writes_page_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    found = make(tmp_path)
+    for outcome in (3.0, 2.0, 1.0, 4.0, 5.0):
+        add(found, [outcome + 1, outcome], "completed", outcome)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    assert main(["sweep", "report", found.name, "--to", "page.html", "--png", "pictures"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "page.html"
+    Elements(Path("page.html").read_text())
+    assert Path("pictures", "reports.png").read_bytes()[:4] == b"\x89PNG"
+    assert main(["sweep", "report", found.name, "--to", "nowhere/page.html"]) == 1
+    assert "error[storage]: cannot write the report" in capsys.readouterr().err
+
+
+def test_a_picture_for_each_setting(tmp_path: Path) -> None:
+    paths = write_pictures(status(*ROWS), tmp_path / "new")
+    assert [path.name for path in paths] == ["reports.png", f"{RATE}.png", f"{BATCH}.png"]
+    assert all(path.stat().st_size > 5000 for path in paths)
+
+
+def test_a_notebook_shows_the_trials() -> None:
+    shown = trials_html(status(*ROWS))
+    assert "search-1: 4 of 4 trials" in shown
+    assert shown.count("<tr>") == 5
+    assert "1 best" in shown
+    Elements(shown)
