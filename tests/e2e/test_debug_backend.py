@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pexpect
+import pytest
 
 from tests.conftest import Console, write_spec
 
@@ -30,6 +31,7 @@ sys.exit(train_jobs.pretrain.main())
 """
 
 
+@pytest.mark.slow
 def test_a_breakpoint_in_a_training_step(console: Console, corpus: Path) -> None:
     code = console.cwd / "mine"
     code.mkdir()

@@ -83,6 +83,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, str, dict[s
 Hung = tuple[Console, str, dict[str, Any], dict[str, Any]]
 
 
+@pytest.mark.slow
 def test_a_live_run_tells_where_its_ranks_stand(hung: Hung) -> None:
     _, name, looked, _ = hung
     assert looked["run"] == f"local://{name}"
@@ -92,6 +93,7 @@ def test_a_live_run_tells_where_its_ranks_stand(hung: Hung) -> None:
     assert "most recent call first" in looked["stacks"]["0"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_attempt_with_76_and_the_next_completes(hung: Hung) -> None:
     console, name, _, status = hung
     assert (status["state"], status["attempt"], status["step"]) == ("completed", 2, 12)
@@ -105,6 +107,7 @@ def test_a_rank_that_hangs_ends_the_attempt_with_76_and_the_next_completes(hung:
     assert "resumed at step 6" in logs[0]
 
 
+@pytest.mark.slow
 def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
     console, name, _, status = hung
     assert Path(status["trace"]).is_file()
@@ -115,12 +118,14 @@ def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
     assert status["trace"] in page
 
 
+@pytest.mark.slow
 def test_event_files_hold_each_step_once(hung: Hung) -> None:
     console, name, _, status = hung
     assert steps_in_events(Path(status["tensorboard"])) == [2, 4, 6, 8, 10, 12]
     assert f"tensorboard --logdir {status['tensorboard']}" in console("status", name).err
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_says_where_its_last_hang_is(hung: Hung) -> None:
     console, name, _, _ = hung
     refused = console("debug", name)
@@ -132,6 +137,7 @@ def test_a_run_that_has_ended_says_where_its_last_hang_is(hung: Hung) -> None:
     assert " in hanging_here\n" in hang.read_text()
 
 
+@pytest.mark.slow
 def test_looking_again_is_no_new_run_and_what_is_not_heeded_is_said(hung: Hung) -> None:
     console, name, _, _ = hung
     again = console(

@@ -21,6 +21,7 @@ def environ(pid: int) -> dict[str, str]:
     return dict(word.partition("=")[::2] for word in words if word)
 
 
+@pytest.mark.slow
 def test_two_nodes_train_what_two_processes_train(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 40, "log_every": 2})
     words = ("submit", "pretrain", "-f", "job.yaml", "-o", "json")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Console, write_spec
 from train_jobs.config.lineage import read_lineage
 
 
+@pytest.mark.slow
 def test_a_second_phase_of_the_last_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
     first = console("submit", "pretrain", "-f", "job.yaml", "-n", "first", "-o", "json")

@@ -68,6 +68,7 @@ def test_the_same_command_again_resumes_and_another_config_is_refused(tmp_path: 
     assert "resume is never" in never.stderr
 
 
+@pytest.mark.slow
 def test_a_job_of_so_many_hours_ends_by_itself_and_stays_ended(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config_file(tmp_path))),

@@ -96,6 +96,7 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     assert metric_lines(console, name) == metric_lines(console, undisturbed.json["name"])
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_rank_of_two_ends_both_and_one_alone_goes_on(console: Console, corpus: Path) -> None:
     """No checkpoint is due before the end: there is one, that of the step at which both stop."""
     write_spec(

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Console, write_spec
 
 MY_PRETRAIN = """\
@@ -23,6 +25,7 @@ def constant(*, peak, **progress):
 """
 
 
+@pytest.mark.slow
 def test_a_users_module_runs_from_the_snapshot_and_is_known_by_its_commit(console: Console, corpus: Path) -> None:
     code = console.cwd / "project"
     (code / "schedules").mkdir(parents=True)

@@ -57,6 +57,7 @@ def test_empty_corpus(console: Console) -> None:
     assert not list((console.home / "runs").glob("*"))
 
 
+@pytest.mark.slow
 def test_corpus_of_blank_lines(console: Console) -> None:
     path = console.cwd / "blank.txt"
     path.write_text("\n\n  \n")
@@ -65,6 +66,7 @@ def test_corpus_of_blank_lines(console: Console) -> None:
     assert "blank.txt" in failed_run(console, done, "data")
 
 
+@pytest.mark.slow
 def test_corpus_of_one_word(console: Console) -> None:
     path = console.cwd / "word.txt"
     path.write_text("word\n\n" * 500)

@@ -33,7 +33,6 @@ def text_of(outputs: list[Any]) -> str:
 
 
 def test_a_corpus_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").touch()
     outputs = run_all("01-prepare-a-corpus.ipynb", tmp_path, monkeypatch)
     shown = text_of(outputs)
     assert "valid: " in shown
@@ -62,6 +61,7 @@ def test_no_output_is_kept(path: Path) -> None:
     assert {cell.execution_count for cell in code} == {None}
 
 
+@pytest.mark.slow
 def test_a_run_survives_its_kernel(tmp_path: Path) -> None:
     """What `attach("@last")` finds was submitted by a process that is gone."""
     environ = {**os.environ, "ORCHESTRATOR_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": ""}

@@ -16,6 +16,7 @@ from tests.conftest import Console, write_spec
 from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
+SWEEP = ("show", "best", "report", "extend")
 MODEL = ("register", "deploy", "delete")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
@@ -49,6 +50,8 @@ WELL = {
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "init": [("init", "project")],
     "doctor": [("doctor",)],
+    "sweep list": [("sweep", "list")],
+    **{f"sweep {action}": [] for action in SWEEP},  # of a sweep: tests/unit/sweeps
     **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire/test_azure_runs.py
 }
 BADLY = {
@@ -77,6 +80,9 @@ BADLY = {
     "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
     "init": [("init", "project", "--template", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "sweep list": [("sweep", "list", "--all")],
+    **{f"sweep {action}": [("sweep", action, "missing")] for action in SWEEP if action != "extend"},
+    "sweep extend": [("sweep", "extend", "missing", "--trials", "3"), ("sweep", "extend", "missing")],
     "model register": [("model", "register", "failed"), ("model", "register", "missing")],
     "model deploy": [("model", "deploy", "done"), ("model", "deploy", "failed", "--endpoint", "bert")],
     "model delete": [("model", "delete", "missing", "-y"), ("model", "delete", "missing")],

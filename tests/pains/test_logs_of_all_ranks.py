@@ -11,6 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from orchestrator.runs import RunState
 from tests.conftest import Console, last_step, wait_for, write_spec
 from tests.run_folders import live_run
@@ -18,6 +20,7 @@ from tests.run_folders import live_run
 STOPPED = "stopped by SIGTERM"
 
 
+@pytest.mark.slow
 def test_all_ranks_are_followed_from_submission_to_their_last_words(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000})
     submitted = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json")

@@ -117,6 +117,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert validations(tmp_path / "out") == validations(done)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does(bert: Path, folder: Path, tmp_path: Path) -> None:
     """Shares are ragged, and the last batch has one row for two processes."""
     rows = len(prepared(bert, folder).sets["train"].rows)

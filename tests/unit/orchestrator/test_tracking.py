@@ -19,6 +19,7 @@ def request(uri: str, name: str = "run", run_id: str | None = None) -> TrackingR
     )
 
 
+@pytest.mark.slow
 def test_processes_that_meet_a_missing_store_do_not_break_it(tmp_path: Path) -> None:
     uri = default_uri(tmp_path / "home")
     with ThreadPoolExecutor(3) as pool:  # each is a process of its own
