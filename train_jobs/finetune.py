@@ -20,28 +20,22 @@ Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config import DataError, UserError
+from train_jobs.config import DataError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
 from train_jobs.config.load import build, merge, read_assignments, read_file
-from train_jobs.engine import determinism, distributed, last_words, storage
-from train_jobs.engine.boundary import explained
+from train_jobs.engine import boundary, determinism, distributed, storage
 from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Preempted, StopRequest
+from train_jobs.engine.loop import StopRequest
 from train_jobs.engine.metrics import MetricsLog
-from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.mirror import MirrorThread
 from train_jobs.replicates import RESULT, finished, run_task
 from train_jobs.tasks.finetuning.data import has_training_data, read_data
 from train_jobs.tasks.finetuning.submission import collected, write_submission
 from train_jobs.tasks.finetuning.summary import glue_table, table_text
 
-PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 SUBMISSION = "submission.zip"
 
 
@@ -164,25 +158,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     arguments = parser.parse_args(argv)
-    rank = int(os.environ.get("RANK", "0"))
-    try:
-        last_words.forget(arguments.output, rank)
+
+    def job() -> None:
         config = read_config(arguments.config, arguments.sets)
-        with stacks_on_request(arguments.output, rank):
-            finetune(config, output=arguments.output, device=arguments.device)
-    except Preempted:
-        print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
-        return PREEMPTED
-    except UserError as problem:
-        return last_words.fail(problem, arguments.output, rank)
-    except Exception as problem:
-        return last_words.fail(explained(problem, arguments.output, rank), arguments.output, rank)
-    return 0
+        finetune(config, output=arguments.output, device=arguments.device)
+
+    return boundary.run(job, arguments.output)
 
 
 if __name__ == "__main__":
-    code = main()
-    # The interpreter takes a second to go away, with handlers gone: a launcher that ends the peers of a rank that was
-    # faster must not turn "saved" into "killed".
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(code)
+    boundary.leave(main())

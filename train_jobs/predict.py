@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -32,18 +30,16 @@ from typing import Any
 
 import torch
 
-from train_jobs.config import PredictConfig, SpecError, UserError
+from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.files import file_sha256
 from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY, initial_weights
 from train_jobs.config.load import Layer, build, merge, read_assignments, read_file
 from train_jobs.config.predict import EMBEDDINGS
-from train_jobs.engine import distributed, last_words, storage
-from train_jobs.engine.boundary import explained
+from train_jobs.engine import boundary, distributed, storage
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import Preempted, StopRequest
 from train_jobs.engine.metrics import MetricsLog, clock
 from train_jobs.engine.precision import resolve
-from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.inference.answers import Answers
 from train_jobs.inference.folder import TOKENIZER_FILE
@@ -55,7 +51,6 @@ from train_jobs.inference.task import Task
 from train_jobs.mirror import MirrorThread
 from train_jobs.tasks.finetuning.tables import Table
 
-PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 RESULT = "result.json"
 CUT = "cut"  # rows of which something was cut off
 HELD_OUT = "validation_"  # how metrics of text that nothing is learned from are called in metrics.jsonl
@@ -332,26 +327,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     arguments = parser.parse_args(argv)
-    rank = int(os.environ.get("RANK", "0"))
-    try:
-        last_words.forget(arguments.output, rank)
+
+    def job() -> None:
         flags = {"model": arguments.model, "input": arguments.input}
         config = read_config(arguments.config, arguments.sets, flags)
-        with stacks_on_request(arguments.output, rank):
-            predict(config, output=arguments.output, device=arguments.device)
-    except Preempted:
-        print("stopped by SIGTERM; what is predicted is kept, the same command goes on from there", flush=True)
-        return PREEMPTED
-    except UserError as problem:
-        return last_words.fail(problem, arguments.output, rank)
-    except Exception as problem:
-        return last_words.fail(explained(problem, arguments.output, rank), arguments.output, rank)
-    return 0
+        predict(config, output=arguments.output, device=arguments.device)
+
+    return boundary.run(job, arguments.output, kept="what is predicted is kept, the same command goes on from there")
 
 
 if __name__ == "__main__":
-    code = main()
-    # as in train_jobs.finetune: a launcher that ends the peers of a rank that was faster must not turn "stopped" into
-    # "killed"
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(code)
+    boundary.leave(main())

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ from typing import Any
 import torch
 
 from train_jobs import lineage
-from train_jobs.config import PretrainConfig, SpecError, UserError
+from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.files import write_text
 from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
@@ -42,18 +40,16 @@ from train_jobs.config.sources import fingerprint
 from train_jobs.config.store import store_folder
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import determinism, distributed, last_words, storage
-from train_jobs.engine.boundary import explained
+from train_jobs.engine import boundary, determinism, distributed, storage
 from train_jobs.engine.budget import TimeBudget
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.devices import peak_flops
 from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop import Loop, StopRequest
 from train_jobs.engine.metrics import MetricsLog, Progress
 from train_jobs.engine.precision import resolve
 from train_jobs.engine.profile import StepProfiler
 from train_jobs.engine.retention import Cadence
-from train_jobs.engine.stacks import stacks_on_request
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.lineage import HASHES
@@ -64,8 +60,6 @@ from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining, is_compiled
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
-
-PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
@@ -292,25 +286,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     arguments = parser.parse_args(argv)
     cache = arguments.cache or arguments.output / "token-stores"
-    rank = int(os.environ.get("RANK", "0"))
-    try:
-        last_words.forget(arguments.output, rank)
+
+    def job() -> None:
         config = read_config(arguments.config, arguments.sets, goes_on=has_checkpoint(arguments.output))
-        with stacks_on_request(arguments.output, rank):
-            pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
-    except Preempted:
-        print("stopped by SIGTERM; a checkpoint is committed, the same command goes on from it", flush=True)
-        return PREEMPTED
-    except UserError as problem:
-        return last_words.fail(problem, arguments.output, rank)
-    except Exception as problem:
-        return last_words.fail(explained(problem, arguments.output, rank), arguments.output, rank)
-    return 0
+        pretrain(config, output=arguments.output, cache=cache, device=arguments.device)
+
+    return boundary.run(job, arguments.output)
 
 
 if __name__ == "__main__":
-    code = main()
-    # The interpreter takes a second to go away, with handlers gone: a launcher that ends the peers of a rank that was
-    # faster must not turn "saved" into "killed".
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(code)
+    boundary.leave(main())

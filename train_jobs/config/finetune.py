@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,6 @@ from pydantic import (
 
 from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import SpecError
-from train_jobs.config.initial import InitialModel
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import is_own, one_of
 from train_jobs.config.pretrain import (
@@ -29,6 +28,9 @@ from train_jobs.config.pretrain import (
     WatchdogConfig,
     micro_batch_sizes,
 )
+
+if TYPE_CHECKING:  # it reads files, which looking at runs has no need of
+    from train_jobs.config.initial import InitialModel
 
 GLUE = "glue"
 GLUE_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")

@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
-from train_jobs.engine import distributed, memory, storage
+from train_jobs.engine import distributed, last_words, memory, storage
+from train_jobs.engine.loop import Preempted
+from train_jobs.engine.stacks import stacks_on_request
+
+PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
+SAVED = "a checkpoint is committed, the same command goes on from it"
 
 
-def explained(problem: Exception, output: Path, rank: int) -> UserError:
+def run(job: Callable[[], object], output: Path, *, kept: str = SAVED) -> int:
+    """Runs a job to its end, and turns what went wrong into words and an exit code.
+
+    Args:
+        job: reads its configuration, and does all the rest.
+        output: folder of the run.
+        kept: what is there, and what to do, if SIGTERM ended it.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        last_words.forget(output, rank)
+        with stacks_on_request(output, rank):
+            job()
+    except Preempted:
+        print(f"stopped by SIGTERM; {kept}", flush=True)
+        return PREEMPTED
+    except UserError as problem:
+        return last_words.fail(problem, output, rank)
+    except Exception as problem:
+        return last_words.fail(_explained(problem, output, rank), output, rank)
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process with this exit code.
+
+    The interpreter takes a second to go away, with handlers gone: a launcher that ends the peers of a rank that was
+    faster must not turn "saved" into "killed".
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _explained(problem: Exception, output: Path, rank: int) -> UserError:
     """The error in the house's form; a trace is printed of all but a disk that refuses, which has none to tell.
 
     Args:

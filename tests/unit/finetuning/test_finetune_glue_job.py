@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from finetune_jobs import WORDS, result_of, run, settings
 
-from train_jobs import finetune, replicates
+from train_jobs import replicates
+from train_jobs.engine.boundary import PREEMPTED
 from train_jobs.engine.loop import Preempted
 from train_jobs.engine.metrics import read_reports
 from train_jobs.tasks.finetuning import submission
@@ -69,7 +70,7 @@ def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
         with pytest.MonkeyPatch.context() as stopping:
             stopping.setattr(replicates, "run_seed", stopped)
-            assert run(place, job(bert, glue)) == finetune.PREEMPTED
+            assert run(place, job(bert, glue)) == PREEMPTED
         trained = []
 
         def noted(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import transformers
 from finetune_jobs import WORDS, run, same_model, settings, stop_in, validations
 from safetensors.torch import load_file
 
-from train_jobs import finetune
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
+from train_jobs.engine.boundary import PREEMPTED
 from train_jobs.engine.metrics import read_reports
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
 ) -> None:
     with monkeypatch.context() as patched:
         stop_in(patched, epoch=4)
-        assert run(tmp_path, mrpc(bert, glue)) == finetune.PREEMPTED
+        assert run(tmp_path, mrpc(bert, glue)) == PREEMPTED
     assert not (tmp_path / "out" / "model").exists()
     assert run(tmp_path, mrpc(bert, glue)) == 0
     assert same_model(tmp_path / "out", done)

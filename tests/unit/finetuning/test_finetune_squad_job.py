@@ -16,10 +16,10 @@ from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, st
 from safetensors.torch import load_file
 
 from tests.conftest import SHARED
-from train_jobs import finetune
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.engine.boundary import PREEMPTED
 from train_jobs.engine.distributed import World
 from train_jobs.model.finetuning import BertForQuestionAnswering
 from train_jobs.model.heads import initialise
@@ -144,7 +144,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
 ) -> None:
     with monkeypatch.context() as patched:
         stop_in(patched, epoch=3)
-        assert run(tmp_path, job(bert, folder)) == finetune.PREEMPTED
+        assert run(tmp_path, job(bert, folder)) == PREEMPTED
     assert run(tmp_path, job(bert, folder)) == 0
     assert same_model(tmp_path / "out", done)
     assert validations(tmp_path / "out", "validation_best_f1") == validations(done, "validation_best_f1")
