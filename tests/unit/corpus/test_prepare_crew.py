@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +96,7 @@ def runs(text: Path, folder: Path, longest: float, seed: int) -> Iterator[subpro
         else:
             out, err = job.communicate()
             assert job.returncode == 0, out + err
-            (folder / "store" / "manifest.json").unlink()
+            shutil.rmtree(folder / "store")
 
 
 def assert_the_rest_is_made(text: Path, folder: Path, undisturbed: dict[str, bytes]) -> None:
@@ -116,6 +117,8 @@ def test_a_job_killed_with_its_workers_loses_the_parts_at_work_alone(
         job.kill()
         job.communicate()
         assert wait_until_gone(workers)
+        if (tmp_path / "store" / "manifest.json").is_file():
+            continue  # it had ended but for taking the parts away, whose records are gone first
         for step in ("documents", "tokens"):
             files = parts_of(parts, "documents-*.arrow") if step == "documents" else parts_of(parts.parent, "shard-*")
             assert len(files - parts_of(parts, f"{step}-*.json")) <= WORKERS
