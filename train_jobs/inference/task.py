@@ -85,7 +85,7 @@ class Task(ABC):
 
     def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Metrics, from what was judged of all rows; of a kind that can be evaluated."""
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} has none: it refuses to be evaluated when it is made")
 
     def tokens(self, table: Table) -> tuple[list[Tokens], int]:
         """The text of each row, or its two texts, as a sequence; and of how many something was cut off."""
