@@ -62,8 +62,10 @@ def rows_of(contest: Contest, split: str, tokenizer: Any, *, padded: bool = Fals
         case Texts(data=data):
             examples = data.train if split == "train" else next(iter(data.dev.values()))
             return Rows(_texts(examples, tokenizer, **how, padding="max_length" if padded else False))
-        case Questions(sets=sets):
-            rows = [_question(question, tokenizer, **how) for question in sets[split].squad.questions]
+        case Questions(config=config, sets=sets):
+            lengths = {"max_length": contest.max_length, "doc_stride": config.data.doc_stride}
+            asked = sets[split].squad.questions
+            rows = [row for question in asked for row in _question(question, tokenizer, **lengths)]
             assert [row["input_ids"] for row in rows] == [one.input_ids.tolist() for one in sets[split].windows]
             return Rows(rows)
         case Words(sets=sets, labels=labels):
@@ -81,12 +83,24 @@ def _texts(examples: Examples, tokenizer: Any, **how: Any) -> list[dict[str, Any
     ]
 
 
-def _question(question: Question, tokenizer: Any, **how: Any) -> dict[str, Any]:
-    """Of a context that is one sequence; the answer is the first one, by the tokens that its characters are in."""
-    found = tokenizer(question.text, question.context, **how)
+def _question(question: Question, tokenizer: Any, *, max_length: int, doc_stride: int) -> list[dict[str, Any]]:
+    """A row of each sequence; the answer is the first one, where it is whole, by the tokens its characters are in."""
+    room = max_length - 3 - len(tokenizer(question.text, add_special_tokens=False)["input_ids"])
+    found = tokenizer(
+        *(question.text, question.context),
+        truncation="only_second",
+        max_length=max_length,
+        stride=max(room - doc_stride, 0),  # tokens that two sequences share
+        return_overflowing_tokens=True,
+    )
     text, start = question.answers[0]
-    places = [found.char_to_token(place, sequence_index=1) for place in (start, start + len(text) - 1)]
-    return {**found, "start_positions": places[0] or 0, "end_positions": places[1] or 0}
+    rows = []
+    for row in range(len(found["input_ids"])):
+        places = [found.char_to_token(row, place, sequence_index=1) for place in (start, start + len(text) - 1)]
+        first, last = (0, 0) if None in places else places
+        columns = {name: found[name][row] for name in ("input_ids", "token_type_ids", "attention_mask")}
+        rows.append({**columns, "start_positions": first, "end_positions": last})
+    return rows
 
 
 def _words(sentences: Sentences, labels: Sequence[str], tokenizer: Any, **how: Any) -> list[dict[str, Any]]:

@@ -1,14 +1,17 @@
 """The default run, timed part by part, with its validation curve.
 
-    python -m benchmarks.first_light [RUN_FOLDER]
+    python -m benchmarks.first_light [RUN_FOLDER] [--picture docs/first-light.png]
 
-Without a folder it submits `orchestrator submit pretrain` in a new home and measures that.
+Without a folder it submits `orchestrator submit pretrain` in a new home and measures that. The picture is the top of
+the run's report as headless Chromium shows it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,8 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import describe
+
+WINDOW = "1200,760"
 
 
 def submit() -> tuple[Path, float]:
@@ -32,9 +37,36 @@ def submit() -> tuple[Path, float]:
     return Path(json.loads(done.stdout)["folder"]), time.perf_counter() - started
 
 
+def take_picture(folder: Path, to: Path) -> None:
+    """Writes the top of a run's report as a PNG of few colours; needs Chromium."""
+    from PIL import Image
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        sys.exit("a picture needs Chromium: apt-get install chromium")
+    environ = {**os.environ, "ORCHESTRATOR_HOME": str(folder.parent.parent)}
+    with tempfile.TemporaryDirectory() as scratch:
+        page, shot = Path(scratch, "report.html"), Path(scratch, "shot.png")
+        words = ["-m", "orchestrator.cli.main", "report", folder.name, "--to", str(page)]
+        subprocess.run([sys.executable, *words], env=environ, check=True, stdout=subprocess.DEVNULL)
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={WINDOW}"]
+        subprocess.run(
+            [chromium, *flags, "--blink-settings=preferredColorScheme=1", f"--screenshot={shot}", f"file://{page}"],
+            check=True,
+            capture_output=True,
+        )
+        Image.open(shot).convert("RGB").quantize(colors=64).save(to, optimize=True)
+
+
 def main() -> None:
     """Prints the parts and the curve as Markdown."""
-    folder, seconds = (Path(sys.argv[1]), None) if len(sys.argv) > 1 else submit()
+    parser = argparse.ArgumentParser(description="The default run, timed part by part.")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN_FOLDER", help="a run that there is already")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="write the top of its report as a picture")
+    arguments = parser.parse_args()
+    folder, seconds = (arguments.folder, None) if arguments.folder else submit()
+    if arguments.picture:
+        take_picture(folder, arguments.picture)
     state = json.loads((folder / "state.json").read_text())
     result = json.loads((folder / "outputs" / "result.json").read_text())
     reports = [json.loads(line) for line in (folder / "outputs" / "metrics.jsonl").read_text().splitlines()]

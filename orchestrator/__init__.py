@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.planning import Plan
     from orchestrator.runs import RunState, RunStatus
     from orchestrator.specs.job import PretrainSpec
+    from orchestrator.sweeps.sweeps import Sweep
 
 __version__ = "0.1.0"
 
@@ -30,10 +31,11 @@ _HOMES = {
     "Run": "orchestrator.client",
     "RunState": "orchestrator.runs",
     "RunStatus": "orchestrator.runs",
+    "Sweep": "orchestrator.sweeps.sweeps",
     "UserError": "orchestrator.errors",
 }
 
-__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "UserError"]
+__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError"]
 
 
 def __getattr__(name: str) -> Any:

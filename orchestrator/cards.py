@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from orchestrator.markup import Markup, element
 
@@ -13,12 +15,12 @@ STYLE = """
 .orchestrator-card i { margin-left: 10px; padding: 1px 10px; border: 1px solid currentColor; border-radius: 99px;
   font-style: normal; font-size: 12px; opacity: .8; }
 .orchestrator-card table { margin: 8px 0 0; border-collapse: collapse; background: none; }
-.orchestrator-card tr, .orchestrator-card tr:nth-child(even) { background: none; }
-.orchestrator-card th, .orchestrator-card td { padding: 2px 18px 2px 0; border: 0; background: none; text-align: left;
-  vertical-align: top; overflow-wrap: anywhere; }
-.orchestrator-card th { font-weight: 400; opacity: .65; white-space: nowrap; }
-.orchestrator-card td.number { text-align: right; font-variant-numeric: tabular-nums; }
-"""
+.orchestrator-card tr:nth-child(n) { background: none; }
+.orchestrator-card th:nth-child(n), .orchestrator-card td:nth-child(n) { padding: 2px 18px 2px 0; border: 0;
+  background: none; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
+.orchestrator-card th:nth-child(n) { font-weight: 400; opacity: .65; white-space: nowrap; }
+.orchestrator-card td.number:nth-child(n) { text-align: right; font-variant-numeric: tabular-nums; }
+"""  # :nth-child(n) chooses every one, and counts for more than what notebooks say of tables
 
 
 def card(title: str, rows: Iterable[tuple[str, str]], *, state: str | None = None, below: Iterable[Markup] = ()) -> str:
@@ -32,6 +34,24 @@ def card(title: str, rows: Iterable[tuple[str, str]], *, state: str | None = Non
     """
     body = [element("tr", element("th", label), element("td", text)) for label, text in rows]
     return _framed(title, state, [*([element("table", *body)] if body else []), *below])
+
+
+def settings_card(title: str, settings: Mapping[str, Any]) -> str:
+    """A title, and below it each setting in a row of its own, sections in one line as YAML has them.
+
+    Args:
+        title: a name.
+        settings: as JSON has them; what is empty is left out.
+    """
+    return card(title, [(key, flow(value)) for key, value in settings.items() if value not in (None, {}, [])])
+
+
+def flow(value: Any, *, inner: bool = False) -> str:
+    """A value in one line, as a YAML file may have it; of a mapping inside another with its braces."""
+    if not isinstance(value, Mapping):
+        return value if isinstance(value, str) else json.dumps(value)
+    text = ", ".join(f"{key}: {flow(part, inner=True)}" for key, part in value.items())
+    return f"{{{text}}}" if inner else text
 
 
 def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, state: str | None = None) -> str:

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember, used_backends
 from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
-from orchestrator.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
+from orchestrator.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
 from orchestrator.home import home_folder
 from orchestrator.runs import Handle, RunState, RunStatus
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.estimates.cost import RunCost
     from orchestrator.lineage import CheckedLineage
     from orchestrator.planning import Plan
+    from orchestrator.reports.comparison import Subject
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.specs import Flag
     from orchestrator.sweeps.sweeps import Sweeps
@@ -107,7 +108,7 @@ class Run:
         return self._backend.logs(self.name, query)
 
     def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
-        """Lines of its logs in blocks, as they were written: for gigabytes of them."""
+        """Lines of its logs that a `query` asks for, in blocks, as they were written: for gigabytes of them."""
         return self._backend.log_blocks(self.name, query)
 
     def plan(self) -> dict[str, Any]:
@@ -196,40 +197,26 @@ class Run:
         """
         return self._backend.lineage(self.name)
 
-    def report(self, to: Path | None = None) -> Path:
-        """Writes one self-contained HTML page about the run.
+    def report(self, to: Path | None = None, *, beside: Sequence[Run] = ()) -> Path:
+        """Writes one self-contained HTML page about the run, or about several compared; returns where.
 
         Args:
-            to: the file; None: report.html in the run's folder.
+            to: the file; None: report.html in the run's folder, or comparison.html here.
+            beside: runs to compare it with.
 
         Raises:
+            UsageError: it trains nothing, or these runs have no figures in common.
             StorageError: it cannot be written there.
         """
-        from orchestrator.errors import UsageError
-        from orchestrator.reports.profile import read_profile
-        from orchestrator.reports.run import HAVE_CURVES, render
+        from orchestrator.reports.pages import write_report
 
-        path = to or (self.folder or Path.cwd()) / "report.html"
-        status = self.status()
-        if status.kind not in HAVE_CURVES:
-            raise UsageError(
-                f"run {self.name} trains nothing: there are no curves to report",
-                fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {self.name}",
-            )
-        page = render(
-            status,
-            self.metrics(),
-            self.plan(),
-            self._backend.result(self.name),
-            read_profile(status.trace),
-        )
-        try:
-            path.write_text(page, encoding="utf-8")
-        except OSError as problem:
-            raise StorageError(
-                f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"
-            ) from problem
-        return path
+        return write_report([run._subject() for run in (self, *beside)], to)
+
+    def pictures(self, folder: Path, *, beside: Sequence[Run] = ()) -> list[Path]:
+        """Writes the figures of that page as PNGs into `folder`; returns where. `beside` and errors as of `report`."""
+        from orchestrator.reports.pages import write_pictures
+
+        return write_pictures([run._subject() for run in (self, *beside)], folder)
 
     def download(
         self,
@@ -289,7 +276,7 @@ class Run:
         )
 
     def compare(self, other: Run, *, patch: bool = False) -> Difference:
-        """What this run (a) and another (b) have not in common; with `patch`, changed code line by line."""
+        """What this run (a) and the `other` (b) have not in common; with `patch`, changed code line by line."""
         from orchestrator.compare import compare
 
         return compare(self._side(), other._side(), patch=patch)
@@ -304,6 +291,11 @@ class Run:
             result=backend.result(self.name),
             code=folder / "code" if folder else None,
         )
+
+    def _subject(self) -> Subject:
+        from orchestrator.reports.comparison import Subject
+
+        return Subject(self._side(), list(self.metrics()))
 
     def cancel(self) -> None:
         """Asks it to end; it saves a checkpoint first."""
@@ -330,6 +322,8 @@ class Run:
     def register_model(self, name: str | None = None) -> dict[str, Any]:
         """Puts its model into the registry, with its lineage: {name, version, uri, tags}.
 
+        Its `name` there is, if None is given, the run's without its hash.
+
         Raises:
             ConflictError: it did not complete.
         """
@@ -337,6 +331,10 @@ class Run:
 
     def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """Answers requests with its model: {endpoint, uri}.
+
+        Args:
+            endpoint: its name.
+            sku: the machine size behind it, on Azure; None: the backend's own choice.
 
         Raises:
             ConflictError: it did not complete, or there is such an endpoint.
@@ -409,12 +407,12 @@ class Orchestrator:
         return make_plan(resolved, home=self._home)
 
     def request(self, plan: Plan, *, new: bool = False) -> Request:
-        """The very object that `submit` would send."""
+        """The very object that `submit` would send of a `plan`; `new`: under a name that is free."""
         backend = load_backend(plan.spec.backend, self._home)
         return backend.request(plan, self._free_name(backend, plan) if new else plan.name)
 
     def notes(self, plan: Plan, request: Request) -> list[str]:
-        """What is to be known of a request beside its plan, a line each."""
+        """What is to be known of the `request` of a `plan` beside the plan itself, a line each."""
         return load_backend(plan.spec.backend, self._home).notes(request, plan)
 
     def submit(self, plan: Plan, *, new: bool = False) -> Run:

@@ -1,4 +1,4 @@
-"""What two runs have not in common: what was asked for, where, with what, on which text, which code, and what came out.
+"""What runs have not in common: what was asked for, where, with what, on which text, which code, and what came out.
 
 A value that only one of them has is missing on the other's side, not null.
 """
@@ -6,14 +6,15 @@ A value that only one of them has is missing on the other's side, not null.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates.cost import attempt_seconds
 from orchestrator.runs import RunStatus
-from orchestrator.summary import HIDDEN, is_secret
+from orchestrator.specs.secrets import HIDDEN
+from orchestrator.summary import is_secret
 from train_jobs.config.base import Config
 from train_jobs.config.files import file_sha256
 from train_jobs.config.load import dotted, leaves
@@ -89,6 +90,51 @@ def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
         code=_code(a, b, patch=patch),
         results=_results(_outcome(a), _outcome(b)),
     )
+
+
+class Table(Config):
+    """Several runs beside each other: key -> run's name -> value."""
+
+    names: list[str]
+    """The runs, in the order in which they were named."""
+    settings: dict[str, dict[str, Any]]
+    """What differs of spec, compute, environment, data and code; a run that has no such key is left out."""
+    results: dict[str, dict[str, Any]]
+    """State, steps, time and metrics of all."""
+
+
+def tabulate(sides: Sequence[Side]) -> Table:
+    """Compares any number of runs."""
+    names = [side.status.name for side in sides]
+    settings = _beside(names, [_settings(side) for side in sides])
+    return Table(
+        names=names,
+        settings={key: values for key, values in settings.items() if _differ(values, len(names))},
+        results=_beside(names, [_outcome(side) for side in sides]),
+    )
+
+
+def _settings(side: Side) -> dict[str, Any]:
+    """All that shaped a run, by one dotted key each; secrets hidden."""
+    plan = side.plan
+    spec = _flat({key: value for key, value in plan["spec"].items() if key != "compute"})
+    return {
+        **{key: _shown(key, value) for key, value in spec.items()},
+        **{f"compute.{key}": value for key, value in _flat(plan["compute"]).items()},
+        **{f"environment.{key}": value for key, value in plan["environment"].items()},
+        **{f"data.{key}": value for key, value in plan["data"].items()},
+        "code": plan["snapshot"]["digest"],
+    }
+
+
+def _beside(names: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    keys = dict.fromkeys(key for tree in trees for key in tree)
+    return {key: {name: tree[key] for name, tree in zip(names, trees, strict=True) if key in tree} for key in keys}
+
+
+def _differ(values: Mapping[str, Any], runs: int) -> bool:
+    given = [*values.values()]
+    return len(given) < runs or any(value != given[0] for value in given)
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:

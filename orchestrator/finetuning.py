@@ -10,14 +10,11 @@ from orchestrator.estimates import FinetuneEstimates, estimate_finetuning
 from orchestrator.estimates.finetune import tokens_per_row
 from orchestrator.planning import (
     FINGERPRINT_CACHE,
+    Ground,
     Plan,
-    code_of,
     disk_warnings,
-    environment_of,
     files_fingerprint,
-    priced,
     remote_data,
-    run_hash_of,
 )
 from orchestrator.runs import Counts
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
@@ -126,7 +123,6 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
         ConflictError: the lineage of the model does not verify.
     """
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
-    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
         job.require_positions(model)
@@ -135,36 +131,22 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)
-    snapshot = code_of(resolved, home, [job.init_from, *_data_paths(job)], like)
-    environment = environment_of(spec, like)
-    facts = _shaping(job, data, parent, cache)
-    run_hash = run_hash_of(resolved, facts, snapshot, environment)
+    ground = Ground.of(resolved, home, [job.init_from, *_data_paths(job)], like)
     per_epoch = {
         task: -(-found.train // task_config(job, task).train.global_batch_size)
         for task, found in rows.items()
         if found.train is not None
     }
-    estimates = _estimates(job, initial, files, rows, per_epoch, compute)
+    estimates = _estimates(job, initial, files, rows, per_epoch, ground.compute)
+    warnings = [*_left_out(job, rows), *disk_warnings(estimates.disk_bytes, home, "checkpoints")]
     return FinetunePlan(
-        name=f"{spec.slug}-{run_hash}",
-        run_hash=run_hash,
-        spec=spec,
+        **ground.fields(_shaping(job, data, parent, cache), data, warnings),
         job=job,
-        compute=compute,
-        accumulation_steps=_accumulation(job, compute.world_size),
-        changes=resolved.changes,
-        snapshot=snapshot,
-        data=data,
+        accumulation_steps=_accumulation(job, ground.compute.world_size),
         parent=parent,
         rows=rows,
         steps_per_epoch=per_epoch,
-        environment=environment,
         estimates=estimates,
-        warnings=(
-            *resolved.warnings,
-            *_left_out(job, rows),
-            *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
-        ),
     )
 
 

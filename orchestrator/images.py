@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from orchestrator.errors import NotFoundError
 
-ENVIRONMENTS = Path(__file__).resolve().parent.parent / "environments"
-CONSTRAINTS = "constraints.txt"  # at the root of the checkout; goes into a Docker context
+HERE = Path(__file__).resolve().parent
+SHIPPED = HERE / "shipped" / "environments"  # of an installed wheel: setup.py puts them there
+ENVIRONMENTS = SHIPPED if SHIPPED.is_dir() else HERE.parent / "environments"
+CONSTRAINTS = "constraints.txt"  # lies beside the environments; goes into a Docker context
 CPU_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"  # conda environments need some base
 HASH_DIGITS = 12
 PYTHON = "3.11"
@@ -44,13 +46,13 @@ def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
         folder: of the environments; the constraints lie beside it.
 
     Raises:
-        NotFoundError: the package was installed without the checkout that the environments lie in.
+        NotFoundError: the environments are neither in the package nor beside it.
     """
     place = folder / name
     if not place.is_dir():
         raise NotFoundError(
             f"environments/{name} is not there",
-            facts={"where": place, "why": "only a checkout has the environments, an installed wheel does not"},
+            facts={"where": place, "why": "the installation is not whole"},
             fix="--set azure.environment=azureml:NAME:VERSION",
         )
     files = {path.name: path.read_bytes() for path in sorted(place.iterdir()) if path.is_file()}
@@ -66,7 +68,7 @@ def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
 
 
 def pinned_versions(packages: tuple[str, ...], folder: Path = ENVIRONMENTS) -> dict[str, str]:
-    """Version of Python and of each package, as the environments pin them; empty without a checkout."""
+    """Version of Python and of each package, as the environments pin them; empty without them."""
     path = folder.parent / CONSTRAINTS
     if not path.is_file():
         return {}

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.columns import WIDTH, fact_lines
 from orchestrator.scores import APART
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Lineage, Link
 
-WIDTH = 80
 LABEL = 11
 DIGITS = 8  # of a hash, where all of it has no room
 
@@ -57,16 +57,8 @@ def lineage_text(checked: CheckedLineage) -> str:
     """The chain from its beginning down to the run, in lines of at most 80 columns."""
     blocks = []
     for link in checked.lineage.links:
-        lines = textwrap.wrap(f"{link.kind} {link.name}", WIDTH, break_on_hyphens=False)
-        for label, text in _rows(link, checked.checks[link.hash]):
-            lines += textwrap.wrap(
-                text,
-                WIDTH,
-                initial_indent=f"  {label:<{LABEL - 2}}",
-                subsequent_indent=" " * LABEL,
-                break_on_hyphens=False,
-            )
-        blocks.append("\n".join(lines))
+        head = textwrap.wrap(f"{link.kind} {link.name}", WIDTH, break_on_hyphens=False)
+        blocks.append("\n".join([*head, *fact_lines(_rows(link, checked.checks[link.hash]), label=LABEL)]))
     return "\n\n".join(blocks)
 
 
@@ -105,6 +97,8 @@ def _pretrain(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _code(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if facts.get("sweep"):
+        yield "sweep", facts["sweep"]
     commit = f", commit {facts['commit'][:DIGITS]}" if facts["commit"] else ""
     if facts["snapshot"]:
         yield "code", f"snapshot {facts['snapshot'][:DIGITS]}{commit}{' and changes' if facts['dirty'] else ''}"

@@ -17,13 +17,10 @@ from orchestrator.estimates import Estimates, PrepareEstimates, estimate, estima
 from orchestrator.finetuning import FinetunePlan, plan_finetuning
 from orchestrator.planning import (
     FINGERPRINT_CACHE,
+    Ground,
     Plan,
-    code_of,
     disk_warnings,
-    environment_of,
-    priced,
     remote_data,
-    run_hash_of,
 )
 from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs import Counts
@@ -115,7 +112,6 @@ def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Pl
 
 def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: Plan | None) -> PretrainPlan:
     job = spec.job_config()
-    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
     remote = spec.azure.data if spec.backend == AZURE else None
@@ -127,62 +123,41 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: 
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
-    snapshot = code_of(resolved, home, _no_code(spec, job.data.store), like)
+    ground = Ground.of(resolved, home, _no_code(spec, job.data.store), like)
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
-    if missing := snapshot.missing_modules(own_names(job), own):
+    if missing := ground.snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    environment = environment_of(spec, like)
-    run_hash = run_hash_of(resolved, _training(job, store or data, phase or parent), snapshot, environment)
+    world_size = ground.compute.world_size
     estimates = estimate(
         job,
         vocab_size=store.vocab_size if store else _vocab_size(job),
-        device=compute.device,
-        world_size=compute.world_size,
+        device=ground.compute.device,
+        world_size=world_size,
+        compute=ground.compute,
     )
+    warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
     return PretrainPlan(
-        name=f"{spec.slug}-{run_hash}",
-        run_hash=run_hash,
-        spec=spec,
+        **ground.fields(_training(job, store or data, phase or parent), data, warnings),
         job=job,
-        compute=compute,
-        accumulation_steps=job.train.accumulation_steps(compute.world_size),
-        changes=resolved.changes,
-        snapshot=snapshot,
-        data=data,
+        accumulation_steps=job.train.accumulation_steps(world_size),
         parent=parent,
         phase=phase.facts if phase else None,
-        environment=environment,
         estimates=estimates,
-        warnings=(*resolved.warnings, *disk_warnings(estimates.disk_bytes, home, "checkpoints")),
     )
 
 
 def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: Plan | None) -> PreparePlan:
     job = spec.job_config()
-    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     remote = spec.azure.data if spec.backend == AZURE else None
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    snapshot = code_of(resolved, home, _no_code(spec, job.store), like)
-    environment = environment_of(spec, like)
+    ground = Ground.of(resolved, home, _no_code(spec, job.store), like)
     store = str(job.store) if job.store else None
-    facts = {"data": _text(job.data, data), "store": store, "keep_steps": job.keep_steps}
-    run_hash = run_hash_of(resolved, facts, snapshot, environment)
-    estimates = estimate_preparation(job, data, nodes=compute.nodes, cores=usable_cores())
-    return PreparePlan(
-        name=f"{spec.slug}-{run_hash}",
-        run_hash=run_hash,
-        spec=spec,
-        job=job,
-        compute=compute,
-        changes=resolved.changes,
-        snapshot=snapshot,
-        data=data,
-        environment=environment,
-        estimates=estimates,
-        warnings=(*resolved.warnings, *disk_warnings(estimates.disk_bytes, job.store or home, "the store")),
-    )
+    shaping = {"data": _text(job.data, data), "store": store, "keep_steps": job.keep_steps}
+    estimates = estimate_preparation(job, data, nodes=ground.compute.nodes, cores=usable_cores())
+    warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
+    return PreparePlan(**ground.fields(shaping, data, warnings), job=job, estimates=estimates)
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,57 @@ class Plan(Config):
         return card(self.name, self.facts())
 
 
-def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None = None) -> Snapshot:
-    """The code, with what shall run in it.
+@dataclass(frozen=True)
+class Ground:
+    """What a plan of any kind stands on: the machines with their price, the code, the environment."""
 
-    Args:
-        resolved: the spec.
-        home: the home folder.
-        data: files and folders that may lie in the user's folder of code and are never shipped with it.
-        like: a plan whose code this is: it is not read again.
-    """
+    resolved: Resolved
+    compute: ResolvedCompute
+    snapshot: Snapshot
+    environment: dict[str, str]
+
+    @classmethod
+    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Ground:
+        """Finds it.
+
+        Args:
+            resolved: the spec.
+            home: the home folder.
+            data: files and folders that may lie in the user's folder of code and are never shipped with it.
+            like: a plan that stands on the same code and environment: they are not looked at again.
+        """
+        spec = resolved.spec
+        return cls(
+            resolved,
+            _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            _code_of(resolved, home, data, like),
+            _environment_of(spec, like),
+        )
+
+    def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
+        """What plans of all kinds say.
+
+        Args:
+            shaping: what of the job's configuration shapes its result, with content in place of paths.
+            data: the text, or the rows.
+            warnings: besides those of the spec.
+        """
+        spec, run_hash = self.resolved.spec, _run_hash_of(self.resolved, shaping, self.snapshot, self.environment)
+        return {
+            "name": f"{spec.slug}-{run_hash}",
+            "run_hash": run_hash,
+            "spec": spec,
+            "compute": self.compute,
+            "changes": self.resolved.changes,
+            "snapshot": self.snapshot,
+            "data": data,
+            "environment": self.environment,
+            "warnings": (*self.resolved.warnings, *warnings),
+        }
+
+
+def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Snapshot:
+    """The code, with what shall run in it."""
     if like is not None:
         return like.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
@@ -108,13 +151,8 @@ def code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | N
     return snapshot
 
 
-def environment_of(spec: JobSpec, like: Plan | None = None) -> dict[str, str]:
-    """With what the job will run: this Python and its packages, or what the environment on Azure has.
-
-    Args:
-        spec: of the job.
-        like: a plan of the same environment: it is not looked at again.
-    """
+def _environment_of(spec: JobSpec, like: Plan | None) -> dict[str, str]:
+    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
     if like is not None:
         return like.environment
     if spec.backend != AZURE:
@@ -126,7 +164,7 @@ def environment_of(spec: JobSpec, like: Plan | None = None) -> dict[str, str]:
     return pinned_versions(PACKAGES)
 
 
-def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+def _priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
     """With the list price of its machines, where nobody said another."""
     if compute.size is None or compute.price_per_hour is not None:
         return compute
@@ -166,7 +204,7 @@ def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> Data
     )
 
 
-def run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
+def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
     """Hash of all that shapes the result. Names, tags, card, tracking, backend, port and price do not.
 
     Args:

@@ -12,12 +12,9 @@ from orchestrator.estimates import PredictEstimates, estimate_prediction
 from orchestrator.estimates.finetune import tokens_per_row
 from orchestrator.planning import (
     FINGERPRINT_CACHE,
+    Ground,
     Plan,
-    code_of,
-    environment_of,
     files_fingerprint,
-    priced,
-    run_hash_of,
 )
 from orchestrator.runs import Counts
 from orchestrator.specs import PredictSpec, Resolved
@@ -80,7 +77,6 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Pla
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     if spec.backend == AZURE and spec.azure.data is not None:
         raise SpecError("azure.data: files to predict are those of this machine", fix="--input FILE")
-    compute = priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated")
     for path in job.input:
         if not path.is_file():
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
@@ -89,34 +85,24 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Pla
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)
     data = files_fingerprint(", ".join(map(str, job.input)), portable_names(job.input), cache)
-    snapshot = code_of(resolved, home, [job.model, *job.input], like)
-    environment = environment_of(spec, like)
+    ground = Ground.of(resolved, home, [job.model, *job.input], like)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
         "model": parent.weights,
         "input": data.sha256,
         "output": job.output.suffix,
     }
-    run_hash = run_hash_of(resolved, shaping, snapshot, environment)
     counts = [count_table(path, job.form(path), quoting=job.data.quoting, header=_header(job)) for path in job.input]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     longest = min(job.data.max_length or model.max_position_embeddings, model.max_position_embeddings)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     return PredictPlan(
-        name=f"{spec.slug}-{run_hash}",
-        run_hash=run_hash,
-        spec=spec,
+        **ground.fields(shaping, data),
         job=job,
-        compute=compute,
-        changes=resolved.changes,
-        snapshot=snapshot,
-        data=data,
         parent=parent,
         rows=rows,
         delivery=spec.delivery,
-        environment=environment,
-        estimates=estimate_prediction(job, model, vocab_size, compute=compute, rows=rows, tokens=tokens),
-        warnings=resolved.warnings,
+        estimates=estimate_prediction(job, model, vocab_size, compute=ground.compute, rows=rows, tokens=tokens),
     )
 
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConflictError, NotFoundError
 from orchestrator.runs import RunState
+from train_jobs.config.finetune import GLUE_TASKS
+from train_jobs.config.initial import CONFIG
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
+    from orchestrator.runs import RunStatus
 
 Attach = Callable[[str], "Run"]
 
@@ -18,22 +21,55 @@ Attach = Callable[[str], "Run"]
 def model_of(name: str, attach: Attach) -> Path:
     """The folder of a model that training shall start from: what a run exported, or a model on the Hub.
 
+    Args:
+        name: of either; RUN/TASK of one task's model, where the run was of all of GLUE.
+        attach: finds a run.
+
     Raises:
         NotFoundError: there is nothing of that name, or the run's model is not on this machine.
         ConflictError: the run did not complete.
     """
+    of_run, task = _with_task(name)
     try:
-        status = attach(name).status()
+        run = attach(of_run)
     except NotFoundError as problem:
         return _hub_model(name, problem)
+    status = run.status()
     if status.state != RunState.COMPLETED:
         raise ConflictError(
             f"run {status.name} is {status.state} and has no model to start from",
             fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
         )
-    if status.model is None:
-        raise NotFoundError(f"the model of run {status.name} is not there", fix=f"orchestrator download {status.name}")
+    if task is not None or status.model is None:
+        return _model_of_task(run, status, task)
     return Path(status.model)
+
+
+def _with_task(name: str) -> tuple[str, str | None]:
+    """RUN/TASK as two, anything else as it is."""
+    run, _, task = name.rpartition("/")
+    return (run, task) if run and task in GLUE_TASKS else (name, None)
+
+
+def _model_of_task(run: Run, status: RunStatus, task: str | None) -> Path:
+    """The model of one of several tasks.
+
+    Raises:
+        NotFoundError: it is not there, or nobody says which one.
+    """
+    outputs = Path() if run.folder is None else run.folder / "outputs"
+    there = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
+    if task in there:
+        return outputs / task / "model"
+    if there:
+        which = (
+            f"run {status.name} has a model for each task"
+            if task is None
+            else f"run {status.name} has no model of {task}"
+        )
+        raise NotFoundError(which, facts={"have": ", ".join(there)}, fix=f"--model {status.name}/{there[0]}")
+    what = "model" if task is None else f"model of {task}"
+    raise NotFoundError(f"the {what} of run {status.name} is not there", fix=f"orchestrator download {status.name}")
 
 
 def outputs_of(name: str, attach: Attach) -> Path:

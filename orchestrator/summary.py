@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.specs.secrets import SECRET
+from orchestrator.columns import fact_lines
+from orchestrator.specs.secrets import HIDDEN, SECRET
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
+    from orchestrator.estimates.pace import Span
     from orchestrator.finetuning import FinetunePlan, TaskRows
     from orchestrator.plan import PreparePlan, PretrainPlan
     from orchestrator.planning import Plan
@@ -17,7 +18,6 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
-WIDTH = 80
 LABEL = 14
 FEW = 5  # names of a list that may be long
 SHOWN_APART = {
@@ -28,8 +28,6 @@ SHOWN_APART = {
     "model",
     "output",
 }  # changed values that have a line of their own
-HIDDEN = "(not shown)"
-
 
 Rows = Iterable[tuple[str, str]]
 
@@ -47,16 +45,7 @@ def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, st
 
 def wrapped(name: str, rows: Rows) -> str:
     """Rows as lines of at most 80 columns, below a name."""
-    lines = [name]
-    for label, text in rows:
-        lines += textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=f"  {label:<{LABEL - 2}}",
-            subsequent_indent=" " * LABEL,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)
+    return "\n".join([name, *fact_lines(rows, label=LABEL)])
 
 
 def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
@@ -109,6 +98,8 @@ def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
     job, estimates = plan.job, plan.estimates
     yield "batch", _batch(plan)
     yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
+    if estimates.span is not None:
+        yield "time", span_text(estimates.span)
     yield "schedule", job.schedule.text(job.optimizer.learning_rate)
     yield (
         "memory",
@@ -240,9 +231,21 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
+def span_text(span: Span) -> str:
+    """`4 to 9 hours, $109 to $245 (rates that others published for A100s)`."""
+    told = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
+    if span.cost_least is not None and span.cost_most is not None:
+        told += ", " + _ends(f"${span.cost_least:,.2f}", f"${span.cost_most:,.2f}")
+    return f"{told} ({span.basis})"
+
+
+def _ends(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
 def duration_text(seconds: float) -> str:
     """About how long: `3 minutes`."""
-    for unit, size in (("hours", 3600.0), ("minutes", 60.0)):
+    for unit, size in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 1):.0f} seconds"

@@ -15,16 +15,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ServiceError
 from train_jobs.config.base import Config
+from train_jobs.config.parameters import batches
 
 SQLITE = "sqlite:///"
-MOST_PARAMS = 100  # MLflow takes no more in one request
-LONGEST_VALUE = 6000
 
 
 class TrackingRequest(Config):
@@ -111,18 +109,6 @@ def open_run(request: TrackingRequest) -> str:
     return Opening(request).result()
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested mapping as dotted names with text values, as MLflow keeps parameters."""
-    found: dict[str, str] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten(value, f"{name}.")
-        else:
-            found[name] = str(value)[:LONGEST_VALUE]
-    return found
-
-
 def _make_store(uri: str) -> None:
     """Creates a missing SQLite store and its tables, one process at a time."""
     from mlflow.tracking import MlflowClient
@@ -146,9 +132,8 @@ def _make_run(request: TrackingRequest) -> str:
         return request.run_id
     run = client.create_run(_experiment_id(client, request), run_name=request.run_name)
     run_id: str = run.info.run_id
-    params = [Param(name, value) for name, value in request.params.items()]
-    for start in range(0, len(params), MOST_PARAMS):
-        client.log_batch(run_id, params=params[start : start + MOST_PARAMS])
+    for batch in batches(request.params):
+        client.log_batch(run_id, params=[Param(name, value) for name, value in batch.items()])
     client.log_batch(run_id, tags=[RunTag(name, value) for name, value in request.tags.items()])
     return run_id
 

@@ -76,7 +76,7 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
     for name, task in tasks.items():
         if results[name] is None:
             read_data(task)  # what is wrong with the last task's rows is told before the first is trained
-    mirror = MirrorThread(output / "metrics.jsonl")
+    mirror = MirrorThread(output / "metrics.jsonl", config)
     metrics = MetricsLog(output / "metrics.jsonl" if world.is_main else None)
     metrics.open(from_step=0)
     if world.is_main:

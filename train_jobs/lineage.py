@@ -107,6 +107,7 @@ def begun_facts(
         "run": tags.get("orchestrator.handle"),
         "run_hash": tags.get("orchestrator.run_hash"),
         "snapshot": tags.get("orchestrator.snapshot"),
+        "sweep": _sweep(tags),
         "commit": commit.removesuffix(DIRTY) if commit else None,
         "dirty": commit.endswith(DIRTY) if commit else None,
         "packages": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
@@ -114,6 +115,13 @@ def begun_facts(
         "absent": list(absent),
         "attempts": [attempt],
     }
+
+
+def _sweep(tags: Mapping[str, str]) -> str | None:
+    if "orchestrator.sweep" not in tags:
+        return None
+    begun = f", begun with {tags['orchestrator.warm_start']}" if "orchestrator.warm_start" in tags else ""
+    return f"trial {tags.get('orchestrator.trial')} of {tags['orchestrator.sweep']}{begun}"
 
 
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:

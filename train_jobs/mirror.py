@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config import UserError
+from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
+from train_jobs.config.parameters import batches, flatten
 from train_jobs.engine.metrics import read_reports
 from train_jobs.engine.sinks import SinkThread
 
@@ -35,6 +37,7 @@ FILE_VARIABLE = "ORCHESTRATOR_TRACKING"
 WORD = "mirrored.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 LINEAGE_TAG = "orchestrator.lineage"
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,15 @@ def destination(environ: Mapping[str, str]) -> Destination | None:
 
 
 class Mirror:
-    """One metrics file and the MLflow run that it is copied to."""
+    """One metrics file and the MLflow run that it is copied to.
 
-    def __init__(self, metrics_file: Path, to: Destination) -> None:
+    Args:
+        metrics_file: the metrics.jsonl of a job.
+        to: the run.
+        parameters: what the run is told of the job's configuration; nothing where whoever opened it has done so.
+    """
+
+    def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
         # mlflow takes two seconds to import and is not needed by a job without a tracking server
         from mlflow.tracking import MlflowClient
 
@@ -75,6 +84,18 @@ class Mirror:
         self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
         self._mirrored: dict[str, set[int]] = {}
         self._offset = 0
+        self._tell(parameters)
+
+    def _tell(self, parameters: Mapping[str, str]) -> None:
+        """Logs parameters. MLflow changes none that it has, and Azure may take fewer: neither is worth a metric."""
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        try:
+            for batch in batches(parameters):
+                self._client.log_batch(self._run_id, params=[Param(name, value) for name, value in batch.items()])
+        except MlflowException as problem:
+            print(f"warning: MLflow did not take all parameters: {problem}", file=sys.stderr)
 
     def catch_up(self) -> int:
         """Copies what MLflow does not hold yet; returns how many values that were."""
@@ -122,12 +143,19 @@ class Mirror:
 
 
 class MirrorThread(SinkThread[Mirror]):
-    """Mirrors in the background while the job trains."""
+    """Mirrors in the background while the job trains.
 
-    def __init__(self, metrics_file: Path, *, every_seconds: float = 5.0) -> None:
+    Args:
+        metrics_file: the metrics.jsonl of the job.
+        config: its configuration, which a run that the platform opened is told of. None: nobody is.
+        every_seconds: how often it catches up.
+    """
+
+    def __init__(self, metrics_file: Path, config: Config | None = None, *, every_seconds: float = 5.0) -> None:
+        parameters = flatten(config.model_dump(mode="json")) if config is not None else NOTHING
         super().__init__(
             "mlflow-mirror",
-            lambda: from_environment(metrics_file),
+            lambda: from_environment(metrics_file, parameters),
             trouble=f"MLflow is not reachable, metrics wait in {metrics_file}",
             every_seconds=every_seconds,
         )
@@ -145,10 +173,17 @@ class MirrorThread(SinkThread[Mirror]):
         self.stop(timeout, finish=(lambda mirror: mirror.end("FINISHED")) if ends else None)
 
 
-def from_environment(metrics_file: Path) -> Mirror | None:
-    """The mirror of `metrics_file` to the run that the environment names; None as long as it names none."""
+def from_environment(metrics_file: Path, parameters: Mapping[str, str]) -> Mirror | None:
+    """The mirror of `metrics_file` to the run that the environment names; None as long as it names none.
+
+    Args:
+        metrics_file: the metrics.jsonl of a job.
+        parameters: of the job, told to a run that the platform opened: any other has been told by who opened it.
+    """
     found = destination(os.environ)
-    return None if found is None else Mirror(metrics_file, found)
+    if found is None:
+        return None
+    return Mirror(metrics_file, found, NOTHING if os.environ.get(FILE_VARIABLE) else parameters)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -117,7 +117,7 @@ def run(job: Job, output: Path) -> dict[str, Any]:
     """Predicts all windows that are not done, and joins them."""
     world, parts = job.world, job.parts
     metrics = MetricsLog(output / "metrics.jsonl" if world.is_main else None)
-    mirror = MirrorThread(output / "metrics.jsonl")
+    mirror = MirrorThread(output / "metrics.jsonl", job.config)
     metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
     result: dict[str, Any] = {}
     if world.is_main:

@@ -74,7 +74,7 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     found = fingerprint(config.data.text, cache / HASHES)
     folder = config.store or cache / store_key(config.data, found)
     metrics = MetricsLog(output / "metrics.jsonl" if node.leads else None)
-    mirror = MirrorThread(output / "metrics.jsonl")
+    mirror = MirrorThread(output / "metrics.jsonl", config)
     metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
     if node.leads:
         mirror.start()

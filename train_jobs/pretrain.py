@@ -108,14 +108,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.validation.every,
         cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(
-            output / "checkpoints",
-            keep_last=config.checkpoint.keep_last,
-            keep_best=config.checkpoint.keep_best,
-            keep_every=config.checkpoint.keep_every,
-            asynchronous=config.checkpoint.asynchronous,
-            warn=progress.line,
-        ),
+        checkpoints=CheckpointStore.of(config.checkpoint, output, warn=progress.line),
         checkpoint_extra={
             "config": trajectory(config, store.manifest.content),
             "vocabulary": store.manifest.vocab_sha256,
@@ -145,7 +138,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     attempt = lineage.this_attempt(world, precision, loop.state.step)
     begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
     watchdog = Watchdog(config.watchdog, world, output)
-    mirror = MirrorThread(output / "metrics.jsonl")
+    mirror = MirrorThread(output / "metrics.jsonl", config)
     tensorboard = TensorBoardThread(output / "metrics.jsonl", output / "tensorboard", on=config.metrics.tensorboard)
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:

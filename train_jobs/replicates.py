@@ -99,7 +99,7 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
     """One run for each seed, those that are done already left alone; what all of them come to."""
     found = []
     mirror, metrics = (
-        MirrorThread(output / "metrics.jsonl"),
+        MirrorThread(output / "metrics.jsonl", job.config),
         MetricsLog(output / "metrics.jsonl" if job.world.is_main else None),
     )
     mirrored = mirrored and job.world.is_main
@@ -156,14 +156,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.evaluation.every or task.steps_per_epoch,
         cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(
-            output / "checkpoints",
-            keep_last=config.checkpoint.keep_last,
-            keep_best=config.checkpoint.keep_best,
-            keep_every=config.checkpoint.keep_every,
-            asynchronous=config.checkpoint.asynchronous,
-            warn=progress.line,
-        ),
+        checkpoints=CheckpointStore.of(config.checkpoint, output, warn=progress.line),
         checkpoint_extra={
             "config": trajectory(job, seed),
             "threads": torch.get_num_threads(),
@@ -187,7 +180,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         world.say(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
     begun = begin(job, seed, attempt, model, absent, output) if world.is_main else None
-    mirror = MirrorThread(output / "metrics.jsonl")
+    mirror = MirrorThread(output / "metrics.jsonl", config)
     watchdog = Watchdog(config.watchdog, world, output)
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main and mirrored:

@@ -1,4 +1,4 @@
-"""What mkdocs runs while it builds the site: pages made of the code, and links out of docs/ as plain names."""
+"""What mkdocs runs while it builds the site: pages made of code and notebooks, links out of docs/ as plain names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference
+import tutorials
 
 OUTWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)]*|examples/[^)]*|example-backend[^)]*)\)")
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Adds the pages that are made."""
-    for path, text in reference.pages().items():
+    for path, text in {**reference.pages(), **tutorials.pages()}.items():
         files.append(File.generated(config, path, content=text))
     return files
 

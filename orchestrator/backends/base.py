@@ -120,6 +120,8 @@ class Backend(Protocol):
     name: str
     poll_seconds: float = 2.0
     """Between two looks of somebody who waits, at most."""
+    deletes_weights: bool = False
+    """Whether `delete_weights` is offered."""
 
     def request(self, plan: Plan, run_name: str) -> Request:
         """The exact request for a plan: pure, offline."""
@@ -262,6 +264,21 @@ class Backend(Protocol):
             StorageError: it cannot be deleted.
         """
         ...
+
+    def delete_weights(self, name: str, why: str) -> bool:
+        """Deletes the checkpoints and models of a run that has ended; what it reported, its logs and records stay.
+
+        Args:
+            name: the run's name.
+            why: told by its status from now on.
+
+        Returns:
+            False if somebody still holds the run: to be asked again.
+
+        Raises:
+            StorageError: they cannot be deleted.
+        """
+        return False
 
     def tend(self, name: str, max_restarts: int | None = None) -> bool:
         """Starts a run again that has ended and may, where its backend has nobody who does so: whoever follows it asks.

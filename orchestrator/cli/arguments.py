@@ -61,9 +61,9 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     completers.attach(argument, completers.backends)
 
 
-def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None) -> None:
+def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None, metavar: str = "RUN") -> None:
     """RUN, or as many of them as argparse's `nargs` says; and -b, for those that are not handles."""
-    argument = parser.add_argument("name", metavar="RUN", nargs=count, help="handle, name, its beginning, or @last")
+    argument = parser.add_argument("name", metavar=metavar, nargs=count, help="handle, name, its beginning, or @last")
     completers.attach(argument, completers.runs)
     add_backend(parser)
 

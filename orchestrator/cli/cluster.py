@@ -16,7 +16,7 @@ NAMES = ("subscription_id", "resource_group", "workspace")
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_group, add_output, positive
+    from orchestrator.cli.arguments import add_group, add_output, add_verb, positive
 
     actions = add_group(
         verbs,
@@ -27,10 +27,16 @@ def add_verbs(verbs: Any) -> None:
         example="cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
     )
 
-    def add(name: str, run: Any, summary: str, *, named: bool = True) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-        parser.set_defaults(run=run)
-        if named:
+    def add(name: str, run: Any, summary: str, example: str, *, more: str = "") -> argparse.ArgumentParser:
+        parser = add_verb(
+            actions,
+            name,
+            run,
+            summary=summary,
+            description=f"{summary.capitalize()}.{more}",
+            example=f"cluster {name}{example}",
+        )
+        if name != "list":
             parser.add_argument("--name", required=True, metavar="NAME", help="its name")
         parser.add_argument("--subscription", dest="subscription_id", metavar="ID", help="Azure subscription")
         parser.add_argument("--resource-group", metavar="NAME", help="resource group of the workspace")
@@ -38,13 +44,20 @@ def add_verbs(verbs: Any) -> None:
         add_output(parser)
         return parser
 
-    create = add("create", run_create, "make a cluster, change one to fit, or leave it alone: it says which")
+    create = add(
+        "create",
+        run_create,
+        "make a cluster, change one to fit, or leave it alone: it says which",
+        " --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
+        more=" Size and tier of one that is there cannot be changed; how many machines it has, and how long idle ones"
+        " are kept, can. Asks first, unless -y is given.",
+    )
     sku = create.add_argument("--sku", required=True, metavar="SIZE", help="machine size, see: orchestrator skus")
     completers.attach(sku, completers.sizes)
     create.add_argument("--tier", choices=["dedicated", "low-priority"], default="dedicated", help="default: dedicated")
-    add("list", run_list, "list clusters, with what they cost while idle", named=False)
-    add("show", run_show, "show a cluster")
-    scale = add("scale", run_scale, "change how many machines a cluster has")
+    add("list", run_list, "list clusters, with what they cost while idle", "")
+    add("show", run_show, "show a cluster, with what it costs while idle", " --name t4")
+    scale = add("scale", run_scale, "change how many machines a cluster has", " --name t4 --max-nodes 8")
     for parser in (create, scale):
         unset = parser is scale
         parser.add_argument("--min-nodes", type=_count, default=None if unset else 0, metavar="N", help="machines kept")
@@ -58,7 +71,7 @@ def add_verbs(verbs: Any) -> None:
             metavar="S",
             help="how long an idle machine is kept",
         )
-    delete = add("delete", run_delete, "delete a cluster with its machines; jobs on it end")
+    delete = add("delete", run_delete, "delete a cluster with its machines; jobs on it end", " --name t4")
     for parser in (create, scale, delete):
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
@@ -133,7 +146,7 @@ def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) 
     from orchestrator.backends.azure.request import Cluster
     from orchestrator.cli.render import print_document
 
-    done = provision(wire, Cluster(name=arguments.name, body=body))
+    done = provision(wire, Cluster(name=arguments.name, body=body), fewer="--max-nodes {0}")
     if arguments.output != "text":
         row = _rows([_existing(wire, arguments.name)])[0]
         print_document({**row, "done": done}, arguments.output)
@@ -144,7 +157,8 @@ def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) 
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints all clusters."""
-    from orchestrator.cli.render import hint, money, print_document, table
+    from orchestrator.cli.render import hint, money, print_document
+    from orchestrator.cli.terminal import table
 
     rows = _rows(
         [body for body in _wire(arguments).computes() if body["properties"].get("computeType") == "AmlCompute"]

@@ -109,24 +109,24 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
 
 
 def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """`key  a -> b` where that fits a line, else a and b below the key."""
-    from orchestrator.cli.render import COLUMNS, shortened
+    """`key  a -> b` where that fits the terminal's lines, else a and b below the key."""
+    from orchestrator.cli.terminal import shortened, terminal_of
 
     if not pairs:
         return
     yield f"\n{name}"
-    width = max(len(key) for key in pairs)
+    width, columns = max(len(key) for key in pairs), terminal_of().columns
     for key, pair in pairs.items():
         old, new = (_word(pair[side]) if side in pair else "(none)" for side in ("a", "b"))
         line = f"  {key:<{width}}  {old} -> {new}"
-        if len(line) <= COLUMNS:
+        if columns is None or len(line) <= columns:
             yield line
         else:
-            yield from (f"  {key}", f"    a  {shortened(old, COLUMNS - 7)}", f"    b  {shortened(new, COLUMNS - 7)}")
+            yield from (f"  {key}", f"    a  {shortened(old, columns - 7)}", f"    b  {shortened(new, columns - 7)}")
 
 
 def _results(difference: Difference) -> Iterator[str]:
-    from orchestrator.cli.render import table
+    from orchestrator.cli.terminal import table
 
     rows = [
         [key, *(_word(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
@@ -164,7 +164,8 @@ def _cost_text(cost: RunCost) -> str:
 
 
 def _cost_table(costs: list[RunCost]) -> str:
-    from orchestrator.cli.render import money, table
+    from orchestrator.cli.render import money
+    from orchestrator.cli.terminal import table
 
     def cells(hours: float, processes: float, cost: float | None, repeated: float) -> list[str]:
         return [f"{hours:.3g}", f"{processes:.3g}", "" if cost is None else money(cost), f"{repeated:.3g}"]

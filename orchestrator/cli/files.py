@@ -167,7 +167,8 @@ def _amount(pruning: Pruning) -> str:
 
 
 def _listed(items: list[Item]) -> str:
-    from orchestrator.cli.render import ago, table
+    from orchestrator.cli.render import ago
+    from orchestrator.cli.terminal import table
     from orchestrator.summary import bytes_text
 
     rows = [

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client import Orchestrator
+    from orchestrator.sweeps.sweeps import Sweep
 
 
 def add_verbs(verbs: Any) -> None:
@@ -40,12 +45,22 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "report",
         run_report,
-        summary="a page with the curves",
-        description="One self-contained HTML page.",
-        example="report @last --to report.html",
+        summary="a page with the curves of a run, of several, or of a sweep",
+        description="One self-contained HTML page: of a run its curves, its scores, and the plan beside what came; of"
+        " several runs their curves on the same axes and what differs; of a sweep its trials. A run or sweep that goes"
+        " on is reported as far as it has come.",
+        example="report @last --png figures\n"
+        "  orchestrator report pretrain-tiny-4e919d08 @last --to both.html\n"
+        "  orchestrator report search-1f3a77c2",
     )
-    add_run(report)
-    report.add_argument("--to", type=Path, metavar="FILE", help="where to write it (default: in the run's folder)")
+    add_run(report, count="+", metavar="RUN|SWEEP")
+    report.add_argument(
+        "--to",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: in the folder of the run or sweep; of several, here)",
+    )
+    report.add_argument("--png", type=Path, metavar="FOLDER", help="write the figures as pictures too")
     add_output(report)
 
 
@@ -105,13 +120,42 @@ def print_lineage(arguments: argparse.Namespace) -> int:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """Writes the page, prints its path."""
-    from orchestrator.cli.arguments import attached
+    """Writes the page, and pictures if asked; prints where they are."""
+    from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import print_document
+    from orchestrator.errors import UsageError
 
-    path = attached(arguments).report(arguments.to)
-    if arguments.output != "text":
-        print_document({"report": str(path)}, arguments.output)
+    orchestrator, names = orchestrator_of(arguments), arguments.name
+    sweeps = [sweep for name in names if (sweep := _sweep(orchestrator, name))]
+    if sweeps and len(names) > 1:
+        raise UsageError(
+            "a sweep is reported alone: its trials are compared on its own page",
+            facts={"sweep": sweeps[0].name},
+            fix=f"orchestrator report {sweeps[0].name}",
+        )
+    if sweeps:
+        page = sweeps[0].report(arguments.to)
+        pictures = sweeps[0].pictures(arguments.png) if arguments.png else []
     else:
-        print(path)
+        run, *beside = (orchestrator.attach(name) for name in names)
+        page = run.report(arguments.to, beside=beside)
+        pictures = run.pictures(arguments.png, beside=beside) if arguments.png else []
+    if arguments.output != "text":
+        print_document({"report": str(page), "pictures": [str(path) for path in pictures]}, arguments.output)
+    else:
+        print("\n".join(map(str, [page, *pictures])))
     return 0
+
+
+def _sweep(orchestrator: Orchestrator, name: str) -> Sweep | None:
+    """The sweep that a name means: its own, or the beginning of one where it is that of no single run."""
+    from orchestrator.errors import NotFoundError
+
+    if (found := orchestrator.sweeps.find(name)) is not None:
+        return found
+    try:
+        orchestrator.attach(name)
+    except NotFoundError:
+        with suppress(NotFoundError):
+            return orchestrator.sweeps.attach(name)
+    return None

@@ -96,18 +96,26 @@ def seconds(text: str) -> float:
 
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
-    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.submit import finish
 
+    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+        from orchestrator.cli.sweep import follow_sweep
+
+        return follow_sweep(sweep, arguments)
     return finish(attached(arguments), arguments.output, follow=True)
 
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
-    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.submit import finish
 
+    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+        from orchestrator.cli.sweep import wait_for_sweep
+
+        return wait_for_sweep(sweep, arguments)
     run = attached(arguments)
     with leaving_alone(run):
         run.wait(arguments.timeout)
@@ -136,11 +144,12 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     """Ends runs, prints how they stand."""
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document
+    from orchestrator.runs import RunState
 
     orchestrator = orchestrator_of(arguments)
-    sweeps = [sweep for name in arguments.name if (sweep := orchestrator.sweeps.find(name))]
-    names = {sweep.name for sweep in sweeps}
-    runs = [orchestrator.attach(name) for name in arguments.name if name not in names]
+    found = {name: orchestrator.sweeps.find(name) for name in arguments.name}
+    sweeps = [sweep for sweep in found.values() if sweep is not None]
+    runs = [orchestrator.attach(name) for name, sweep in found.items() if sweep is None]
     ended: list[dict[str, Any]] = []
     if sweeps:
         from orchestrator.cli.sweep import cancel_sweeps
@@ -152,9 +161,10 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     if arguments.output != "text":
         print_document([*ended, *(status.as_dict() for status in statuses)], arguments.output)
         return 0
-    for one in ended:
+    for one, sweep in zip(ended, sweeps, strict=True):
         print(f"{one['state']}  {one['name']}")
-        hint(f"  resume  orchestrator resume {one['name']}")
+        if RunState(one["state"]).resumable:
+            hint(f"  resume  {sweep.way_on()}")
     for status in statuses:
         print(f"{status.state.value}  {status.handle}")
         if status.state.resumable:

@@ -21,7 +21,7 @@ examples:
   orchestrator logs RUN --all-ranks --tail 5         how each of them ended
   orchestrator logs RUN --grep '(?i)error|nan'       in any case of letters
   orchestrator logs RUN --node 1 --since 2026-11-21T10:00
-  orchestrator logs RUN --launcher                   where to look when no rank was started
+  orchestrator logs RUN --launcher                   what starts the ranks
 """
 
 
@@ -32,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
     logs = verbs.add_parser(
         "logs",
         help="the logs of a run",
-        description="What a rank of a run printed, or all of them, or what starts them; of runs in every state.",
+        description="What a rank of a run printed, or all of them, or what starts them; of runs\nin every state.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -27,7 +27,9 @@ from orchestrator.cli import (
     submit,
     sweep,
 )
+from orchestrator.cli.terminal import forbid_colours, paint_head, terminal_of
 
+EVERYWHERE = {"--debug", "--no-color"}  # flags that stand before the verb or behind it
 EPILOG = """\
 RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
 
@@ -66,6 +68,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--no-color", action="store_true", help="no colours, as with the variable NO_COLOR")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, model, sweep, cluster, skus, setup):
         module.add_verbs(verbs)
@@ -80,9 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(build_parser(), always_complete_options=False)  # answers, and ends the process
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
+    forbid_colours("--no-color" in given)
     try:
-        # also accepted behind the verb, where one adds it after something went wrong
-        arguments, unknown = build_parser().parse_known_args([word for word in given if word != "--debug"])
+        # also accepted behind the verb, where one adds them after something was seen
+        arguments, unknown = build_parser().parse_known_args([word for word in given if word not in EVERYWHERE])
         if unknown:
             _refuse(unknown, arguments.verb)
         code = int(arguments.run(arguments))
@@ -109,6 +113,7 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     from orchestrator.cli.render import print_document
     from orchestrator.errors import UserError
 
+    stderr = terminal_of(sys.stderr)
     if debug:
         import traceback
 
@@ -116,12 +121,12 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
 
         print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
-        print(f"error[bug]: {type(problem).__name__}: {problem}", file=sys.stderr)
+        print(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
         return 1
     if style := _asked_style(given):
         print_document(problem.as_json(), style)
-    print(problem, file=sys.stderr)
+    print(paint_head(str(problem), stderr), file=sys.stderr)
     return problem.exit_code
 
 

@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.cli.terminal import Terminal, paint_head, paint_word, table, terminal_of
 from orchestrator.runs import SCORED, RunState, RunStatus
 from orchestrator.scores import APART
 
@@ -21,8 +22,7 @@ PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes 
 COLUMNS = 80
 WORTH_TELLING = 0.05  # of the time
 HELD_OUT = "validation_"  # how metrics of text that nothing is learned from begin
-HASH_WIDTH = 9  # of a hyphen and eight digits
-ATTEMPT_WIDTH = COLUMNS - 14  # beside the longest label of a status
+LABELS = 14  # columns that the longest label of a status takes
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
@@ -43,23 +43,10 @@ def print_document(document: Any, style: str) -> None:
 
 def hint(text: str) -> None:
     """Anything that is not the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Columns as wide as their widest cell; the first is shortened where the lines would not fit."""
-    cells = [list(header), *[list(row) for row in rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    spare = COLUMNS - sum(widths[1:]) - 2 * (len(header) - 1)
-    widths[0] = min(widths[0], max(spare, 20))
-    for row in cells:
-        row[0] = shortened(row[0], widths[0])
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
-
-
-def run_table(runs: Sequence[RunStatus]) -> str:
+def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> str:
     """Runs, a line each; what they cost where one of them has a price."""
     header = ["RUN", "STATE", "STEP", "TIME", "SUBMITTED"]
     rows = [
@@ -69,7 +56,7 @@ def run_table(runs: Sequence[RunStatus]) -> str:
         header.insert(4, "COST")
         for row, status in zip(rows, runs, strict=True):
             row.insert(4, "" if status.cost is None else money(status.cost))
-    return table(rows, header)
+    return table(rows, header, terminal)
 
 
 def _progress(status: RunStatus) -> str:
@@ -84,17 +71,10 @@ def _lasted(status: RunStatus) -> str:
     return "" if status.started is None else duration((status.ended or time.time()) - status.started)
 
 
-def shortened(text: str, width: int) -> str:
-    """Cut in the middle: how a name begins and the hash that it ends with both tell runs apart."""
-    if len(text) <= width:
-        return text
-    end = min(HASH_WIDTH, (width - 3) // 2)
-    return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
-
-
-def status_text(status: RunStatus) -> str:
-    """A run for humans."""
-    rows: list[tuple[str, str]] = [("handle", status.handle), ("state", status.state.value)]
+def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
+    """A run for humans; on a terminal in its colours, and what earlier attempts ended with in a line each."""
+    terminal = terminal_of() if terminal is None else terminal
+    rows: list[tuple[str, str]] = [("handle", status.handle), ("state", paint_word(status.state.value, terminal))]
     if status.reason and status.state != RunState.COMPLETED:
         first, *rest = status.reason.splitlines()
         rows += [("reason", first), *(("", line) for line in rest)]
@@ -103,7 +83,7 @@ def status_text(status: RunStatus) -> str:
     rows.append(("submitted", when(status.created)))
     if status.started:
         rows.append(("time", duration((status.ended or time.time()) - status.started)))
-    rows += _attempts(status)
+    rows += _attempts(status, terminal.columns)
     if status.step is not None:
         rows.append(_reached(status.step, status))
     if status.eta is not None:
@@ -147,7 +127,7 @@ def _reached(step: int, status: RunStatus) -> tuple[str, str]:
     return ("step", done) if status.counts == "steps" else (status.counts, f"{done} done")
 
 
-def _attempts(status: RunStatus) -> list[tuple[str, str]]:
+def _attempts(status: RunStatus, columns: int | None) -> list[tuple[str, str]]:
     """How each start of a run that was started more than once ended."""
     if status.attempt == 1:
         return []
@@ -158,7 +138,9 @@ def _attempts(status: RunStatus) -> list[tuple[str, str]]:
         line = f"{number}: {attempt.state.value}, {lasted}{reached}"
         if attempt.reason and attempt.ended:
             line += f": {attempt.reason.splitlines()[0]}"
-        rows.append(("", line if len(line) <= ATTEMPT_WIDTH else line[: ATTEMPT_WIDTH - 3] + "..."))
+        if columns is not None and len(line) > columns - LABELS:
+            line = f"{line[: columns - LABELS - 3]}..."
+        rows.append(("", line))
     return rows
 
 
@@ -228,7 +210,8 @@ def _results(status: RunStatus) -> dict[str, str]:
     if status.kind in {"evaluate", "predict"}:
         return {"file": f"orchestrator download {status.name} predictions --to FOLDER"}
     if status.kind == "finetune":
-        predict = f"orchestrator submit predict --model {status.name} --input FILE --output predictions.jsonl"
+        which = f"{status.name}/TASK" if status.counts == "tasks" else status.name
+        predict = f"orchestrator submit predict --model {which} --input FILE --output predictions.jsonl"
         return {"report": f"orchestrator report {status.name}", "predict": predict}
     if status.kind != "prepare":
         return {"report": f"orchestrator report {status.name}"}

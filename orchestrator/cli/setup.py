@@ -48,7 +48,7 @@ def add_verbs(verbs: Any) -> None:
         " Exit code 1 if something fails.",
         example="doctor -b azure",
     )
-    doctor.add_argument("-b", "--backend", metavar="NAME", default="local", help="where runs would go (default: local)")
+    doctor.add_argument("-b", "--backend", metavar="NAME", help="where runs would go (default: as the project says)")
     add_output(doctor)
     completion = add_verb(
         verbs,
@@ -99,10 +99,13 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     import textwrap
 
     from orchestrator.cli.render import COLUMNS
+    from orchestrator.cli.terminal import paint_word, terminal_of
 
-    lead = f"{finding.level:<4}  {finding.name:<15}  "
-    wrapper = textwrap.TextWrapper(COLUMNS, lead, " " * len(lead), break_on_hyphens=False, break_long_words=False)
-    yield from wrapper.wrap(finding.text)
+    indent = f"{'':<4}  {finding.name:<15}  "
+    wrapper = textwrap.TextWrapper(COLUMNS, indent, " " * len(indent), break_on_hyphens=False, break_long_words=False)
+    first, *rest = wrapper.wrap(finding.text) or [indent]
+    yield paint_word(f"{finding.level:<4}", terminal_of()) + first[4:]
+    yield from rest
     if finding.fix:
         yield f"      {'fix':<15}  {finding.fix}"
 

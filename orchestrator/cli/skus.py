@@ -33,7 +33,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_skus(arguments: argparse.Namespace) -> int:
     """Prints the sizes."""
-    from orchestrator.cli.render import hint, print_document, table
+    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.terminal import table
     from orchestrator.estimates.prices import read_prices, refresh_prices
     from orchestrator.estimates.sizes import SIZES, parse_gpus, sizes_with
     from orchestrator.home import home_folder
@@ -49,7 +50,7 @@ def run_skus(arguments: argparse.Namespace) -> int:
     if rows:
         print(table([_cells(row) for row in rows], ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")))
         dates = sorted({f"{row['price_date']} in {row['price_region']}" for row in rows if row["price"] is not None})
-        hint(f"list prices, dedicated, of {', '.join(dates)}; today's: orchestrator skus --refresh")
+        hint(f"list prices, dedicated, of {', '.join(dates)}\n  today's  orchestrator skus --refresh")
     else:
         hint(f"no size has {arguments.gpus} on one machine; more machines: compute.nodes")
     return 0

@@ -107,7 +107,7 @@ def _ask(*words: str) -> Any:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """All of it for people."""
-    from orchestrator.cli.render import table
+    from orchestrator.cli.terminal import table
     from orchestrator.summary import bytes_text
 
     manifest = found["manifest"]

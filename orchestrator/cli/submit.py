@@ -191,7 +191,7 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
         "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
-        **_data(arguments.kind, [*(arguments.data or []), *(arguments.input or [])]),
+        **_data("finetune" if arguments.task else arguments.kind, [*(arguments.data or []), *(arguments.input or [])]),
         "output": (_path(arguments.delivery), "--output"),
         "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
         "task": (arguments.task, "--task"),
@@ -228,6 +228,10 @@ def _path(path: Path | None) -> str | None:
 
 def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
     """The values of --data: paths of this machine, or the name of one text or folder that lies in Azure.
+
+    Args:
+        kind: of the job; a sweep's with --task is a fine-tuning.
+        words: as they were given.
 
     Raises:
         UsageError: both, or several that lie in Azure, or several folders of a task.
@@ -330,17 +334,12 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
 def _notes(plan: Plan, request: Request) -> list[str]:
     """What the backend has to say of a request, as lines of the plan's summary."""
-    import textwrap
-
     from orchestrator.client import Orchestrator
-    from orchestrator.summary import LABEL, WIDTH
+    from orchestrator.columns import fact_lines
+    from orchestrator.summary import LABEL
 
-    lines = []
-    for note in Orchestrator().notes(plan, request):
-        label, _, text = note.partition(": ")
-        lead = f"  {label:<{LABEL - 2}}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * LABEL, break_on_hyphens=False)
-    return lines
+    notes = (note.partition(": ") for note in Orchestrator().notes(plan, request))
+    return fact_lines([(label, text) for label, _, text in notes], label=LABEL)
 
 
 def _unheeded(run: Run, plan: Plan) -> list[str]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.cli.terminal import Terminal
     from orchestrator.specs import Flag
     from orchestrator.sweeps.status import SweepStatus, TrialRow
     from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 
-FOLLOW_SECONDS = 0.5
 CANCEL_SECONDS = 120.0  # of trials that save a checkpoint each
-LONGEST_SETTINGS = 60
 HEAD_LINES = 2  # of the table
 
 
@@ -34,31 +33,52 @@ def add_verbs(verbs: Any) -> None:
         example="sweep show @last -w",
     )
 
-    def add(name: str, run: Any, summary: str, example: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Any, summary: str, example: str, more: str) -> argparse.ArgumentParser:
         parser = add_verb(
-            actions, name, run, summary=summary, description=f"{summary.capitalize()}.", example=f"sweep {example}"
+            actions, name, run, summary=summary, description=f"{summary.capitalize()}{more}", example=f"sweep {example}"
         )
         if name != "list":
             parser.add_argument("name", metavar="SWEEP", help="name, its beginning, or @last")
         add_output(parser)
         return parser
 
-    add("list", run_list, "list sweeps", "list")
-    show = add("show", run_show, "show the trials of a sweep", "show @last -w")
+    add("list", run_list, "list sweeps", "list", ", the newest first: state, trials that have ended, best of them.")
+    show = add(
+        "show",
+        run_show,
+        "show the trials of a sweep",
+        "show @last -w",
+        ": state, last and best report, settings. * is the best.",
+    )
     show.add_argument("-w", "--watch", action="store_true", help="until it has ended")
-    best = add("best", run_best, "show the best trial of a sweep", "best @last --spec best.yaml")
+    best = add(
+        "best", run_best, "show the best trial of a sweep", "best @last --spec best.yaml", ", of those that have ended."
+    )
     best.add_argument("--spec", type=Path, metavar="FILE", help="write the spec that runs it again")
-    report = add("report", run_report, "write a page about a sweep", "report @last --to report.html")
+    report = add(
+        "report",
+        run_report,
+        "write a page about a sweep",
+        "report @last --to report.html",
+        ": its figures and all of its trials. So does orchestrator report SWEEP.",
+    )
     report.add_argument("--to", type=Path, metavar="FILE", help="the page (default: report.html in the sweep's folder)")
     report.add_argument("--png", type=Path, metavar="FOLDER", help="write its first figures as pictures too")
-    extend = add("extend", run_extend, "let a sweep have more trials", "extend @last --trials 20")
+    extend = add(
+        "extend",
+        run_extend,
+        "let a sweep have more trials",
+        "extend @last --trials 20",
+        ": those that it has are left alone.",
+    )
     extend.add_argument("--trials", type=positive, required=True, metavar="N", help="so many more")
     extend.add_argument("-d", "--detach", action="store_true", help="return once they are started")
 
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints all sweeps."""
-    from orchestrator.cli.render import ago, print_document, table
+    from orchestrator.cli.render import ago, print_document
+    from orchestrator.cli.terminal import table
     from orchestrator.client import Orchestrator
 
     found = [sweep.status() for sweep in Orchestrator().sweeps.all()]
@@ -118,9 +138,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     sweep = _attached(arguments)
     paths = [sweep.report(arguments.to)]
     if arguments.png is not None:
-        from orchestrator.sweeps.pictures import write_pictures
-
-        paths += write_pictures(sweep.status(), arguments.png)
+        paths += sweep.pictures(arguments.png)
     if arguments.output != "text":
         print_document({"files": [str(path) for path in paths]}, arguments.output)
     else:
@@ -158,13 +176,24 @@ def resume_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
     return _finish(sweep, arguments.output, followed=not arguments.detach)
 
 
+def follow_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
+    """Follows a sweep to its end, as `attach` does a run."""
+    return _finish(sweep, arguments.output, followed=True)
+
+
+def wait_for_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
+    """Waits until a sweep has ended, prints how."""
+    sweep.wait(arguments.timeout)
+    return _finish(sweep, arguments.output, followed=False)
+
+
 def cancel_sweeps(sweeps: Sequence[Sweep], *, wait: bool) -> list[dict[str, Any]]:
     """Ends sweeps with their trials; returns how they stand."""
     for sweep in sweeps:
         sweep.cancel()
     until = time.monotonic() + CANCEL_SECONDS
-    while wait and time.monotonic() < until and any(not one.folder.state().state.terminal for one in sweeps):
-        time.sleep(FOLLOW_SECONDS)
+    while wait and time.monotonic() < until and any(not one.state().terminal for one in sweeps):
+        time.sleep(min(sweep.poll_seconds for sweep in sweeps))
     return [sweep.status().model_dump(mode="json", exclude={"rows"}) for sweep in sweeps]
 
 
@@ -196,21 +225,7 @@ def show_plan(arguments: argparse.Namespace) -> int:
 
 def plan_text(planned: PlannedSweep) -> str:
     """A planned sweep for humans."""
-    from orchestrator.sweeps.space import draw, trials
-
-    record, spec = planned.record, planned.record.spec
-    policy = spec.early_termination
-    numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
-    rows = [
-        ("sweep", record.name),
-        ("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {planned.plan.spec.backend}"),
-        ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
-        ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
-        ("stopped by", " ".join([policy.policy, *(f"{key} {value}" for key, value in numbers.items())])),
-        *([("seeds", ", ".join(map(str, spec.seeds)))] if spec.seeds else []),
-    ]
-    if spec.sampling.name in {"random", "sobol", "grid"}:
-        rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in range(min(3, trials(spec)))]
+    rows = [("sweep", planned.record.name), *planned.facts()]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"  {label:<{width}}  {text}" for label, text in rows)
 
@@ -230,7 +245,7 @@ def follow(sweep: Sweep) -> None:
             shown.update(status)
             if status.state.terminal:
                 return
-            time.sleep(FOLLOW_SECONDS)
+            time.sleep(sweep.poll_seconds)
     except KeyboardInterrupt:
         raise Interrupted(
             "not following any more; the sweep goes on",
@@ -253,8 +268,11 @@ class Shown:
 
     def update(self, status: SweepStatus) -> None:
         """Shows what is new."""
+        from orchestrator.cli.terminal import Terminal
+
         if self._live:
-            lines = fitted(sweep_text(status).splitlines(), *shutil.get_terminal_size())
+            columns, rows = shutil.get_terminal_size()
+            lines = fitted(sweep_text(status, Terminal(columns - 1)).splitlines(), columns, rows)
             sys.stderr.write((f"\x1b[{self._lines}A\x1b[J" if self._lines else "") + "\n".join(lines) + "\n")
             sys.stderr.flush()
             self._lines = len(lines)
@@ -274,13 +292,17 @@ def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
 
 def row_line(row: TrialRow) -> str:
     """A trial whose state changed, in one line."""
+    from orchestrator.sweeps.settings import settings_text
+
     told = "" if row.outcome is None else f"  {row.outcome:.6g}"
     return f"trial {row.trial}  {row.state}{told}  {row.why or settings_text(row.settings)}"
 
 
-def sweep_text(status: SweepStatus) -> str:
+def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
     """A sweep and its trials for humans; the incumbent has a star."""
     from orchestrator.cli.render import duration
+    from orchestrator.cli.terminal import table, terminal_of
+    from orchestrator.sweeps.settings import settings_text
 
     header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
     rows = [
@@ -292,28 +314,24 @@ def sweep_text(status: SweepStatus) -> str:
             _number(row.best),
             str(row.reports),
             duration(row.seconds),
-            settings_text(row.settings),
+            settings_text(row.settings, longest=None),
         )
         for row in status.rows
     ]
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
-    ]
-    reason = f": {status.reason}" if status.reason else ""
-    lead = f"{status.name}  {status.state.value}{reason}"
-    return "\n".join([f"{lead}, {status.ended} of {status.trials} trials, {status.goal} {status.metric}", *lines])
+    return "\n".join([_lead(status, terminal or terminal_of()), table(rows, header, terminal)])
 
 
-def settings_text(settings: dict[str, Any]) -> str:
-    """Settings in one line, by the last part of each name; numbers with six digits."""
-    words = []
-    for path, value in settings.items():
-        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-        words.append(f"{path.rsplit('.', 1)[-1]}={shown}")
-    text = " ".join(words)
-    return text if len(text) <= LONGEST_SETTINGS else f"{text[: LONGEST_SETTINGS - 3]}..."
+def _lead(status: SweepStatus, terminal: Terminal) -> str:
+    """Name, state and how far it is; on a terminal the name, and then the reason, give way."""
+    from orchestrator.cli.terminal import NARROWEST, paint_word, shortened
+
+    state, reason = status.state.value, f": {status.reason}" if status.reason else ""
+    rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
+    rest += "".join(f", began with {earlier.text}" for earlier in status.earlier)
+    room = None if terminal.columns is None else terminal.columns - len(f"  {state}{rest}")
+    name = shortened(status.name, room if room is None else max(room - len(reason), 2 * NARROWEST))
+    reason = shortened(reason, room if room is None else max(room - len(name), NARROWEST))
+    return f"{name}  {paint_word(state, terminal)}{reason}{rest}"
 
 
 def _number(value: float | None) -> str:
@@ -364,7 +382,7 @@ def _planned(arguments: argparse.Namespace) -> PlannedSweep:
 def _body(planned: PlannedSweep) -> dict[str, Any]:
     """The body that Azure's service would get."""
     from orchestrator.client import Orchestrator
-    from orchestrator.sweeps.azure import sweep_body, sweep_job
+    from orchestrator.sweeps.azure import sweep_request
 
     request: Any = Orchestrator().request(planned.plan.model_copy(update={"name": planned.record.name}))
-    return sweep_body(sweep_job(planned.record.spec, request))
+    return sweep_request(planned.record.spec, request).job

@@ -14,15 +14,16 @@ from orchestrator.doctor.finding import Finding
 __all__ = ["Finding", "examine"]
 
 
-def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str) -> Iterator[Finding]:
+def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str | None) -> Iterator[Finding]:
     """What each check finds, in the order in which one would mend things.
 
     Args:
         home: the user's orchestrator folder.
         folder: where the project is.
         environ: environment variables.
-        backend_name: where runs would go.
+        backend_name: where runs would go. None: as variables and project say.
     """
+    backend_name = backend_name or project.chosen_backend(folder, environ)
     yield packages.python()
     yield from packages.requirements()
     build = packages.torch_build()

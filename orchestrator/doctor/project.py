@@ -38,6 +38,16 @@ def defaults(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield warn("project", warning, f"edit {found or 'the environment'}")
 
 
+def chosen_backend(folder: Path, environ: Mapping[str, str]) -> str:
+    """Where runs go if nobody says otherwise: by the variables, or by the project's defaults."""
+    from orchestrator.specs import find_project, resolve_spec
+
+    try:
+        return resolve_spec("pretrain", project=find_project(folder), environ=environ).spec.backend
+    except SpecError:  # `defaults` says so
+        return environ.get("ORCHESTRATOR_BACKEND") or "local"
+
+
 def backend(name: str, home: Path) -> Finding:
     """Whether there is such a backend."""
     from orchestrator.backends import load_backend

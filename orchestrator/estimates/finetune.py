@@ -12,10 +12,10 @@ from orchestrator.estimates.memory import (
     with_moments,
 )
 from orchestrator.estimates.sizes import find_size
+from orchestrator.estimates.training import TrainingEstimates
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
-from train_jobs.config.base import Config
 
 BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; what else a table has makes it more
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
@@ -25,39 +25,15 @@ GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 2
 HOUR = 3600.0
 
 
-class FinetuneEstimates(Config):
-    """What a fine-tuning will need: formulas, and of time a rule of thumb; not measurements."""
+class FinetuneEstimates(TrainingEstimates):
+    """What a fine-tuning will need; parameters are without the head, which is small, and time is a rule of thumb."""
 
-    parameters: int
-    """Trainable parameters, without the head, which is small."""
     tokens_per_row: float | None
     """Tokens of a row, at most; None: nobody here can read the rows."""
     seconds: float | None
     """How long all runs take, evaluations included; None: the rows or the device are not known here."""
     cost: float | None
     """USD of that time; None without a price."""
-    state_bytes: int
-    """Weights, gradients and moments of each process; of the fullest, where they are sharded."""
-    activation_bytes: int
-    """What a micro batch of full length keeps for the backward pass, in each process."""
-    library_bytes: int
-    """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
-    checkpoint_bytes: int
-    """One checkpoint."""
-    checkpoints_at_once: int
-    """Most checkpoints on the disk at any moment, over all runs."""
-    model_bytes: int
-    """The models that are exported."""
-
-    @property
-    def process_bytes(self) -> int:
-        """Memory of each process: state, activations, libraries."""
-        return self.state_bytes + self.activation_bytes + self.library_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        """Most that checkpoints and models take of the disk."""
-        return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
 
 
 def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:

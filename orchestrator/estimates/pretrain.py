@@ -13,47 +13,34 @@ from orchestrator.estimates.memory import (
     state_bytes,
     with_moments,
 )
+from orchestrator.estimates.pace import Span, span_of
+from orchestrator.estimates.training import TrainingEstimates
+from orchestrator.specs import ResolvedCompute
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
-from train_jobs.config.base import Config
 
 
-class Estimates(Config):
-    """What a pretraining job will need: formulas, not measurements."""
+class Estimates(TrainingEstimates):
+    """What a pretraining will need; parameters are with both heads."""
 
-    parameters: int
-    """Trainable parameters, heads included."""
     flops_per_step: float
     """Floating-point operations of one optimizer step over all processes, every sequence taken as full."""
-    state_bytes: int
-    """Weights, gradients and moments of each process; of the fullest, where they are sharded."""
-    activation_bytes: int
-    """What a micro batch keeps for the backward pass, in each process."""
     micro_batch_size: int
-    """Sequences of that micro batch: those configured, or the most that `auto` can find."""
-    library_bytes: int
-    """Python, torch and MLflow themselves, where they share the memory of the computation: on a CPU."""
-    checkpoint_bytes: int
-    """One checkpoint."""
+    """Sequences of a micro batch: those configured, or the most that `auto` can find."""
     checkpoint_copy_bytes: int
     """Host memory of rank 0 for the copy that a checkpoint is written from; none if training waits instead."""
-    checkpoints_at_once: int
-    """Most checkpoints on the disk at any moment: all that are kept, and one that is being written."""
-    model_bytes: int
-    """The exported model."""
-
-    @property
-    def process_bytes(self) -> int:
-        """Memory of each process: state, activations, libraries."""
-        return self.state_bytes + self.activation_bytes + self.library_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        """Most that checkpoints and model take of the disk."""
-        return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
+    span: Span | None = None
+    """How long it takes and what that costs; None: nobody here knows the machines."""
 
 
-def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gpu"], world_size: int = 1) -> Estimates:
+def estimate(
+    job: PretrainConfig,
+    *,
+    vocab_size: int,
+    device: Literal["cpu", "gpu"],
+    world_size: int = 1,
+    compute: ResolvedCompute | None = None,
+) -> Estimates:
     """The figures of `job`.
 
     Args:
@@ -61,6 +48,7 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
         vocab_size: pieces of the vocabulary; where it is trained on the text, the most that it can have.
         device: decides what precision `auto` is taken for: 16 bit on a GPU, fp32 (the larger) on a CPU.
         world_size: processes of the job.
+        compute: the machines, if time and cost are to be told.
     """
     parameters = parameter_count(job.model, vocab_size)
     per_token = flops_per_token(
@@ -79,9 +67,11 @@ def estimate(job: PretrainConfig, *, vocab_size: int, device: Literal["cpu", "gp
     if micro_batch_size == "auto":
         micro_batch_size = job.micro_batches(world_size, on_cpu=on_cpu)[0]
     one_checkpoint = checkpoint_bytes(parameters)
+    flops_per_step = per_token * job.data.sequence_length * job.train.global_batch_size
     return Estimates(
         parameters=parameters,
-        flops_per_step=per_token * job.data.sequence_length * job.train.global_batch_size,
+        flops_per_step=flops_per_step,
+        span=span_of(job, flops_per_step, compute) if compute is not None else None,
         state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
         activation_bytes=activation_memory(
             job, vocab_size, micro_batch_size=micro_batch_size, activation_bytes=width, on_cpu=on_cpu

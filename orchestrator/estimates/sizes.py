@@ -99,7 +99,7 @@ def find_size(name: str, *, where: str = "compute.sku") -> Size | None:
             raise SpecError(
                 f"{name} was retired by Azure on {since}",
                 facts={"key": where, "instead": instead},
-                fix=f"--set {where}={instead}",
+                fix=f"--sku {instead}",
             )
     if (found := _BY_NAME.get(name.lower())) is not None:
         return found

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted, nice_ticks, number, percent, tick_label
@@ -14,19 +13,31 @@ from orchestrator.reports.series import Series, decimate
 
 WIDTH, HEIGHT = 560.0, 270.0  # of the drawing, in its own units; the page scales it
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 26.0, 12.0, 48.0  # room for labels of 17 units, the size they have on a phone
+STEP = "step"  # anything else is counted from 1 on, and each has a place of its own
 MARGIN = 0.05  # of the range of values, free above and below
 FLAT = 1e-6  # of the size of values: a smaller range is rounding, and no axis could be labelled with it
 MOST_DOTS = 60  # a line of more points shows them well enough without a dot on each
+KINDS = tuple(f"run-{number}" for number in range(1, 9))  # colours of several runs
 MOST_HOVERS = 120  # strips that tell their values; narrower ones could not be pointed at
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series of a chart. `kind` is the class that its colour hangs on."""
+    """One series of a chart.
+
+    Attributes:
+        label: what it is.
+        kind: the class that its colour hangs on: training, validation, or one of `KINDS` of several runs.
+        series: its values.
+        joined: False where what lies between two points means nothing: they are dots.
+        named: False of what another line of its kind stands for in the legend.
+    """
 
     label: str
-    kind: Literal["training", "validation"]
+    kind: str
     series: Series
+    joined: bool = True
+    named: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,22 +49,51 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Corridor:
+    """Where values are expected to lie, as an area behind the lines.
+
+    Attributes:
+        label: what it is that of.
+        points: (step, low, high), by step, at least two; between them both are straight.
+        source: who says so; told below the drawing.
+    """
+
+    label: str
+    points: tuple[tuple[int, float, float], ...]
+    source: str = ""
+
+    def until(self, last: int) -> list[tuple[float, float, float]]:
+        """The points as far as `last`, with one at that very step where the corridor goes on."""
+        kept: list[tuple[float, float, float]] = [point for point in self.points if point[0] <= last]
+        following = next((point for point in self.points if point[0] > last), None)
+        if kept and following:
+            before, share = kept[-1], (last - kept[-1][0]) / (following[0] - kept[-1][0])
+            low, high = (before[side] + share * (following[side] - before[side]) for side in (1, 2))
+            kept.append((last, low, high))
+        return kept
+
+
+@dataclass(frozen=True)
 class Chart:
     """What a figure shows.
 
     Attributes:
         title: with the unit in it.
         lines: those without a value that can be drawn are left out.
-        reference: a level to compare with.
+        references: levels to compare with.
+        corridor: where the values are expected.
         from_zero: the axis starts at zero, because the size itself is what counts.
         shares: values are shares of one, written as percent.
+        across: what the values are numbered by.
     """
 
     title: str
     lines: tuple[Line, ...]
-    reference: Reference | None = None
+    references: tuple[Reference, ...] = ()
+    corridor: Corridor | None = None
     from_zero: bool = False
     shares: bool = False
+    across: str = STEP
 
     @property
     def drawn(self) -> list[Line]:
@@ -74,13 +114,14 @@ class Chart:
 class Scale:
     """Data to drawing: the same for everything in a chart."""
 
-    last_step: int
+    first: float
+    last: float
     low: float
     high: float
 
     def x(self, step: float) -> float:
-        """Units from the left; step 0 is at the axis."""
-        return LEFT + step / max(self.last_step, 1) * (WIDTH - LEFT - RIGHT)
+        """Units from the left; `first` is at the axis."""
+        return LEFT + (step - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         """Units from the top; `low` is at the step axis, `high` at the upper edge."""
@@ -100,6 +141,8 @@ def figure(chart: Chart, *, last_step: int) -> Markup:
         return element("figure", title, element("p", f"Nothing to draw: {left_out}.", class_="note"))
     caption = element("figcaption", title, _legend(chart))
     parts = [caption, _svg(chart, _scale(chart, last_step))]
+    if chart.corridor and chart.corridor.source:
+        parts.append(element("p", chart.corridor.source, class_="note"))
     if chart.left_out:
         parts.append(element("p", f"Left out: {left_out}.", class_="note"))
     return element("figure", *parts)
@@ -107,23 +150,31 @@ def figure(chart: Chart, *, last_step: int) -> Markup:
 
 def _scale(chart: Chart, last_step: int) -> Scale:
     values = [value for line in chart.drawn for _, value in line.series.points]
-    values += [chart.reference.value] if chart.reference else []
+    values += [reference.value for reference in chart.references]
+    if chart.corridor:
+        values += [value for _, *both in chart.corridor.until(last_step) for value in both]
     low, high = min(values), max(values)
     low = min(low, 0.0) if chart.from_zero else low
     size = max(abs(low), abs(high))
     room = MARGIN * (high - low) if high - low > FLAT * size else size or 1.0  # a constant is drawn in the middle
-    return Scale(last_step, low if chart.from_zero else low - room, high + room)
+    first, last = (0.0, float(max(last_step, 1))) if chart.across == STEP else (0.5, last_step + 0.5)
+    return Scale(first, last, low if chart.from_zero else low - room, high + room)
 
 
 def _legend(chart: Chart) -> Markup:
     """Each line with its last value: what a reader looks for first."""
-    items: list[tuple[str, str, float]] = [(line.kind, line.label, line.series.points[-1][1]) for line in chart.drawn]
-    if chart.reference:
-        items.append(("reference", chart.reference.label, chart.reference.value))
+    named = [line for line in chart.drawn if line.named]
+    items = [
+        (line.kind if line.joined else f"{line.kind} dot", line.label, chart.text(line.series.points[-1][1]))
+        for line in named
+    ]
+    items += [("reference", reference.label, chart.text(reference.value)) for reference in chart.references]
+    if chart.corridor:
+        items.append(("corridor", chart.corridor.label, ""))
     return element(
         "ul",
         *(
-            element("li", element("i", class_=kind), f"{label} ", element("b", chart.text(value)))
+            element("li", element("i", class_=kind), f"{label} ", *([element("b", value)] if value else []))
             for kind, label, value in items
         ),
         class_="legend",
@@ -131,9 +182,12 @@ def _legend(chart: Chart) -> Markup:
 
 
 def _svg(chart: Chart, scale: Scale) -> Markup:
-    layers = [*_value_axis(chart, scale), *_step_axis(scale)]
-    if chart.reference:
-        layers.append(_rule("reference", LEFT, scale.y(chart.reference.value), WIDTH - RIGHT))
+    layers = [
+        *_area(chart.corridor, scale),
+        *_value_axis(chart, scale),
+        *_step_axis(scale, chart.across),
+        *(_rule("reference", LEFT, scale.y(reference.value), WIDTH - RIGHT) for reference in chart.references),
+    ]
     for line in chart.drawn:
         layers += _drawn(line, scale)
     return element(
@@ -155,32 +209,44 @@ def _value_axis(chart: Chart, scale: Scale) -> Iterator[Markup]:
         yield element("text", label, class_="value", x=LEFT - 8, y=scale.y(tick) + 4)
 
 
-def _step_axis(scale: Scale) -> Iterator[Markup]:
+def _area(corridor: Corridor | None, scale: Scale) -> Iterator[Markup]:
+    if corridor is not None:
+        points = corridor.until(int(scale.last))
+        edge = [(step, high) for step, _, high in points] + [(step, low) for step, low, _ in reversed(points)]
+        drawn = " ".join(f"{scale.x(step):.1f},{scale.y(value):.1f}" for step, value in edge)
+        yield element("polygon", class_="corridor", points=drawn)
+
+
+def _step_axis(scale: Scale, across: str) -> Iterator[Markup]:
     bottom = HEIGHT - BOTTOM
     yield _rule("axis", LEFT, bottom, WIDTH - RIGHT)
-    ticks = nice_ticks(0, max(scale.last_step, 1), most=6, whole=True)
+    ticks = [tick for tick in nice_ticks(0, scale.last, most=6, whole=True) if tick >= scale.first]
     for tick in ticks:
         x = scale.x(tick)
         yield element("line", class_="axis", x1=x, y1=bottom, x2=x, y2=bottom + 5)
-        yield element("text", tick_label(tick, ticks[1]), class_="step", x=x, y=bottom + 22)
-    yield element("text", "step", class_="step", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 5)
+        yield element(
+            "text", tick_label(tick, ticks[-1] - ticks[-2] if len(ticks) > 1 else 1), class_="step", x=x, y=bottom + 22
+        )
+    yield element("text", across, class_="step", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 5)
 
 
 def _drawn(line: Line, scale: Scale) -> Iterator[Markup]:
     points = [(scale.x(step), scale.y(value)) for step, value in decimate(line.series.points)]
-    yield element("polyline", class_=line.kind, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points))
-    if len(points) == 1 or (line.kind == "validation" and len(points) <= MOST_DOTS):
-        yield from (element("circle", class_=line.kind, cx=x, cy=y, r=2.5) for x, y in points)
+    if line.joined:
+        yield element("polyline", class_=line.kind, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points))
+    if not line.joined or len(points) == 1 or (line.kind == "validation" and len(points) <= MOST_DOTS):
+        radius = 2.5 if line.joined and len(points) > 1 else 4.5
+        yield from (element("circle", class_=line.kind, cx=x, cy=y, r=radius) for x, y in points)
 
 
 def _hovers(chart: Chart, scale: Scale) -> Iterator[Markup]:
     """Strips side by side over the whole plot; the one under the pointer shows its step and the values there."""
     by_line = [(line, dict(line.series.points)) for line in chart.drawn]
-    steps = _hover_steps([values for _, values in by_line], scale.last_step)
+    steps = _hover_steps([values for _, values in by_line], int(scale.last))
     middles = [scale.x((before + after) / 2) for before, after in pairwise(steps)]
     for step, left, right in zip(steps, [LEFT, *middles], [*middles, WIDTH - RIGHT], strict=True):
         found = [(line, values[step]) for line, values in by_line if step in values]
-        title = "\n".join([f"step {step:,}", *(f"{line.label} {chart.text(value)}" for line, value in found)])
+        title = "\n".join([f"{chart.across} {step:,}", *(f"{line.label} {chart.text(value)}" for line, value in found)])
         x = scale.x(step)
         yield element(
             "g",
@@ -211,12 +277,10 @@ def _summary(chart: Chart) -> str:
     """The drawing in words."""
 
     def words(line: Line) -> str:
-        (first_step, first), (last_step, last) = line.series.points[0], line.series.points[-1]
-        return (
-            f"{line.label} from {chart.text(first)} at step {first_step:,} to {chart.text(last)} at step {last_step:,}"
-        )
+        begin, end = (f"{chart.text(value)} at {chart.across} {step:,}" for step, value in line.series.ends)
+        return f"{line.label} from {begin} to {end}"
 
     parts = [words(line) for line in chart.drawn]
-    if chart.reference:
-        parts.append(f"{chart.reference.label} {chart.text(chart.reference.value)}")
-    return f"{chart.title} over steps: {'; '.join(parts)}"
+    parts += [f"{reference.label} {chart.text(reference.value)}" for reference in chart.references]
+    parts += [f"with the {chart.corridor.label}"] if chart.corridor else []
+    return f"{chart.title} over {chart.across}s: {'; '.join(parts)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import SpecError, StorageError
+from orchestrator.reports.pictures import new_figure, save
 
 INCHES = (10.0, 6.0)
 
@@ -21,11 +21,7 @@ def draw_lengths(lengths: dict[str, dict[str, Any]], path: Path) -> None:
         SpecError: matplotlib is not installed.
         StorageError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure  # takes a second to import
-    except ImportError:
-        raise SpecError("drawing needs matplotlib", fix="pip install matplotlib, or leave --png out") from None
-    figure = Figure(figsize=INCHES, layout="constrained")
+    figure = new_figure(INCHES)
     columns = max(len(of_split) for of_split in lengths.values())
     axes = figure.subplots(len(lengths), columns, squeeze=False)
     for row, (split, of_split) in zip(axes, lengths.items(), strict=True):
@@ -34,7 +30,4 @@ def draw_lengths(lengths: dict[str, dict[str, Any]], path: Path) -> None:
             ticks = [tick - 0.5 for tick in range(len(found["edges"]))]
             place.set_xticks(ticks, [str(edge) for edge in found["edges"]], rotation=90)
             place.set_title(f"{split}: {name}, {found['mean']:.1f} on average")
-    try:
-        figure.savefig(path, format="png")
-    except OSError as problem:
-        raise StorageError(f"cannot write {path}: {problem.strerror}", fix="--png FILE") from problem
+    save(figure, path, fix="--png FILE")

@@ -16,7 +16,11 @@ SCOPE = "orchestrator-run"
 FRAME = """
 & { margin: 4px 0; padding: 14px 18px; max-width: 980px; border: 1px solid var(--line); border-radius: 10px; }
 & h1 { font-size: 18px; }
-"""
+& dl dt, & dl dd { float: none; clear: none; width: auto; margin: 0; padding: 0; font-weight: inherit; }
+& .figures .value { font-size: 20px; font-weight: 600; }
+& .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); }
+& table, & table tr:nth-child(n) { background: none; font-size: inherit; }
+"""  # the last lines take back what notebooks do to lists and tables
 
 
 def run_html(
@@ -24,11 +28,12 @@ def run_html(
 ) -> str:
     """How a run stands, with its curves until now: arguments as of `run.render`."""
     if status.kind not in HAVE_CURVES:
-        return card(status.name, _facts(status), state=status.state)
+        return card(status.name, _facts(status), state=status.state, below=_progress(status))
     style = STYLE.replace(":root {", "& {").replace("body {", "& {")
     return element(
         "div",
         element("style", Markup(f".{SCOPE} {{\n{style}\n{FRAME}}}")),  # nested rules hold below the class alone
+        *_progress(status),
         *state_and_outcome(status, reports, plan, result),
         class_=SCOPE,
     )
@@ -51,6 +56,13 @@ def display_of(shown: Shown) -> Callable[[], None]:
         return lambda: None
     place = display(HTML(shown._repr_html_()), display_id=True)
     return lambda: place.update(HTML(shown._repr_html_()))
+
+
+def _progress(status: RunStatus) -> Iterator[Markup]:
+    """How far a run is that goes on: the browser's own bar, which needs no widgets."""
+    if status.steps and not status.state.terminal:
+        words = f"{status.counts} {status.step or 0:,} of {status.steps:,}"
+        yield element("progress", "", value=status.step or 0, max=status.steps, style="width: 100%", title=words)
 
 
 def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:

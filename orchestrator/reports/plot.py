@@ -12,7 +12,7 @@ from orchestrator.reports.notation import nice_ticks, number, tick_label
 
 WIDE = 20.0  # times between the least and the greatest of values above 0, from which on their logarithms are drawn
 MOST_CHOICES = 6
-LONGEST_NAME = 12  # characters below an axis
+LONGEST_NAMES = 66  # characters below an axis, all of its names together
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Axis:
     low: float
     high: float
     log: bool = False
+    whole: bool = False
+    """No tick between whole numbers."""
     names: tuple[str, ...] = ()
     """Of values that are no numbers, each at the place of its index."""
 
@@ -37,14 +39,19 @@ class Axis:
         if not self.label:
             return []
         if self.names:
-            return [(place, _shortened(name)) for place, name in enumerate(self.names)]
+            longest = LONGEST_NAMES // len(self.names)
+            return [(place, _shortened(name, longest)) for place, name in enumerate(self.names)]
         if self.log:
             return [(value, number(value)) for value in _powers(self.low, self.high)]
-        found = nice_ticks(self.low, self.high, most=6)
+        found = nice_ticks(self.low, self.high, most=6, whole=self.whole)
+        if len(found) < 2:
+            return [(tick, f"{tick:g}") for tick in found]
         return [(tick, tick_label(tick, found[1] - found[0])) for tick in found]
 
 
-def axis(label: str, values: Iterable[object], *, log: bool | None = None) -> tuple[Axis, list[float]]:
+def axis(
+    label: str, values: Iterable[object], *, log: bool | None = None, whole: bool = False
+) -> tuple[Axis, list[float]]:
     """An axis on which all values lie, and where each does.
 
     Args:
@@ -52,6 +59,7 @@ def axis(label: str, values: Iterable[object], *, log: bool | None = None) -> tu
         values: numbers, or anything else, which is then told apart by its text; few numbers that come again and again
             are a choice, and stand side by side too.
         log: draw logarithms. None: where values are above 0 and far apart.
+        whole: they are counted, so that no tick stands between two of them.
     """
     given = list(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
@@ -66,7 +74,7 @@ def axis(label: str, values: Iterable[object], *, log: bool | None = None) -> tu
         return Axis(label, low / room, high * room, log=True), places
     size = max(abs(low), abs(high))
     room = MARGIN * (high - low) if high - low > FLAT * size else size or 1.0
-    return Axis(label, low - room, high + room), places
+    return Axis(label, low - room, high + room, whole=whole), places
 
 
 @dataclass(frozen=True)
@@ -139,5 +147,5 @@ def _powers(low: float, high: float) -> list[float]:
     return [value for value in found if low <= value <= high] or [math.sqrt(low * high)]
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\u2026"
+def _shortened(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}\u2026"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import Chart, Line, Reference, figure
+from orchestrator.reports.corridors import frequencies_alone, levels, published
 from orchestrator.reports.notation import number, percent
 from orchestrator.reports.series import Series, last_step
 from orchestrator.runs import RunState, RunStatus
@@ -20,18 +22,28 @@ PAIRS = (  # what is measured in training and on held-out text: metric, title, i
     ("nsp_loss", "NSP loss (nats per pair)", False),
     ("nsp_accuracy", "NSP accuracy", True),
 )
-SINGLES = (  # what only training has
-    ("learning_rate", "Learning rate", "learning rate"),
-    ("gradient_norm", "Gradient norm before clipping", "gradient norm"),
-    ("sequences_per_second", "Throughput (sequences per second)", "sequences/s"),
+MEMORY = "peak_memory_gb"
+SINGLES = (  # what only training has: metric, title, label, in shares of one
+    ("learning_rate", "Learning rate", "learning rate", False),
+    ("gradient_norm", "Gradient norm before clipping", "gradient norm", False),
+    ("sequences_per_second", "Throughput (sequences per second)", "sequences/s", False),
+    ("mfu", "Model FLOPs utilisation (MFU)", "of the peak of all devices", True),
+    (MEMORY, "Peak memory of rank 0 (GB)", "peak", False),
+    ("data_wait_share", "Waiting for data (share of the time)", "waiting", True),
 )
+PARTS = ("state_bytes", "activation_bytes", "library_bytes")  # of the estimate of a process's memory
+GB = 1e9
 
 
 def key_figures(
     status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
 ) -> Markup:
     """The figures that one looks for first, each with what it is to be compared with."""
-    figures = [_mlm_loss(series, result), _entropy(result), _accuracy("MLM accuracy", "mlm_accuracy", series, result)]
+    figures = [
+        _mlm_loss(series, result),
+        _entropy(series, result),
+        _accuracy("MLM accuracy", "mlm_accuracy", series, result),
+    ]
     objective = plan["job"]["objective"]
     if objective["next_sentence"] and ":" not in objective.get("name", ""):
         figures.append(_accuracy("NSP accuracy", "nsp_accuracy", series, result))
@@ -39,35 +51,55 @@ def key_figures(
     return element("dl", *figures, class_="figures")
 
 
-def charts(status: RunStatus, series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
-    """A figure for each metric that was reported, or a sentence where there is none yet."""
-    drawn = [chart for chart in _all_charts(series, result) if chart.drawn or chart.left_out]
+def charts(
+    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> list[Chart]:
+    """A chart of each metric that was reported."""
+    drawn = [*_pairs(series, plan, result), *singles(series, plan)]
+    return [chart for chart in drawn if chart.drawn or chart.left_out]
+
+
+def figures_of(drawn: Sequence[Chart], series: Mapping[str, Series], status: RunStatus) -> Markup:
+    """The charts as figures, or a sentence where there is none yet."""
+    if not drawn and status.results is not None:
+        return element("div")  # its table has them
     if not drawn:
         return element("p", no_metrics(status), class_="panel empty")
     return element("div", *(figure(chart, last_step=last_step(series)) for chart in drawn), class_="charts")
 
 
-def _all_charts(series: Mapping[str, Series], result: Mapping[str, Any]) -> list[Chart]:
-    entropy = result.get("validation_unigram_entropy")
-    level = Reference("unigram entropy", entropy) if entropy is not None else None
-    pairs = [
-        Chart(
-            title,
-            (
-                Line("training", "training", series.get(f"train_{metric}", Series())),
-                Line("validation", "validation", series.get(f"validation_{metric}", Series())),
-            ),
-            reference=level if metric == "mlm_loss" else None,
-            from_zero=shares,
-            shares=shares,
-        )
-        for metric, title, shares in PAIRS
-    ]
-    singles = [
-        Chart(title, (Line(label, "training", series.get(metric, Series())),), from_zero=True)
-        for metric, title, label in SINGLES
-    ]
-    return [*pairs, *singles]
+def _pairs(series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]) -> list[Chart]:
+    """What is measured in training and on held-out text; where a loss was published, with it."""
+    entropy, last = _known_entropy(series, result), last_step(series)
+    corridor, ends = published(plan)
+    found = [_pair(series, "loss", "Loss, MLM and NSP (nats)")] if corridor or ends else []
+    found = [replace(chart, corridor=corridor, references=ends) for chart in found]
+    for metric, title, shares in PAIRS:
+        chart = _pair(series, metric, title, shares=shares)
+        if metric == "mlm_loss":
+            corridor = frequencies_alone(plan, entropy, last)
+            chart = replace(chart, references=levels(plan, entropy), corridor=corridor)
+        found.append(chart)
+    return found
+
+
+def _pair(series: Mapping[str, Series], metric: str, title: str, *, shares: bool = False) -> Chart:
+    training, validation = (series.get(f"{split}_{metric}", Series()) for split in ("train", "validation"))
+    lines = (Line("training", "training", training), Line("validation", "validation", validation))
+    return Chart(title, lines, from_zero=shares, shares=shares)
+
+
+def singles(series: Mapping[str, Series], plan: Mapping[str, Any]) -> Iterator[Chart]:
+    """What only training has; memory with what the plan said of it."""
+    for metric, title, label, shares in SINGLES:
+        line = Line(label, "training", series.get(metric, Series()))
+        references = (Reference("planned", planned_memory(plan)),) if metric == MEMORY else ()
+        yield Chart(title, (line,), references=references, from_zero=True, shares=shares)
+
+
+def planned_memory(plan: Mapping[str, Any]) -> float:
+    """The estimate of a process's memory, in GB."""
+    return float(sum(plan["estimates"][part] for part in PARTS)) / GB
 
 
 def no_metrics(status: RunStatus) -> str:
@@ -83,7 +115,7 @@ def _ended(state: RunState) -> str:
 
 def _mlm_loss(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
     loss, where = _validation("mlm_loss", series, result)
-    entropy = result.get("validation_unigram_entropy")
+    entropy = _known_entropy(series, result)
     lines = [element("dd", f"nats, {where}" if loss is not None else where, class_="soft")]
     if loss is not None and entropy is not None:
         lines.append(_verdict(loss, entropy))
@@ -96,9 +128,16 @@ def _verdict(loss: float, entropy: float) -> Markup:
     return element("dd", "not below unigram entropy: it only learned word frequencies", class_="bad")
 
 
-def _entropy(result: Mapping[str, Any]) -> Markup:
-    entropy = result.get("validation_unigram_entropy")
-    told = "nats, of the held-out text" if entropy is not None else "known once the run completes"
+def _known_entropy(series: Mapping[str, Series], result: Mapping[str, Any]) -> float | None:
+    """Of the held-out text: as the job told in the end, or at its last validation."""
+    last = series.get("validation_unigram_entropy", Series()).last
+    found = result.get("validation_unigram_entropy", last[1] if last else None)
+    return float(found) if found is not None else None
+
+
+def _entropy(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
+    entropy = _known_entropy(series, result)
+    told = "nats, of the held-out text" if entropy is not None else "known once the run has validated"
     return key_figure(
         "Unigram entropy", number(entropy) if entropy is not None else NONE_YET, element("dd", told, class_="soft")
     )
@@ -114,7 +153,9 @@ def throughput(series: Mapping[str, Series]) -> Markup:
     """How fast it trains."""
     speeds = [value for _, value in series.get("sequences_per_second", Series()).points]
     value = number(statistics.median(speeds)) if speeds else NONE_YET
-    return key_figure("Sequences/s", value, element("dd", "median of the run", class_="soft"))
+    utilised = [value for _, value in series.get("mfu", Series()).points]
+    lines = ["median of the run", *([f"MFU {percent(statistics.median(utilised))}"] if utilised else [])]
+    return key_figure("Sequences/s", value, *(element("dd", text, class_="soft") for text in lines))
 
 
 def _steps(

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.markup import Markup, element
+from orchestrator.reports.actual import beside_plan
+from orchestrator.reports.charts import Chart
 from orchestrator.reports.details import commands, plan_table
 from orchestrator.reports.notation import duration, moment
 from orchestrator.reports.profile import profile_section
-from orchestrator.reports.progress import charts, key_figures
+from orchestrator.reports.progress import charts, figures_of, key_figures
 from orchestrator.reports.series import Series, collect
 from orchestrator.reports.style import STYLE
-from orchestrator.reports.tuning import score_table, tuning_charts, tuning_figures
+from orchestrator.reports.tuning import score_table, seed_table, tuning_charts, tuning_figures
 from orchestrator.runs import RunStatus
 
 HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
@@ -49,19 +51,34 @@ def render(
         result: the job's result.json; empty until the run completes.
         profile: the job's profile/operations.json, where some of its steps were profiled.
     """
+    made = list(reports)
+    header, *outcome = state_and_outcome(status, made, plan, result)
     body = element(
         "body",
-        *state_and_outcome(status, reports, plan, result),
+        header,
         element(
             "main",
+            *outcome,
+            element("h2", "Plan beside what came"),
+            beside_plan(status, made, plan),
             *(profile_section(profile, status) if profile else []),
             element("h2", "Plan"),
             plan_table(plan),
-            element("h2", "Commands"),
-            commands(status),
+            *([] if status.state.resumable else [element("h2", "Commands"), commands(status)]),
         ),
     )
-    head = element("head", HEAD, element("title", f"{status.name} ({status.state})"))
+    return document(f"{status.name} ({status.state})", body)
+
+
+def document(title: str, body: Markup, style: str = "") -> str:
+    """A whole page.
+
+    Args:
+        title: in the browser's tab.
+        body: its element.
+        style: what it has of its own, beside the style of all reports.
+    """
+    head = element("head", HEAD, *([element("style", Markup(style))] if style else []), element("title", title))
     return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
 
 
@@ -81,12 +98,21 @@ def _outcome(
     """Figures and charts, by the kind of job."""
     if status.kind != "finetune":
         yield key_figures(status, series, plan, result)
-        yield charts(status, series, result)
-        return
-    yield tuning_figures(status, series)
-    if status.results is not None:
-        yield score_table(status.results)
-    yield tuning_charts(status, series)
+    else:
+        yield tuning_figures(status, series)
+        if status.results is not None:
+            yield score_table(status.results)
+            yield from seed_table(result)
+    yield figures_of(charts_of(status, series, plan, result), series, status)
+
+
+def charts_of(
+    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+) -> list[Chart]:
+    """The charts of a run, by the kind of job."""
+    if status.kind == "finetune":
+        return tuning_charts(status, series, plan)
+    return charts(status, series, plan, result)
 
 
 def _header(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[Markup]:
@@ -100,6 +126,8 @@ def _header(status: RunStatus, result: Mapping[str, Any], last_heard: float | No
     )
     if status.reason:
         yield element("p", status.reason, class_="alert")
+    if status.state.resumable:
+        yield commands(status)
 
 
 def _facts(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[tuple[str, str]]:

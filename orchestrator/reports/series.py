@@ -28,6 +28,11 @@ class Series:
         """The point of the last step."""
         return self.points[-1] if self.points else None
 
+    @property
+    def ends(self) -> tuple[Point, Point]:
+        """First and last point of one that has any."""
+        return self.points[0], self.points[-1]
+
 
 def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     """Series by metric name. Where a step was reported twice, as by a run that was resumed, the later report counts.

@@ -4,13 +4,17 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #fff; --ink: #1b1f24; --soft: #59636e; --line: #dfe3e8; --code: #eef0f3;
-  --training: #3a78d0; --validation: #c2410c; --reference: #6b7280;
+  --training: #3a78d0; --validation: #c2410c; --reference: #6b7280; --corridor: #e6ecf5;
+  --run-1: #3a78d0; --run-2: #c2410c; --run-3: #17803d; --run-4: #7c3aed;
+  --run-5: #a16207; --run-6: #0e7490; --run-7: #be185d; --run-8: #57534e;
   --good: #17733a; --bad: #b42318; --busy: #1d5fbf; --calm: #59636e;
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root {
     --page: #101418; --card: #181d23; --ink: #e7eaee; --soft: #9aa5b1; --line: #2c343d; --code: #222932;
-    --training: #6ea5f0; --validation: #f59e56; --reference: #9aa5b1;
+    --training: #6ea5f0; --validation: #f59e56; --reference: #9aa5b1; --corridor: #22303f;
+    --run-1: #6ea5f0; --run-2: #f59e56; --run-3: #5cc98a; --run-4: #b79cff;
+    --run-5: #e0b84c; --run-6: #4cc3d9; --run-7: #f48fb8; --run-8: #b5aea8;
     --good: #56c27a; --bad: #ff8a7a; --busy: #7fb0f5; --calm: #9aa5b1;
   }
 }
@@ -59,12 +63,16 @@ code, pre { overflow-wrap: anywhere; }
 .legend i.training { border-color: var(--training); }
 .legend i.validation { border-color: var(--validation); }
 .legend i.reference { border-color: var(--reference); border-top-style: dashed; }
+.legend i.corridor { height: 11px; border: 0; border-radius: 2px; background: var(--corridor); }
+.legend i.dot { width: 9px; height: 9px; border: 0; border-radius: 50%; background: var(--validation); }
 .note { margin: 6px 0 0; font-size: 13px; }
 .empty { margin: 14px 0 0; padding: 28px 16px; text-align: center; color: var(--soft); }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font-size: 12.5px; font-variant-numeric: tabular-nums; }
 svg .value { text-anchor: end; }
 svg .step { text-anchor: middle; }
+svg .end { font-size: 11.5px; }
+svg .corridor { fill: var(--corridor); }
 svg line { stroke: var(--line); }
 svg .axis { stroke: var(--soft); }
 svg .reference { stroke: var(--reference); stroke-width: 1.5; stroke-dasharray: 6 5; }
@@ -89,16 +97,22 @@ td table th, td table td { padding-right: 28px; }
 td table th, td table td { padding-top: 2px; padding-bottom: 2px; border: 0; }
 .profile p { margin: 0; }
 .profile table { width: auto; margin: 12px 0; font-variant-numeric: tabular-nums; }
-.profile th { width: auto; }
+.profile th { width: auto; white-space: nowrap; }
 .profile tr > * { padding: 2px 28px 2px 0; border-top: 0; }
-.profile tr > * + * { text-align: right; }
+.profile tr > * + * { text-align: right; white-space: nowrap; }
+.profile tr > :last-child { padding-right: 0; }
+.wide { overflow-x: auto; }
+.figures + .panel, .panel + .panel { margin-top: 14px; }
+.panel > table:only-child { margin: 0; }
+.alert + pre { margin-top: 10px; }
 pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code); white-space: pre-wrap; }
 @media (max-width: 600px) {
   body { padding: 20px 14px 36px; }
   .figures { grid-template-columns: 1fr 1fr; gap: 10px; }
   .charts { gap: 10px; }
   figure, .figures div, .panel { padding: 12px; }
-  svg text { font-size: 17px; }
+  .figures .value { font-size: 21px; }
+  svg text, svg .end { font-size: 17px; }
   .panel > table > tbody > tr > * { display: block; width: auto; padding-right: 0; }
   .panel > table > tbody > tr > td { padding-top: 0; border-top: 0; }
   .panel.profile > table > * > tr > * { display: table-cell; padding-right: 10px; }
@@ -107,6 +121,10 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   td table td { display: inline; padding: 0 12px 0 0; }
 }
 @media print {
+  :root { color-scheme: light; --page: #fff; }
+  body { max-width: none; padding: 0; }
+  .charts { grid-template-columns: 1fr 1fr; }
+  .wide { overflow: visible; }
   figure, .figures div, .panel { break-inside: avoid; }
 }
 """.strip()
@@ -124,7 +142,6 @@ svg circle.best { fill: var(--validation); }
 .legend i.trial { border-color: var(--training); }
 .legend i.stopped { border-color: var(--reference); border-top-style: dashed; }
 .legend i.best { border-color: var(--validation); }
-.wide { overflow-x: auto; }
 .trials { font-variant-numeric: tabular-nums; }
 .trials th { width: auto; white-space: nowrap; }
 .trials .best td { font-weight: 600; color: var(--validation); }
@@ -135,5 +152,42 @@ svg circle.best { fill: var(--validation); }
 .bars .share { background: var(--training); }
 @media (max-width: 600px) {
   .panel > .trials > * > tr > *, .panel > .trials > * > tr > td { display: table-cell; padding: 4px 14px 4px 0; }
+}
+""".strip()
+
+
+COMPARISON_STYLE = """
+.run-1 { --own: var(--run-1); }
+.run-2 { --own: var(--run-2); }
+.run-3 { --own: var(--run-3); }
+.run-4 { --own: var(--run-4); }
+.run-5 { --own: var(--run-5); }
+.run-6 { --own: var(--run-6); }
+.run-7 { --own: var(--run-7); }
+.run-8 { --own: var(--run-8); }
+svg polyline[class^="run-"] { stroke: var(--own); }
+svg circle[class^="run-"] { fill: var(--own); }
+:is(.run-5, .run-6, .run-7, .run-8):is(polyline) { stroke-dasharray: 7 3; }
+i[class^="run-"] { display: inline-block; width: 22px; margin-right: 8px; border-top: 3px solid var(--own); }
+i[class^="run-"] { vertical-align: middle; }
+.legend i[class^="run-"] { width: 18px; margin-right: 6px; border-top-width: 2.5px; }
+:is(i.run-5, i.run-6, i.run-7, i.run-8) { border-top-style: dashed; }
+.runs { margin: 14px 0 0; padding: 0; list-style: none; }
+.runs li { position: relative; padding: 3px 0 3px 32px; }
+.runs li > i { position: absolute; left: 0; top: 14px; }
+.runs .member { display: inline-block; margin-right: 22px; overflow-wrap: anywhere; }
+.runs .badge { margin-left: 6px; padding: 0 9px; font-size: 12px; }
+.beside { width: auto; font-variant-numeric: tabular-nums; }
+.beside th { width: auto; color: var(--ink); }
+.beside th, .beside td { white-space: nowrap; }
+.beside td { max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
+.beside th:first-child { position: sticky; left: 0; background: var(--card); }
+.beside tbody th { color: var(--soft); }
+.beside thead th { vertical-align: bottom; font-weight: 600; }
+.beside tbody tr:first-child > * { border-top: 1px solid var(--line); }
+.beside th, .beside td { padding-right: 24px; }
+@media (max-width: 600px) {
+  .panel > .beside > * > tr > *, .panel > .beside > * > tr > td { display: table-cell; padding: 5px 16px 5px 0; }
+  .panel > .beside > * > tr > * { border-top: 1px solid var(--line); }
 }
 """.strip()

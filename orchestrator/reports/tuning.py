@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.markup import Markup, element
-from orchestrator.reports.charts import Chart, Line, figure
+from orchestrator.reports.charts import STEP, Chart, Line, Reference
 from orchestrator.reports.notation import counted, number
-from orchestrator.reports.progress import NONE_YET, SINGLES, key_figure, no_metrics, throughput
-from orchestrator.reports.series import Series, last_step
+from orchestrator.reports.progress import NONE_YET, key_figure, singles, throughput
+from orchestrator.reports.series import Series
 from orchestrator.runs import RunStatus
 from orchestrator.scores import APART, Figure, Results, Scores
 
 HELD_OUT = "validation_"
+SCORED = ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")
 PLUS_MINUS = "\u00b1"
 
 
@@ -33,31 +35,62 @@ def tuning_figures(status: RunStatus, series: Mapping[str, Series]) -> Markup:
 
 def score_table(results: Results) -> Markup:
     """A row for each task, or cell of GLUE's table, and metric."""
-    head = element("tr", *(element("th", text) for text in ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")))
+    head = element("tr", *(element("th", text, scope="col") for text in SCORED))
     rows = [_score_row(scores, name, found) for scores in results.scores for name, found in scores.metrics.items()]
     if results.average is not None:
         rows.append(_mean_row("Average", "of the cells that the paper on BERT averages", results.average))
     if results.glue_score is not None:
         rows.append(_mean_row("GLUE score", "mean over tasks", results.glue_score))
-    return element("div", element("table", element("thead", head), element("tbody", *rows)), class_="panel profile")
+    return element(
+        "div", element("table", element("thead", head), element("tbody", *rows)), class_="panel profile wide"
+    )
 
 
-def tuning_charts(status: RunStatus, series: Mapping[str, Series]) -> Markup:
-    """Losses, each metric of the dev set, rate and speed; over runs or tasks where there are several."""
-    losses = (
-        Line("training", "training", series.get("train_loss", Series())),
-        Line("validation", "validation", series.get(f"{HELD_OUT}loss", Series())),
+def seed_table(result: Mapping[str, Any]) -> Iterator[Markup]:
+    """A row for each seed of a task that was trained with several."""
+    runs = result.get("seeds") or []
+    names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in APART]
+    if not names:
+        return
+    head = element("tr", *(element("th", text, scope="col") for text in ("Seed", *names, "best step")))
+    rows = [
+        element(
+            "tr",
+            element("th", f"{run['seed']}{' best' if run['seed'] == result.get('best_seed') else ''}", scope="row"),
+            *(element("td", number(run["metrics"][name])) for name in names),
+            element("td", f"{run['best_step']:,}" if run.get("best_step") is not None else NONE_YET),
+        )
+        for run in runs
+    ]
+    table = element("table", element("thead", head), element("tbody", *rows))
+    yield element("div", table, class_="panel profile wide")
+
+
+def tuning_charts(status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any]) -> list[Chart]:
+    """Losses, each metric of the dev set, rate and speed; a dot for each run or task where there are several."""
+    if status.counts == "tasks":
+        return []  # each is another metric: the table tells them
+    across = status.counts.removesuffix("s")
+    each = across != STEP
+    losses = Chart(
+        "Loss",
+        (
+            Line("training", "training", series.get("train_loss", Series())),
+            Line("validation", "validation", series.get(f"{HELD_OUT}loss", Series()), joined=not each),
+        ),
+        across=across,
     )
     measured = [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
-    drawn = [
-        Chart("Loss", losses),
-        *(Chart(_title(name), (Line("validation", "validation", series[name]),)) for name in measured),
-        *(Chart(title, (Line(label, "training", series.get(name, Series())),)) for name, title, label in SINGLES),
-    ]
-    drawn = [chart for chart in drawn if chart.drawn or chart.left_out]
-    if not drawn:
-        return element("p", no_metrics(status), class_="panel empty")
-    return element("div", *(figure(chart, last_step=last_step(series)) for chart in drawn), class_="charts")
+    drawn = [losses, *(_measured(name, series[name], across) for name in measured), *singles(series, plan)]
+    return [chart for chart in drawn if chart.drawn or chart.left_out]
+
+
+def _measured(name: str, found: Series, across: str) -> Chart:
+    """A metric of the dev set; of several runs with their mean."""
+    values = [value for _, value in found.points]
+    mean = (Reference("mean", statistics.fmean(values)),) if across != STEP and len(values) > 1 else ()
+    line = Line("dev set", "validation", found, joined=across == STEP)
+    return Chart(_title(name), (line,), references=mean, across=across)
 
 
 def tuning_rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:

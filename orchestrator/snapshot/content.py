@@ -99,11 +99,14 @@ class Snapshot(Config):
             ConflictError: a file changed or went away since the snapshot was taken.
             StorageError: the folder cannot be written.
         """
+        made: set[str] = set()
         for file in self.files:
             content = self._read(file)
             target = folder / file.path
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
+                if (parent := file.path.rpartition("/")[0]) not in made:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    made.add(parent)
                 target.write_bytes(content)
             except OSError as problem:
                 raise StorageError(f"cannot write the code to {target}", facts={"why": problem.strerror}) from problem

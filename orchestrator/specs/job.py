@@ -8,11 +8,13 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
+from orchestrator.cards import settings_card
 from orchestrator.specs.azure import AzureSpec
 from orchestrator.specs.code import CodeSpec, ModuleName
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
+from orchestrator.specs.secrets import HIDDEN, SECRET
 from orchestrator.specs.tracking import TrackingSpec
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
@@ -60,6 +62,15 @@ class JobSpec(Config):
     def slug(self) -> str:
         """First part of the run's name."""
         return self.name or f"{self.kind}-{self.recipe}"
+
+    def _repr_html_(self) -> str:
+        """All settings, as a notebook shows them; values of variables that look like secrets are not among them."""
+        settings = self.model_dump(mode="json")
+        variables = settings["environment"]["variables"]
+        settings["environment"]["variables"] = {
+            name: HIDDEN if SECRET.search(name) else value for name, value in variables.items()
+        }
+        return settings_card(f"{self.kind} {self.slug}", settings)
 
 
 class PretrainSpec(PretrainConfig, JobSpec):

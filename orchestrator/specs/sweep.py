@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from orchestrator.cards import settings_card
 from orchestrator.specs.job import Slug
 from orchestrator.specs.space import Parameter, all_parameters
 from train_jobs.config.base import Config
@@ -119,8 +120,14 @@ class SweepSpec(Config):
     early_termination: TerminationSpec = TerminationSpec()
     limits: LimitsSpec = LimitsSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
+    warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
+    """Earlier sweeps of the same job, metric and goal, by name, its beginning, or @last: tpe and gp begin with what
+    their trials came to. None of them is run again."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(default=[])
     """Every point is run with each of these and judged by all of them together. Empty: once, with the trial's own."""
+    keep_best: Positive | Literal["auto", "all"] = "auto"
+    """So many trials, the best, keep their checkpoints and models; of others these are deleted as they end, and what
+    they reported, logs and records stay. auto: 3 on this machine, all elsewhere. all: every trial keeps its own."""
     trials_per_gpu: Positive = 1
     """Trials that share a GPU of this machine. On CPUs its cores are shared out over `limits.concurrent`."""
 
@@ -139,6 +146,10 @@ class SweepSpec(Config):
         """Runs of each trial."""
         return max(1, len(self.seeds))
 
+    def _repr_html_(self) -> str:
+        """What was said, as a notebook shows it."""
+        return settings_card(f"sweep {self.name or ''}".rstrip(), self.model_dump(mode="json", exclude_unset=True))
+
 
 def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     """What does not go together, whatever the trial is: where it stands, and what is wrong with it."""
@@ -152,6 +163,8 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
                 yield ("space", top), f"grid sampling goes through choices alone, and {name} is a {parameter.kind}"
     elif spec.limits.trials is None:
         yield ("limits", "trials"), f"{spec.sampling.name} sampling has no end of its own: say how many trials"
+    if spec.warm_start and spec.sampling.name in {"random", "sobol", "grid"}:
+        yield ("warm_start",), f"{spec.sampling.name} sampling looks at no other trials: sampling tpe or gp does"
     if len(set(spec.seeds)) < len(spec.seeds):
         yield ("seeds",), "a seed that is there twice would be the same run twice"
     policy = spec.early_termination

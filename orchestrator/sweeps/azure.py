@@ -10,19 +10,22 @@ A value is put into the command of a trial as text, so what is no number goes as
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from orchestrator.backends.azure import places
-from orchestrator.specs.space import Option, Parameter, all_parameters
-from orchestrator.specs.sweep import SweepSpec, TerminationSpec, as_tree
+from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
+from orchestrator.specs.sweep import Settings, SweepSpec, TerminationSpec, as_tree
 from orchestrator.sweeps.settings import names_files
 from orchestrator.sweeps.space import trials
+from orchestrator.widgets import load_quietly
 from train_jobs.config.load import KeyPath
 
 if TYPE_CHECKING:
@@ -56,6 +59,10 @@ def refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("objective", "reduction"), f"Azure takes the best of a trial's reports: best, {HERE}"
     if spec.limits.cost is not None:
         yield ("limits", "cost"), f"Azure knows no limit of money: hours, {HERE}"
+    if spec.warm_start:
+        yield ("warm_start",), f"Azure's sampling takes no trials of other sweeps: [], {HERE}"
+    if isinstance(spec.keep_best, int):
+        yield ("keep_best",), "Azure keeps what every trial has written: all"
     if spec.trials_per_gpu > 1:
         yield ("trials_per_gpu",), "a trial on Azure has its machines to itself: 1"
     if job.max_restarts:
@@ -83,11 +90,6 @@ def _is_fixed(parameter: Parameter) -> bool:
 def alias(path: str) -> str:
     """What a setting is called on Azure."""
     return path.replace(".", "__")
-
-
-def dotted(name: str) -> str:
-    """The setting behind a name on Azure."""
-    return name.replace("__", ".")
 
 
 def distribution(parameter: Parameter, *, as_choices: bool = False) -> Any:
@@ -136,6 +138,7 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
         spec: the sweep, nothing of which is refused.
         request: of its trial, under the sweep's name.
     """
+    load_quietly()
     from azure.ai.ml import load_job
     from azure.ai.ml.entities import JobResourceConfiguration
 
@@ -165,11 +168,58 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     return job
 
 
-def sweep_body(job: Any) -> dict[str, Any]:
-    """What Azure's SDK sends for it, but for ids that only the workspace gives."""
+def sweep_body(job: Any, request: AzureRequest) -> dict[str, Any]:
+    """What Azure's SDK sends for it: its names of assets are ids here, as the workspace makes of them.
+
+    Args:
+        job: of `sweep_job`.
+        request: that it was made of.
+    """
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
-    return {"properties": to_rest_job_object(job).as_dict()["properties"]}
+    found, own = to_rest_job_object(job).as_dict()["properties"], request.job["properties"]
+    found |= {"computeId": own["computeId"], "inputs": own["inputs"]}
+    found["trial"] |= {key: own[key] for key in ("codeId", "environmentId")}
+    digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    found["tags"] = {**found["tags"], "orchestrator.request": digest[: places.DIGITS]}
+    return {"properties": found}
+
+
+def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
+    """The request of a sweep: its trial's, with the sweep in the place of the job."""
+    return request.model_copy(update={"job": sweep_body(sweep_job(spec, request), request), "max_restarts": 0})
+
+
+def settings_of(space: Space, told: Mapping[str, Any]) -> Settings:
+    """Settings that the service gave a trial: dotted path -> value, of the type that the job reads.
+
+    Args:
+        space: of the sweep.
+        told: Azure's name -> value, as it went over the wire or as text.
+    """
+    found: Settings = {}
+    for path, parameter in space.items():
+        if (name := alias(path)) in told:
+            found |= _setting(path, parameter, told[name])
+    return found
+
+
+def _setting(path: str, parameter: Parameter, told: Any) -> Settings:
+    if parameter.kind != "choice":
+        whole = parameter.randint is not None or (parameter.q is not None and parameter.q.is_integer())
+        return {path: round(float(told)) if whole else float(told)}
+    fitting = (option for option in parameter.options if _text(encoded(option)) == _text(told))
+    option = next(fitting, Option(value=told))
+    if option.space is None:
+        return {path: option.value}
+    return {join(path, key): inner.options[0].value for key, inner in option.space.items()}
+
+
+def _text(value: Any) -> str:
+    """A value of the wire as text; of numbers one for all ways to write them."""
+    with suppress(ValueError, TypeError):
+        return repr(float(value))
+    return str(value)
 
 
 def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, Any]:
@@ -177,7 +227,7 @@ def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, An
     file = request.file()
     assert file is not None
     sets = " ".join(f"--set '{path}=${{{{inputs.{name}}}}}'" for path, name in names.items())
-    folder = places.datastore_uri(request.datastore, places.trial_folder(request.name, "${{name}}"))
+    folder = places.datastore_uri(request.datastore, places.outputs_folder("${{name}}"))
     return {
         **file,
         "command": f"{file['command']} {sets}",

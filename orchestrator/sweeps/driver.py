@@ -31,8 +31,11 @@ from orchestrator.errors import (
     UserError,
 )
 from orchestrator.runs import RunState, RunStatus
+from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import visible_gpus
 from orchestrator.sweeps.folder import SweepFolder, append
+from orchestrator.sweeps.history import as_trials
+from orchestrator.sweeps.keeping import Keeper
 from orchestrator.sweeps.parent import Parent
 from orchestrator.sweeps.sampling import distributions, propose
 from orchestrator.sweeps.space import trials, values
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-POLL_SECONDS = 0.2
+POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
 HOUR = 3600.0
 WRONG_INPUT = 2  # exit code of a job that would only fail again
 
@@ -60,6 +63,8 @@ class Live:
     started: float
     end: tuple[str, str] | None = None
     """As what it ends and why, once that is clear: its runs are cancelled. None: it goes on."""
+    unborn: set[str] = field(default_factory=set)
+    """Runs that certainly are not there yet: to look for one takes the longer the more others there are."""
     moved: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Run -> where it stood when its reports were last read: the same step may be reported of twice."""
 
@@ -74,6 +79,7 @@ class Driver:
 
     planner: Planner
     study: Study
+    earlier: list[FrozenTrial]
 
     def __init__(self, folder: SweepFolder, home: Path) -> None:
         self.folder, self.home = folder, home
@@ -87,7 +93,8 @@ class Driver:
         self.live: dict[int, Live] = {}
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
-        self.outcomes: list[float] = []
+        self.outcomes: dict[int, float | None] = {}
+        self.keeper = Keeper(self.record, self.backend)
         self.costs: dict[int, float] = {}
         self.cancelled: set[str] = set()
 
@@ -121,6 +128,7 @@ class Driver:
         self.folder.mend()
         self.study = self.folder.study()
         self.decided = self.folder.decisions()
+        self.earlier = as_trials(self.folder, self.spec.space)
         on_gpus = self.planner.first.compute.device == "gpu" and self.backend.name == "local"
         self.gpus = _gpus() if on_gpus else []
         for trial in self._trials():
@@ -128,7 +136,7 @@ class Driver:
             if trial.state.is_finished():
                 end = trial.user_attrs["end"]
                 self.costs[trial.number] = end["cost"]
-                self.outcomes += [end["outcome"]] if end["outcome"] is not None else []
+                self.outcomes[trial.number] = end["outcome"]
                 self.seeds[trial.number] = end["seeds"]
                 continue
             live = self.live[trial.number] = _live(trial)
@@ -146,14 +154,22 @@ class Driver:
                 return self._cancel()
             if self.asked_to_stop:
                 return RunState.PREEMPTED, "the driver was stopped; trials that were running go on"
+            settled = self.keeper.settle(self.outcomes)
             limit = self._limit()
             for live in self.live.values() if limit else ():
                 live.end = live.end or ("ended early", str(limit))
             if limit is None and self._start():
                 continue
-            if not self.live:
+            if settled and not self.live:
                 return RunState.COMPLETED, limit
-            time.sleep(min(POLL_SECONDS, self.backend.poll_seconds))
+            self._pause()
+
+    def _pause(self) -> None:
+        """Until the next look: here a hundredth of what the youngest trial has taken, so that none waits for long."""
+        if self.backend.name == AZURE:
+            return time.sleep(self.backend.poll_seconds)
+        age = time.time() - max((live.started for live in self.live.values()), default=0.0)
+        return time.sleep(min(max(age / 100, SHORTEST_POLL), POLL_SECONDS))
 
     def _start(self) -> bool:
         """Begins the next trial, if there is one, and a place for it."""
@@ -171,10 +187,11 @@ class Driver:
                     fix=f"orchestrator resume {self.record.name}, where there are as many as before",
                 )
             return False
-        drawn = propose(self.spec, number, past)
+        drawn = propose(self.spec, number, [*self.earlier, *past])
         settings = values(self.spec.space, drawn)
         self._add(drawn, {"settings": settings, "runs": runs, "gpus": gpus, "started": time.time()})
         self.live[number], self.histories[number] = _live(self._trials()[number]), []
+        self.live[number].unborn |= {*runs}
         self._look(self.live[number])
         return True
 
@@ -219,7 +236,8 @@ class Driver:
         """A run of a trial: submitted if it never was, taken up again if it may be. None: there is none."""
         name = live.runs[number]
         try:
-            status = self._status(name)
+            status = None if name in live.unborn else self._status(name)
+            live.unborn.discard(name)
             if status is None and live.end is None:
                 self._submit(live, number)
                 status = self.backend.describe(name)
@@ -322,9 +340,12 @@ class Driver:
         value = None if state == "failed" else value
         for status in found if state == "stopped" else ():
             self.parent.note(status.mlflow_run_id, str(why))
+        self.outcomes[live.number] = value
         if value is not None:
-            self.outcomes.append(value)
-            top = best(self.outcomes, maximize=self.spec.objective.goal == "maximize")
+            top = best(
+                [found for found in self.outcomes.values() if found is not None],
+                maximize=self.spec.objective.goal == "maximize",
+            )
             metrics = {"trial": value, "best": top}
             append(self.folder.metrics, {"step": live.number + 1, "time": time.time(), "metrics": metrics})
         end = {
@@ -362,7 +383,7 @@ class Driver:
         while going := [name for name in names if (found := self._status(name)) and not found.state.terminal]:
             for name in going:
                 self.backend.cancel(name)
-            time.sleep(min(POLL_SECONDS, self.backend.poll_seconds))
+            self._pause()
         return RunState.CANCELLED, "it was cancelled"
 
     def _trials(self) -> list[FrozenTrial]:

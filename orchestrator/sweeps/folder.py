@@ -2,6 +2,7 @@
 
 SWEEP/
   sweep.json       what was asked for: written at submission, and again by `extend`
+  history.json     trials of earlier sweeps that it begins with, if it does: written at submission
   state.json       written by the driver alone (before it, by submission)
   study.journal    trials, as Optuna keeps them: written by the driver; optuna-dashboard opens it
   decisions.jsonl  what a policy decided of each report, and by which numbers: by the driver, before it acts
@@ -23,10 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from orchestrator.errors import ConflictError
 from orchestrator.runs import RunState
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.termination import Decision
+from orchestrator.widgets import load_quietly
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 
@@ -37,6 +41,23 @@ SWEEPS = "sweeps"  # below the home folder
 QUEUED_SECONDS = 30.0  # a driver starts in a second or two, on a busy machine in some
 DRIVER_LOST = "driver lost: its process ended without a word (killed, or out of memory)"
 STUDY = "study.journal"
+
+
+class Earlier(Config):
+    """A sweep that another begins with."""
+
+    sweep: str
+    """Its name."""
+    used: int
+    """How many of its trials the other was told of."""
+    outside: int
+    """How many are no points of the other's space."""
+
+    @property
+    def text(self) -> str:
+        """`24 trials of search-1a2b3c4d (3 others lie outside of this space)`."""
+        lie = f"{self.outside} other{'s lie' if self.outside > 1 else ' lies'}"
+        return f"{self.used} trials of {self.sweep}" + (f" ({lie} outside of this space)" if self.outside else "")
 
 
 class SweepRecord(Config):
@@ -60,6 +81,10 @@ class SweepRecord(Config):
     """SHA-256 of the code that all trials run."""
     warnings: list[str]
     """Of the trial."""
+    keep: int | None = None
+    """How many trials keep their checkpoints and models; None: all."""
+    earlier: list[Earlier] = Field(default=[])
+    """Sweeps whose trials it begins with; the trials are in history.json."""
 
     @property
     def spec(self) -> SweepSpec:
@@ -102,6 +127,16 @@ class SweepFolder:
     def metrics(self) -> Path:
         """The parent's metrics."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def decided(self) -> Path:
+        """What policies decided."""
+        return self.path / "decisions.jsonl"
+
+    @property
+    def history(self) -> Path:
+        """Trials of earlier sweeps; not there without a warm start."""
+        return self.path / "history.json"
 
     def record(self) -> SweepRecord:
         """What was asked for."""
@@ -164,8 +199,7 @@ class SweepFolder:
     def decisions(self) -> dict[tuple[int, int], Decision]:
         """What was decided: (trial, report) -> decision. A torn last line was never acted upon."""
         found = {}
-        path = self.path / "decisions.jsonl"
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in self.decided.read_text().splitlines() if self.decided.exists() else ():
             with suppress(ValueError):
                 told = json.loads(line)
                 found[told["trial"], told["report"]] = Decision(told["stop"], told["report"], told["why"])
@@ -173,26 +207,23 @@ class SweepFolder:
 
     def decide(self, trial: int, decision: Decision) -> None:
         """Writes a decision down, before it is acted upon."""
-        append(self.path / "decisions.jsonl", {"time": time.time(), "trial": trial, **decision._asdict()})
+        append(self.decided, {"time": time.time(), "trial": trial, **decision._asdict()})
 
     def study(self) -> Study:
         """The study, which is there from the submission on."""
-        import optuna
-
-        return optuna.load_study(study_name=self.name, storage=self._storage(), pruner=optuna.pruners.NopPruner())
+        optuna = _optuna()
+        pruner = optuna.pruners.NopPruner()
+        study: Study = optuna.load_study(study_name=self.name, storage=self._storage(), pruner=pruner)
+        return study
 
     def make_study(self, name: str, goal: Literal["minimize", "maximize"]) -> None:
         """An empty study."""
-        import optuna
-
-        optuna.create_study(study_name=name, storage=self._storage(), direction=goal)
+        _optuna().create_study(study_name=name, storage=self._storage(), direction=goal)
 
     def _storage(self) -> Any:
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-
+        optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        return optuna.storages.JournalStorage(JournalFileBackend(str(self.path / STUDY)))
+        return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(self.path / STUDY)))
 
     def mend(self) -> None:
         """Takes away what a killed driver left half done; for who holds the lock.
@@ -207,6 +238,13 @@ class SweepFolder:
             if path.exists() and (whole := path.read_bytes()) and not whole.endswith(b"\n"):
                 with path.open("r+b") as stream:
                     stream.truncate(whole.rfind(b"\n") + 1)
+
+
+def _optuna() -> Any:
+    load_quietly()
+    import optuna
+
+    return optuna
 
 
 def append(path: Path, document: dict[str, Any]) -> None:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.sweeps.status import TrialRow
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.distributions import BaseDistribution
 
 LEAST_TRIALS = 4  # that came to something; of fewer nothing can be told
 
 
-def importance_of(spec: SweepSpec, study: Study) -> dict[str, float]:
+def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow]) -> dict[str, float]:
     """Setting -> share, the largest first, of those that every trial has.
 
     Args:
-        spec: what the outcome is, and which of two is better.
-        study: the trials, with the settings that they had.
+        goal: which of two outcomes is better.
+        rows: the trials.
     """
     import optuna
 
     distributions: dict[str, optuna.distributions.BaseDistribution] = {}
-    found = [
-        (trial.user_attrs["settings"], trial.user_attrs["end"]["outcome"])
-        for trial in study.get_trials(deepcopy=False)
-        if trial.state.is_finished() and trial.user_attrs.get("end", {}).get("outcome") is not None
-    ]
+    found = [(row.settings, row.outcome) for row in rows if row.outcome is not None]
     if len(found) < LEAST_TRIALS or len({outcome for _, outcome in found}) == 1:
         return {}
     for path in found[0][0]:
@@ -36,7 +32,7 @@ def importance_of(spec: SweepSpec, study: Study) -> dict[str, float]:
             distributions[path] = distribution
     if len(distributions) < 2:
         return dict.fromkeys(distributions, 1.0)
-    again = optuna.create_study(direction=spec.objective.goal)
+    again = optuna.create_study(direction=goal)
     for settings, outcome in found:
         params = {path: _plain(settings[path]) for path in distributions}
         again.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=outcome))

@@ -6,17 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ServiceError
 from orchestrator.runs import RunState
 from orchestrator.specs.azure import AZURE
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
-from orchestrator.tracking import TrackingRequest, default_uri, flatten, open_run
+from orchestrator.tracking import TrackingRequest, default_uri, open_run
 from train_jobs.config.files import write_text
+from train_jobs.config.parameters import flatten
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 NESTED = "mlflow.parentRunId"
+WARM_START = "orchestrator.warm_start"
 DECISION = "orchestrator.decision"
 STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
 LEFT_OUT = ("trial", "recipe", "kind")  # of the sweep: the runs have the trial's settings
@@ -52,7 +58,7 @@ class Parent:
             experiment=self._experiment,
             run_name=self._record.name,
             params=flatten(told),
-            tags={"orchestrator.sweep": self._record.name, "orchestrator.snapshot": self._record.snapshot},
+            tags={**self._told, "orchestrator.snapshot": self._record.snapshot},
             run_id=run_id,
         )
         self._run_id = open_run(request)
@@ -62,24 +68,25 @@ class Parent:
     def tags(self) -> dict[str, str]:
         """Of each trial's run."""
         nested = {NESTED: self._run_id} if self._run_id else {}
-        return {"orchestrator.sweep": self._record.name, **nested}
+        return {**self._told, **nested}
+
+    @property
+    def _told(self) -> dict[str, str]:
+        begun = "; ".join(earlier.text for earlier in self._record.earlier)
+        return {"orchestrator.sweep": self._record.name, **({WARM_START: begun} if begun else {})}
 
     def note(self, run_id: str | None, decision: str) -> None:
         """Puts the decision that stopped a trial at its run; failing at it fails nothing else."""
-        if run_id is None or self._run_id is None:
-            return
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
-
-        try:
-            MlflowClient(tracking_uri=self._uri).set_tag(run_id, DECISION, decision)
-        except MlflowException as problem:
-            print(ServiceError("MLflow did not take a decision", facts={"says": problem}), file=sys.stderr, flush=True)
+        if run_id is not None and self._run_id is not None:
+            self._tell(lambda client: client.set_tag(run_id, DECISION, decision))
 
     def end(self, state: RunState) -> None:
-        """Copies metrics.jsonl and ends it truthfully; failing at it fails nothing else."""
-        if self._run_id is None:
+        """Copies metrics and decisions and ends it truthfully; failing at it fails nothing else."""
+        run_id, decisions = self._run_id, self._folder.decided
+        if run_id is None:
             return
+        if decisions.exists():
+            self._tell(lambda client: client.log_artifact(run_id, str(decisions)))
         command = [sys.executable, "-m", "train_jobs.mirror", str(self._folder.metrics)]
         environ: dict[str, Any] = {
             **os.environ,
@@ -88,6 +95,15 @@ class Parent:
             "MLFLOW_EXPERIMENT_NAME": self._experiment,
         }
         subprocess.run([*command, "--status", STATUS.get(state, "KILLED")], env=environ, check=False)
+
+    def _tell(self, what: Callable[[MlflowClient], None]) -> None:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            what(MlflowClient(tracking_uri=self._uri))
+        except (MlflowException, OSError) as problem:
+            print(ServiceError("MLflow did not take a decision", facts={"says": problem}), file=sys.stderr, flush=True)
 
     @property
     def _tracking_file(self) -> Path:

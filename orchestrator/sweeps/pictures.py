@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orchestrator.errors import SpecError, StorageError
+from orchestrator.reports.pictures import COLOURS as OF_LINES
+from orchestrator.reports.pictures import new_figure, save
 from orchestrator.reports.plot import axis
 from orchestrator.sweeps.report import kind_of, settings_that_differ
 from orchestrator.sweeps.status import SweepStatus
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-INCHES = (8.0, 4.5)
-DOTS = 150
-COLOURS = {"best": "#c2410c", "trial": "#3a78d0", "stopped": "#6b7280"}
+COLOURS = {"best": OF_LINES["validation"], "trial": OF_LINES["training"], "stopped": OF_LINES["reference"]}
 
 
 def write_pictures(status: SweepStatus, folder: Path) -> list[Path]:
@@ -31,30 +27,19 @@ def write_pictures(status: SweepStatus, folder: Path) -> list[Path]:
         SpecError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure  # takes a second to import
-    except ImportError:
-        raise SpecError("drawing needs matplotlib", fix="pip install matplotlib, or leave --png out") from None
     ended = [row for row in status.rows if row.outcome is not None]
     drawings: dict[str, Callable[[Any], None]] = {"reports": partial(_histories, status=status)}
     for path in settings_that_differ(ended):
         drawings[path] = partial(_setting, status=status, path=path)
-    return [
-        _written(Figure(figsize=INCHES, layout="constrained"), draw, folder / f"{name}.png")
-        for name, draw in drawings.items()
-    ]
+    return [_written(draw, folder / f"{name}.png") for name, draw in drawings.items()]
 
 
-def _written(figure: Figure, draw: Callable[[Any], None], path: Path) -> Path:
+def _written(draw: Callable[[Any], None], path: Path) -> Path:
+    figure = new_figure()
     axes = figure.subplots()
     draw(axes)
     axes.grid(alpha=0.3)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=DOTS)
-    except OSError as problem:
-        raise StorageError(f"cannot write {path}: {problem.strerror}", fix="--png FOLDER") from problem
-    return path
+    return save(figure, path)
 
 
 def _histories(axes: Any, status: SweepStatus) -> None:

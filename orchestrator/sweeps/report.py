@@ -8,38 +8,41 @@ with those that were stopped marked, and what each setting came to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cards import grid
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted, duration, moment, number
-from orchestrator.reports.plot import Plot, axis, dot, line
-from orchestrator.reports.run import HEAD
+from orchestrator.reports.plot import Axis, Plot, axis, dot, line
+from orchestrator.reports.run import document
 from orchestrator.reports.style import SWEEP_STYLE
 from orchestrator.sweeps.status import SweepStatus, TrialRow
 
 FEW_TRIALS = 20  # below, importance is a guess
 LEGEND = (("best", "best"), ("trial", "to its end"), ("stopped", "stopped early"))
+WIDEST = 85  # percent of its cell: the figure stands beside the bar
 NONE_YET = "\u2014"
 
 
-def render_sweep(status: SweepStatus, importance: Mapping[str, float] | None = None) -> str:
+def render_sweep(
+    status: SweepStatus, importance: Mapping[str, float] | None = None, *, way_on: str | None = None
+) -> str:
     """A sweep as an HTML document; of one that goes on, as far as it has come.
 
     Args:
         status: with all trials.
         importance: setting -> share of what made outcomes differ. None: too few trials to tell.
+        way_on: the command that goes on with one that did not complete.
     """
     body = element(
         "body",
         element("header", *_header(status)),
         element("main", _key_figures(status), *_figures(status, importance), element("h2", "Trials"), _table(status)),
+        element("h2", "Commands"),
+        _commands(status, way_on),
     )
-    head = element(
-        "head", HEAD, element("style", Markup(SWEEP_STYLE)), element("title", f"{status.name} ({status.state})")
-    )
-    return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
+    return document(f"{status.name} ({status.state})", body, SWEEP_STYLE)
 
 
 def trials_html(status: SweepStatus) -> str:
@@ -64,6 +67,8 @@ def _header(status: SweepStatus) -> Iterator[Markup]:
     badge = element("span", status.state, class_=f"badge {status.state}")
     yield element("div", element("h1", status.name), badge, class_="title")
     facts = [("Objective", f"{status.goal} {status.metric}"), ("Submitted", moment(status.created))]
+    if status.earlier:
+        facts.append(("Began with", "; ".join(earlier.text for earlier in status.earlier)))
     yield element(
         "dl",
         *(element("div", element("dt", label), element("dd", text)) for label, text in facts),
@@ -71,6 +76,14 @@ def _header(status: SweepStatus) -> Iterator[Markup]:
     )
     if status.reason:
         yield element("p", status.reason, class_="alert")
+
+
+def _commands(status: SweepStatus, way_on: str | None) -> Markup:
+    """What to type next, ready to paste."""
+    end = f"orchestrator cancel {status.name}" if not status.state.terminal else None
+    best = f"orchestrator sweep best {status.name} --spec best.yaml" if status.best else None
+    lines = [way_on, best, f"orchestrator sweep show {status.name}", end]
+    return element("pre", element("code", "\n".join(line for line in lines if line)))
 
 
 def _key_figures(status: SweepStatus) -> Markup:
@@ -121,7 +134,7 @@ def _figures(status: SweepStatus, importance: Mapping[str, float] | None) -> Ite
 def _histories(status: SweepStatus) -> Markup:
     """Metric over reports, a line for each trial."""
     rows = sorted((row for row in status.rows if row.values), key=lambda row: kind_of(row) == "best")
-    reports, _ = axis("report", [1, max(len(row.values) for row in rows)], log=False)
+    reports, _ = axis("report", [1, max(len(row.values) for row in rows)], log=False, whole=True)
     values, _ = axis(status.metric, [value for row in rows for value in row.values], log=False)
     plot = Plot(reports, values)
     layers: list[Markup] = []
@@ -130,7 +143,7 @@ def _histories(status: SweepStatus) -> Markup:
         layers.append(line(points, f"line {kind_of(row)}", _words(row, status.metric)))
         layers.append(dot(*points[-1], kind_of(row), _words(row, status.metric), radius=3.0))
     words = f"{status.metric} of {counted(len(rows), 'trial')} over their reports"
-    return plot.figure(f"{status.metric} over reports", layers, words=words, legend=LEGEND)
+    return plot.figure(f"{status.metric} over reports", layers, words=words, legend=legend(rows))
 
 
 def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Markup:
@@ -144,7 +157,7 @@ def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Marku
         for row, place, outcome in zip(rows, places, outcomes, strict=True)
     ]
     words = f"{status.metric} by {path} of {counted(len(rows), 'trial')}"
-    return plot.figure(f"{status.metric} by {path}", layers, words=words, legend=LEGEND)
+    return plot.figure(f"{status.metric} by {path}", layers, words=words, legend=legend(rows))
 
 
 def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
@@ -153,7 +166,7 @@ def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
     rows = sorted(ended, key=lambda row: row.started + row.seconds)
     outcomes = [row.outcome for row in rows if row.outcome is not None]
     best = [better(outcomes[: place + 1]) for place in range(len(outcomes))]
-    across, _ = axis("trials ended", [1, max(len(rows), 2)], log=False)
+    across, _ = axis("trials ended", [1, max(len(rows), 2)], log=False, whole=True)
     up, _ = axis(status.metric, outcomes, log=False)
     plot = Plot(across, up)
     steps = [
@@ -167,7 +180,9 @@ def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
         for place, (row, outcome) in enumerate(zip(rows, outcomes, strict=True), start=1)
     ]
     return plot.figure(
-        "Best so far", layers, words=f"best {status.metric} from {number(best[0])} to {number(best[-1])}"
+        f"Best {status.metric} so far",
+        layers,
+        words=f"best {status.metric} from {number(best[0])} to {number(best[-1])}",
     )
 
 
@@ -176,7 +191,7 @@ def _timeline(status: SweepStatus) -> Markup:
     rows = status.rows
     begin = min(row.started for row in rows)
     across, _ = axis("minutes", [0, max((row.started + row.seconds - begin) / 60 for row in rows)], log=False)
-    up, _ = axis("trial", [0, max(rows[-1].trial, 1)], log=False)
+    up, _ = axis("trial", [0, max(rows[-1].trial, 1)], log=False, whole=True)
     plot = Plot(across, up)
     layers = [
         line(
@@ -186,7 +201,9 @@ def _timeline(status: SweepStatus) -> Markup:
         )
         for row in rows
     ]
-    return plot.figure("Timeline", layers, words=f"{counted(len(rows), 'trial')}, each from its begin to its end")
+    return plot.figure(
+        "Timeline of the trials", layers, words=f"{counted(len(rows), 'trial')}, each from its begin to its end"
+    )
 
 
 def _parallel(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
@@ -199,7 +216,8 @@ def _parallel(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
     up, _ = axis("", [0.0, 1.0], log=False)
     plot = Plot(across, up)
     order = sorted(range(len(ended)), key=lambda place: kind_of(ended[place]) == "best")
-    layers = [
+    layers = list(_uprights(plot, scales))
+    layers += [
         line(
             [
                 (plot.x(number_of_axis), plot.y(scale.share(places[place])))
@@ -210,7 +228,17 @@ def _parallel(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
         )
         for place in order
     ]
-    return plot.figure("Parallel coordinates", layers, words="each trial through its settings", legend=LEGEND)
+    return plot.figure("Parallel coordinates", layers, words="each trial through its settings", legend=legend(ended))
+
+
+def _uprights(plot: Plot, scales: Sequence[tuple[Axis, list[float]]]) -> Iterator[Markup]:
+    """An axis for each setting, with its ends."""
+    for place, (scale, values) in enumerate(scales):
+        x = plot.x(place)
+        yield element("line", class_="axis", x1=x, y1=plot.y(0.0), x2=x, y2=plot.y(1.0))
+        for value in {min(values), max(values)}:
+            text = scale.names[int(value)] if scale.names else number(value)
+            yield element("text", text, class_="end", x=x + 6, y=plot.y(scale.share(value)) + 4)
 
 
 def _importance(importance: Mapping[str, float], ended: int) -> Markup:
@@ -220,7 +248,7 @@ def _importance(importance: Mapping[str, float], ended: int) -> Markup:
         element(
             "tr",
             element("th", path),
-            element("td", element("span", "", class_="share", style=f"width: {100 * share:.0f}%"), f"{share:.0%}"),
+            element("td", element("span", "", class_="share", style=f"width: {WIDEST * share:.0f}%"), f"{share:.0%}"),
         )
         for path, share in ranked
     ]
@@ -255,6 +283,12 @@ def settings_that_differ(rows: Sequence[TrialRow]) -> list[str]:
     """Settings that differ between trials, in the order of the space."""
     paths = dict.fromkeys(path for row in rows for path in row.settings)
     return [path for path in paths if len({str(row.settings.get(path)) for row in rows}) > 1] or list(paths)
+
+
+def legend(rows: Iterable[TrialRow]) -> list[tuple[str, str]]:
+    """What of the three kinds there is."""
+    kinds = {kind_of(row) for row in rows}
+    return [(kind, label) for kind, label in LEGEND if kind in kinds]
 
 
 def kind_of(row: TrialRow) -> str:

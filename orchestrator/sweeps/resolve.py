@@ -40,9 +40,14 @@ class ResolvedSweep:
     tree: dict[str, Any]
 
 
-def on_service(spec: SweepSpec, trial: Resolved) -> bool:
-    """Whether Azure's own service draws points and stops trials, and no process of this machine."""
-    return (trial.spec.backend if spec.driver == "auto" else spec.driver) == AZURE
+def on_service(spec: SweepSpec, backend: str) -> bool:
+    """Whether Azure's own service draws points and stops trials, and no process of this machine.
+
+    Args:
+        spec: the sweep.
+        backend: of its trials.
+    """
+    return (backend if spec.driver == "auto" else spec.driver) == AZURE
 
 
 def resolve_sweep(
@@ -93,7 +98,7 @@ def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
     backend = trial.spec.backend
     if spec.driver == AZURE and backend != AZURE:
         yield ("driver",), f"Azure's sweep service runs on Azure alone, and the trial's backend is {backend}"
-    elif on_service(spec, trial):
+    elif on_service(spec, backend):
         from orchestrator.sweeps.azure import refusals
 
         yield from refusals(spec, trial.spec)

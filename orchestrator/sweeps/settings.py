@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from orchestrator.specs import JobSpec
 from orchestrator.specs.sweep import Settings
 
+LONGEST_SETTINGS = 60
 TEXT = "data.text"  # files, though its type says nothing of paths
 
 
@@ -55,3 +56,13 @@ def _has_path(annotation: Any) -> bool:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def settings_text(settings: dict[str, Any], *, longest: int | None = LONGEST_SETTINGS) -> str:
+    """Settings in one line, by the last part of each name; numbers with six digits."""
+    words = []
+    for path, value in settings.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        words.append(f"{path.rsplit('.', 1)[-1]}={shown}")
+    text = " ".join(words)
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 3]}..."

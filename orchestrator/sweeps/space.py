@@ -68,6 +68,54 @@ def values(space: Space, drawn: Latents, prefix: str = "", name: str = "") -> Se
     return found
 
 
+def latents_of(space: Space, setting: Callable[[str], Any], prefix: str = "", name: str = "") -> Latents | None:
+    """The latents that stand for settings, the other way round than `values`; None: the space has no such point.
+
+    Args:
+        space: the space.
+        setting: dotted path -> value.
+        prefix, name: of what the space is below.
+    """
+    found: Latents = {}
+    for key, parameter in space.items():
+        called, path = join(name, key), join(prefix, key)
+        below = {
+            number: latents_of(option.space, setting, path, f"{called}[{number}]")
+            for number, option in enumerate(parameter.choice or ())
+            if option.space is not None
+        }
+        fitting = next((number for number, inner in below.items() if inner is not None), None)
+        drawn = latent_of(parameter, setting(path)) if fitting is None else fitting
+        if drawn is None:
+            return None
+        found |= {called: drawn, **((below[fitting] or {}) if fitting is not None else {})}
+    return found
+
+
+def latent_of(parameter: Parameter, value: Any) -> Latent | None:
+    """The latent of a value, of which a quantised one has many; None: it is never drawn."""
+    if parameter.kind == "choice":
+        same = [option.space is None and _same(option.value, value) for option in parameter.options]
+        return same.index(True) if True in same else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if parameter.kind == "randint":
+        return int(value) if value in range(size(parameter)) else None
+    one, other = parameter.bounds
+    if parameter.kind == "range":
+        slack = (parameter.q or 0.0) / 2
+        return min(max(float(value), one), other) if one - slack <= value <= other + slack else None
+    if parameter.log and value <= 0:
+        return None
+    unit = NormalDist(one, other).cdf(math.log(value) if parameter.log else value)
+    return unit if TAIL < unit < 1 - TAIL else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether values are equal, and no truth value is taken for a number."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
 def latent(parameter: Parameter, unit: float) -> Latent:
     """The latent at a share `unit` (0 <= unit < 1) of its distribution."""
     if parameter.kind == "normal":

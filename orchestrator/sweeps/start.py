@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,15 +20,25 @@ from orchestrator.plan import make_plan
 from orchestrator.planning import HASH_DIGITS, Plan
 from orchestrator.runs import RunState
 from orchestrator.specs import Resolved, usable_cores, visible_gpus
+from orchestrator.specs.azure import AZURE
 from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.resolve import ResolvedSweep
+from orchestrator.sweeps.history import History
+from orchestrator.sweeps.keeping import kept_trials, shortage
+from orchestrator.sweeps.resolve import ResolvedSweep, on_service
+from train_jobs.config.files import write_text
 
+NO_HISTORY = History()
 SHAPING = ("space", "sampling", "early_termination", "objective", "seeds")  # what of a sweep its results depend on
 
 
-def plan_sweep(sweep: ResolvedSweep, home: Path) -> tuple[SweepRecord, Plan]:
+def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) -> tuple[SweepRecord, Plan]:
     """What would be done: the record of the sweep, and the plan of its trial without a setting of the space.
+
+    Args:
+        sweep: validated.
+        home: the home folder.
+        history: what it begins with.
 
     Raises:
         SpecError, DataError: the trial cannot be planned, or needs more GPUs at a time than there are.
@@ -36,9 +47,13 @@ def plan_sweep(sweep: ResolvedSweep, home: Path) -> tuple[SweepRecord, Plan]:
     _check_gpus(sweep, trial)
     plan = make_plan(trial, home=home)
     told = sweep.spec.model_dump(mode="json", include=set(SHAPING))
-    identity = json.dumps([plan.run_hash, told], sort_keys=True)
+    if on_service(sweep.spec, trial.spec.backend):
+        told["driver"] = AZURE  # which draws other points, and never lets a name be used twice
+    begun = [history.digest] if history.earlier else []
+    identity = json.dumps([plan.run_hash, told, *begun], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
     name = sweep.spec.name or f"sweep-{trial.spec.slug}"[:LONGEST_NAME].rstrip("-")
+    keep = kept_trials(sweep.spec, load_backend(trial.spec.backend, home))
     record = SweepRecord(
         name=f"{name}-{digest}",
         created=time.time(),
@@ -48,13 +63,27 @@ def plan_sweep(sweep: ResolvedSweep, home: Path) -> tuple[SweepRecord, Plan]:
         compute=trial.compute.model_dump(mode="json"),
         changes={path: change.model_dump(mode="json", by_alias=True) for path, change in trial.changes.items()},
         snapshot=plan.snapshot.digest,
-        warnings=list(plan.warnings),
+        warnings=[*plan.warnings, *shortage(sweep.spec, plan, keep, home)],
+        keep=keep,
+        earlier=history.earlier,
     )
     return record, plan
 
 
-def make_sweep(record: SweepRecord, home: Path) -> SweepFolder:
+def make_sweep(
+    record: SweepRecord,
+    home: Path,
+    documents: Mapping[str, str] | None = None,
+    *,
+    history: History = NO_HISTORY,
+) -> SweepFolder:
     """Makes the sweep's folder; nothing runs yet.
+
+    Args:
+        record: what was asked for.
+        home: the home folder.
+        documents: what is in it of a sweep that is driven elsewhere: name -> text. None: a study.
+        history: what it begins with.
 
     Raises:
         ConflictError: there is a sweep of that name.
@@ -64,9 +93,14 @@ def make_sweep(record: SweepRecord, home: Path) -> SweepFolder:
     draft = SweepFolder(home / SWEEPS / f".{record.name}.{os.getpid()}")
     try:
         draft.path.mkdir(parents=True)
-        draft.make_study(record.name, record.spec.objective.goal)
+        if documents is None:
+            draft.make_study(record.name, record.spec.objective.goal)
+        for name, text in (documents or {}).items():
+            (draft.path / name).write_text(text, encoding="utf-8")
         draft.write_state(SweepState(state=RunState.QUEUED))
         (draft.path / "lock").touch()
+        if history.earlier:
+            write_text(draft.history, history.model_dump_json())
         draft.write_record(record)
         draft.path.rename(folder.path)
     except OSError as problem:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.runs import RunState
-from orchestrator.sweeps.folder import SweepFolder
+from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.termination import best
 from train_jobs.config.base import Config
@@ -75,6 +75,10 @@ class SweepStatus(Config):
     """Where it lies."""
     mlflow_run_id: str | None = None
     """The parent of its trials in MLflow."""
+    earlier: list[Earlier] = Field(default=[])
+    """Sweeps whose trials it began with."""
+    keep: int | None = None
+    """How many trials keep their checkpoints and models; None: all."""
     rows: list[TrialRow] = Field(default=[])
     """Trials that have begun, in the order of their numbers."""
 
@@ -96,14 +100,27 @@ def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus
         study: its study, if it is read again and again.
     """
     record, state = folder.record(), folder.state()
-    spec = record.spec
-    maximize = spec.objective.goal == "maximize"
+    maximize = record.spec.objective.goal == "maximize"
     rows = [_row(trial, maximize=maximize) for trial in (study or folder.study()).get_trials(deepcopy=False)]
-    values = [row.outcome for row in rows if row.outcome is not None]
-    if values:
-        top = best(values, maximize=maximize)
-        number = next(row.trial for row in rows if row.outcome == top)
-        rows[number] = rows[number].model_copy(update={"incumbent": True})
+    return standing(folder, record, state, rows)
+
+
+def standing(
+    folder: SweepFolder, record: SweepRecord, state: SweepState, rows: list[TrialRow], incumbent: int | None = None
+) -> SweepStatus:
+    """How a sweep with these trials stands.
+
+    Args:
+        folder, record, state: of the sweep.
+        rows: its trials, none of which is marked as the best.
+        incumbent: the number of the best; None: the one that ended with the best outcome.
+    """
+    spec = record.spec
+    values = {row.trial: row.outcome for row in rows if row.outcome is not None}
+    if values and incumbent not in values:
+        top = best(list(values.values()), maximize=spec.objective.goal == "maximize")
+        incumbent = next(number for number, value in values.items() if value == top)
+    rows = [row.model_copy(update={"incumbent": True}) if row.trial == incumbent else row for row in rows]
     return SweepStatus(
         name=record.name,
         state=state.state,
@@ -115,6 +132,8 @@ def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus
         created=record.created,
         folder=str(folder.path),
         mlflow_run_id=state.mlflow_run_id,
+        earlier=record.earlier,
+        keep=record.keep,
         rows=rows,
     )
 

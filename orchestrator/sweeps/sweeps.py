@@ -7,31 +7,37 @@ sweep.wait().best.settings
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConflictError, NotFoundError, StorageError, UsageError
+from orchestrator.cards import card
+from orchestrator.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
+from orchestrator.runs import Handle, RunState
+from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolve import find_project
 from orchestrator.specs.sweep import MOST_TRIALS, as_tree
+from orchestrator.summary import bytes_text
+from orchestrator.sweeps.control import control_of
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, sweep_folders
+from orchestrator.sweeps.history import History, read_history
 from orchestrator.sweeps.importance import importance_of
+from orchestrator.sweeps.keeping import at_once, most_bytes, told
 from orchestrator.sweeps.resolve import Surroundings, on_service, resolve_sweep
-from orchestrator.sweeps.space import trials
-from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, resume_sweep, start_driver
-from orchestrator.sweeps.status import SweepStatus, TrialRow, sweep_status
+from orchestrator.sweeps.settings import settings_text
+from orchestrator.sweeps.space import draw, trials
+from orchestrator.sweeps.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.status import SweepStatus, TrialRow
 from train_jobs.config.load import Layer, merge
 
 if TYPE_CHECKING:
-    from optuna import Study
-
     from orchestrator.plan import Plan
     from orchestrator.specs import Flag
 
-POLL_SECONDS = 0.5
+SHOWN_TRIALS = 3  # of a plan
 WATCH_SECONDS = 2.0
 
 
@@ -45,6 +51,41 @@ class PlannedSweep:
     """The plan of its trial, without a setting of the space."""
     on_service: bool
     """Whether Azure's own service drives it."""
+    history: History = NO_HISTORY
+    """Trials of earlier sweeps that it begins with."""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What would be done, for humans: label and fact."""
+        spec = self.record.spec
+        policy = spec.early_termination
+        numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
+        rows = [
+            ("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}"),
+            *([("driven by", "Azure's own sweep service, which draws points of its own")] if self.on_service else []),
+            ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
+            ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
+            ("stopped by", " ".join([policy.policy, *(f"{key} {value}" for key, value in numbers.items())])),
+            *([("seeds", ", ".join(map(str, spec.seeds)))] if spec.seeds else []),
+            *(("begins with", earlier.text) for earlier in self.record.earlier),
+        ]
+        if spec.sampling.name in {"random", "sobol", "grid"} and not self.on_service:
+            shown = range(min(SHOWN_TRIALS, trials(spec)))
+            rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
+        return [*rows, *self._kept()]
+
+    def _kept(self) -> Iterator[tuple[str, str]]:
+        """Which trials keep their checkpoints and models, and what these take."""
+        spec, keep = self.record.spec, self.record.keep
+        yield "keeps", f"checkpoints and models {told(keep)}"
+        if (most := most_bytes(spec, self.plan, keep)) is not None:
+            count = at_once(spec, keep)
+            several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
+            each = bytes_text(most // (count * spec.replicates))
+            yield "disk", f"{bytes_text(most)} at most: {count} trials{several} of {each} (estimate)"
+
+    def _repr_html_(self) -> str:
+        """The same as a notebook shows it, with the plan of a trial below."""
+        return card(self.record.name, self.facts()) + self.plan._repr_html_()
 
 
 class Sweep:
@@ -57,25 +98,40 @@ class Sweep:
     """
 
     def __init__(self, folder: SweepFolder, home: Path, *, created: bool = False) -> None:
-        self.folder, self._home, self.created = folder, home, created
+        self.folder, self.created = folder, created
+        self._control = control_of(folder, home)
+        self.poll_seconds = self._control.poll_seconds
 
     @property
     def name(self) -> str:
         """Its name."""
         return self.folder.name
 
-    @cached_property
-    def _study(self) -> Study:
-        return self.folder.study()
-
     def status(self) -> SweepStatus:
         """How it stands now, with all of its trials."""
-        return sweep_status(self.folder, self._study)
+        return self._control.status()
 
-    def wait(self) -> SweepStatus:
-        """Waits until it has ended."""
-        while not self.folder.state().state.terminal:
-            time.sleep(POLL_SECONDS)
+    def state(self) -> RunState:
+        """Where it stands now."""
+        return self._control.state()
+
+    def wait(self, timeout: float | None = None) -> SweepStatus:
+        """Waits until it has ended.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            TimeoutExceeded: it goes on after `timeout`.
+        """
+        started = time.monotonic()
+        while not (state := self.state()).terminal:
+            left = math.inf if timeout is None else timeout - (time.monotonic() - started)
+            if left <= 0:
+                raise TimeoutExceeded(
+                    f"sweep {self.name} is {state} after {timeout:g} s", fix=f"orchestrator wait {self.name}"
+                )
+            time.sleep(min(self.poll_seconds, left))
         return self.status()
 
     def best(self) -> TrialRow:
@@ -101,7 +157,7 @@ class Sweep:
 
         Of trials that came to something; empty where they are too few, or all alike.
         """
-        return importance_of(self.folder.record().spec, self._study)
+        return importance_of(self.folder.record().spec.objective.goal, self.status().rows)
 
     def report(self, to: Path | None = None) -> Path:
         """Writes one self-contained HTML page about the sweep.
@@ -112,17 +168,23 @@ class Sweep:
         Raises:
             StorageError: it cannot be written there.
         """
+        from orchestrator.reports.pages import PAGE, write_page
         from orchestrator.sweeps.report import render_sweep
 
-        path = to or self.folder.path / "report.html"
-        page = render_sweep(self.status(), self.importance())
-        try:
-            path.write_text(page, encoding="utf-8")
-        except OSError as problem:
-            raise StorageError(
-                f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"
-            ) from problem
-        return path
+        status = self.status()
+        way_on = self.way_on() if status.state.resumable else None
+        return write_page(render_sweep(status, self.importance(), way_on=way_on), to or self.folder.path / PAGE)
+
+    def pictures(self, folder: Path) -> list[Path]:
+        """Writes the first figures of that page as PNGs into `folder`; returns where.
+
+        Raises:
+            SpecError: matplotlib is not installed.
+            StorageError: a file cannot be written.
+        """
+        from orchestrator.sweeps.pictures import write_pictures
+
+        return write_pictures(self.status(), folder)
 
     def _repr_html_(self) -> str:
         """Its trials, as a notebook shows them."""
@@ -139,36 +201,35 @@ class Sweep:
         from orchestrator.reports.notebook import display_of
 
         draw = display_of(self)
-        while not self.folder.state().state.terminal:
+        while not self.state().terminal:
             draw()
             time.sleep(every)
         draw()
         return self.status()
 
     def cancel(self) -> None:
-        """Asks it and its trials to end; they can be taken up again."""
-        cancel_sweep(self.folder, self._home)
+        """Asks it and its trials to end; one that is driven here can be taken up again."""
+        self._control.cancel()
 
     def resume(self) -> None:
         """Goes on with it.
 
         Raises:
-            ConflictError: it goes on already, or has all of its trials.
+            ConflictError: it goes on already, has all of its trials, or Azure's service, which takes none up again,
+                drove it.
         """
-        status = self.status()
-        if not self.folder.locked() and status.ended == status.trials:
-            raise ConflictError(
-                f"sweep {self.name} has all of its {status.trials} trials",
-                fix=f"orchestrator sweep extend {self.name} --trials 20",
-            )
-        resume_sweep(self.folder, self._home)
+        self._control.resume()
+
+    def way_on(self) -> str:
+        """The command that goes on with it once it has ended: of Azure's service, the same sweep driven from here."""
+        return self._control.way_on()
 
     def extend(self, more: int) -> None:
         """Lets it have so many trials more, and sees to it that it goes on.
 
         Raises:
             UsageError: its space has not so many points, or they would be more than a sweep may have.
-            ConflictError: its driver, which has read how many there are to be, is at work.
+            ConflictError: its driver, which has read how many there are to be, is at work, or is Azure's service.
         """
         record = self.folder.record()
         before = trials(record.spec)
@@ -180,12 +241,7 @@ class Sweep:
             raise UsageError(
                 f"the grid of sweep {self.name} has {trials(longer.spec)} points, and {before} are to be tried"
             )
-        if self.folder.locked():
-            raise ConflictError(
-                f"sweep {self.name} is going on", fix=f"when it has ended: orchestrator sweep extend {self.name}"
-            )
-        self.folder.write_record(longer)
-        resume_sweep(self.folder, self._home)
+        self._control.extend(longer)
 
 
 class Sweeps:
@@ -222,61 +278,89 @@ class Sweeps:
         """
         around = self._around._replace(project=find_project(Path.cwd()))
         sweep = resolve_sweep(file=file, sets=sets, flags=flags, around=around)
-        record, plan = plan_sweep(sweep, self._home)
-        return PlannedSweep(record, plan, on_service(sweep.spec, sweep.trial))
+        begun = {(earlier := self.attach(name)).name: earlier for name in sweep.spec.warm_start}.values()
+        told = [(earlier.folder.record(), earlier.status().rows) for earlier in begun]
+        history = read_history(sweep.spec, sweep.trial.spec.kind, told)
+        record, plan = plan_sweep(sweep, self._home, history)
+        return PlannedSweep(record, plan, on_service(sweep.spec, sweep.trial.spec.backend), history)
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Starts a sweep, or returns the one of the same hash that is there.
 
         Raises:
             ConflictError: that one did not complete; it is for the user to take it up again.
-            UsageError: Azure's own service would have to drive it.
+            UserError: Azure, to whose own service it is sent, refused.
         """
         record = planned.record
-        if planned.on_service:
-            raise UsageError(
-                "sweeps are not sent to Azure's own service from here yet",
-                facts={"request": "the same command with --dry-run -o json shows it"},
-                fix="--set driver=here: this machine drives the same trials on the same cluster",
-            )
         there = SweepFolder(self._home / SWEEPS / record.name)
         if there.path.is_dir():
-            state = there.state()
-            if state.state.resumable:
-                raise ConflictError(
-                    f"a sweep of the same plan is {state.state}",
-                    facts={"sweep": record.name, "reason": state.reason or "unknown"},
-                    fix=f"orchestrator resume {record.name}",
-                )
-            more = trials(record.spec) - trials(there.record().spec)
-            if more > 0:
-                raise ConflictError(
-                    f"a sweep of the same plan is there, with {more} trials less",
-                    facts={"sweep": record.name},
-                    fix=f"orchestrator sweep extend {record.name} --trials {more}",
-                )
-            return Sweep(there, self._home)
-        folder = make_sweep(record, self._home)
+            return self._there(there, record)
+        if planned.on_service:
+            from orchestrator.sweeps.service import send_sweep
+
+            return Sweep(send_sweep(record, planned.plan, self._home), self._home, created=True)
+        folder = make_sweep(record, self._home, history=planned.history)
         start_driver(folder, self._home)
         return Sweep(folder, self._home, created=True)
+
+    def _there(self, folder: SweepFolder, record: SweepRecord) -> Sweep:
+        """The sweep of the same plan that is there.
+
+        Raises:
+            ConflictError: it did not complete, or was to have fewer trials.
+        """
+        control, wanted = control_of(folder, self._home), trials(record.spec)
+        status = control.status()
+        if status.state.resumable:
+            raise ConflictError(
+                f"a sweep of the same plan is {status.state}",
+                facts={"sweep": record.name, "reason": status.reason or "unknown"},
+                fix=control.way_on(),
+            )
+        if wanted > status.trials:
+            raise ConflictError(
+                f"a sweep of the same plan is there, with {wanted - status.trials} trials less",
+                facts={"sweep": record.name},
+                fix=control.way_on(wanted),
+            )
+        return Sweep(folder, self._home)
 
     def all(self) -> list[Sweep]:
         """Every sweep, the newest first."""
         return [Sweep(folder, self._home) for folder in sweep_folders(self._home)]
 
     def find(self, name: str) -> Sweep | None:
-        """The sweep of that very name; None: there is none."""
-        return next((sweep for sweep in self.all() if sweep.name == name), None)
+        """The sweep of that very name, or handle; None: there is none.
+
+        Raises:
+            UserError: the workspace of the handle cannot be asked.
+        """
+        if "://" not in name:
+            folder = SweepFolder(self._home / SWEEPS / name)
+            return Sweep(folder, self._home) if name and (folder.path / "sweep.json").is_file() else None
+        handle = Handle.parse(name)
+        if handle.backend != AZURE or (known := self.find(handle.name)) is not None:
+            return known if handle.backend == AZURE else None
+        if handle.place is None or (self._home / AZURE / handle.name).is_dir():  # a run of this machine's record
+            return None
+        from orchestrator.sweeps.service import adopt_sweep
+
+        folder_there = adopt_sweep(handle.place, handle.name, self._home)
+        return None if folder_there is None else Sweep(folder_there, self._home)
 
     def attach(self, name: str) -> Sweep:
         """Finds a sweep again.
 
         Args:
-            name: its name, the unique beginning of one, or @last.
+            name: its name, the unique beginning of one, @last, or azure://WORKSPACE/NAME, from any machine.
 
         Raises:
             NotFoundError: none, or more than one, fits.
         """
+        if "://" in name:
+            if (sweep := self.find(name)) is None:
+                raise NotFoundError(f"no sweep {name}", fix="orchestrator sweep list")
+            return sweep
         found = self.all()
         fitting = [sweep for sweep in found if sweep.name == name]
         fitting = fitting or (found[:1] if name == "@last" else [one for one in found if one.name.startswith(name)])

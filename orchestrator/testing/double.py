@@ -20,6 +20,7 @@ from orchestrator.testing.faults import Fault, Faults, Moment, refusal
 from orchestrator.testing.history import History
 from orchestrator.testing.jobs.execute import Executor
 from orchestrator.testing.jobs.jobs import COMPLETED, Job, Jobs
+from orchestrator.testing.jobs.sweeps import Conductor
 from orchestrator.testing.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
 from orchestrator.testing.messages import Call, Reply
 from orchestrator.testing.prices import PRICES_HOST, Prices
@@ -42,8 +43,8 @@ class AzureDouble:
     Args:
         home: where everything is kept; None: a temporary folder, which goes when the double closes.
         place: names of the subscription, the workspace and so on.
-        run_jobs: whether a command job's command is run, on this machine. False: a job stays in its status
-            until `move`.
+        run_jobs: whether a command job's command is run, on this machine, and a sweep's trials. False: a job stays
+            in its status until `move`.
     """
 
     def __init__(self, home: Path | None = None, *, place: Place | None = None, run_jobs: bool = True) -> None:
@@ -61,6 +62,7 @@ class AzureDouble:
         self.jobs = Jobs(executor if run_jobs else None, self._capacity)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs)
         self._runs = Tracking(self.state, self.jobs, self.login.check)
+        self.jobs.conduct = Conductor(self.jobs, self._runs.reports)
         self._history = History(self.manager, self._runs)
         self.prices = Prices()
         self._blobs = BlobService(self.place, self.storage, self.login)

@@ -85,7 +85,8 @@ class History:
             "endTimeUtc": job.ended,
             "experimentId": properties.get("experimentName", "Default"),
             "properties": properties.get("properties") or {},
-            "rootRunId": job.name,
+            "parentRunId": job.parent,
+            "rootRunId": job.parent or job.name,
             "runId": job.name,
             "runType": "azureml.commandjob" if properties["jobType"] == "Command" else "azureml.sweepjob",
             "startTimeUtc": job.started,
@@ -115,8 +116,16 @@ def get_details(service: History, call: Call, name: str) -> Reply:
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}/children")
 def get_children(service: History, call: Call, name: str) -> Reply:
+    """The trials of a sweep, the first first; a page holds as many as one of ARM's lists."""
     service.job(name)
-    return Reply.json({"value": []})
+    found = [service.run(job) for job in reversed(service.manager.jobs.all()) if job.parent == name]
+    first = int(call.query.get("continuationtoken") or 0)
+    last = first + (int(call.query.get("$top") or 0) or service.manager.page_size)
+    answer: Document = {"value": found[first:last]}
+    if last < len(found):
+        query = "&".join(f"{key}={value}" for key, value in {**call.query, "continuationtoken": str(last)}.items())
+        answer["nextLink"] = f"https://{call.host}{call.path}?{query}"
+    return Reply.json(answer)
 
 
 @ROUTES.add("PATCH", "history/v1.0/experiments/{experiment}/runs/{name}")

@@ -90,9 +90,16 @@ class Tracking:
         names = dict.fromkeys([*self._runs, *(job.name for job in self.jobs.all())])
         return sorted((self.run(name) for name in names), key=lambda run: run.started, reverse=True)
 
+    def reports(self, run_id: str, metric: str) -> list[float]:
+        """Values of a metric in the order in which they were logged."""
+        with self.state.lock:
+            return [float(point["value"]) for point in self.run(run_id).metrics.get(metric, [])]
+
     def _of_job(self, job: Job) -> Run:
         name = job.properties.get("displayName", job.name)
-        tags = {"mlflow.rootRunId": job.name, "mlflow.runName": name, **(job.properties.get("tags") or {})}
+        nested = {"mlflow.parentRunId": job.parent} if job.parent else {}
+        own = {"mlflow.rootRunId": job.parent or job.name, "mlflow.runName": name}
+        tags = {**own, **nested, **(job.properties.get("tags") or {})}
         return Run(job.name, self.experiment(job.properties.get("experimentName", "Default")), name, tags=tags)
 
     def experiment(self, name: str) -> str:

@@ -20,10 +20,11 @@ import pytest
 
 from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend, LogQuery
-from orchestrator.client import Orchestrator
+from orchestrator.client import Orchestrator, Run
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import Handle, RunState, RunStatus
 from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
+from tests.unit.reports.drawings import empty_figures, figures, references
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
 BACKENDS = ("local", "debug", "polite", "azure")
@@ -214,6 +215,18 @@ def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus)
     plan = backend.plan(completed.name)
     assert plan["run_hash"] == status.run_hash
     assert plan["job"]["train"]["steps"] == 12
+
+
+def test_a_completed_run_has_the_same_page_everywhere(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
+    run = Run(backend, backend.handle(completed.name))
+    page = run.report(tmp_path / "page.html").read_text()
+    drawn = figures(page)
+    assert len(drawn["MLM loss (nats per token)"]) == 6 + 2, "six reports of training, two of validation"
+    assert empty_figures(page) == []
+    assert "Learning rate" in drawn
+    assert "Peak memory of rank 0 (GB)" in drawn
+    assert "Plan beside what came" in page
+    assert references(page) == []
 
 
 def test_the_log_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:

@@ -1,17 +1,20 @@
-"""Every command line of README and docs is one that its program takes; what plans something plans it."""
+"""Every command line of README and docs is one that its program takes; what can be run in seconds is run."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from documents import PROGRAMS, ROOT, blocks, command_lines
+from documents import DOCUMENTS, PROGRAMS, ROOT, blocks, command_lines
 
 from orchestrator.cli.main import build_parser, main
+from orchestrator.testing import AzureDouble
 from tests.conftest import MICRO, write_corpus
 from train_jobs import finetune, onnx, predict, prepare, pretrain, serve
 
@@ -24,6 +27,21 @@ NOT_PLANNED = {
     "hidden_size=64": "shows an error",
     "ORCHESTRATOR_": "a variable, not a command",
 }
+EXECUTED = {"cost", "data", "diff", "doctor", "download", "init", "list", "logs", "report", "skus", "status", "wait"}
+NOT_EXECUTED = {  # part of a command line -> the test that does the same where it can be done
+    "attach ": "tests/pains/test_detach.py",
+    "cancel ": "tests/contract/test_backends.py",
+    "completion ": "tests/unit/cli/test_completion.py",
+    "data fetch": "tests/unit/fetch/test_fetch_command.py",
+    "debug ": "tests/e2e/test_looking_inside.py",
+    "preempt ": "tests/contract/test_backends.py",
+    "resume ": "tests/contract/test_backends.py",
+    "skus --refresh": "tests/unit/orchestrator/test_sizes.py",
+    "supervise ": "tests/wire/test_azure_runs.py",
+    "sweep ": "tests/e2e/test_sweep.py",
+}
+IN_THE_CLOUD = ("cluster ", "-b azure")
+VERBS = {verb for action in build_parser()._actions if action.dest == "verb" for verb in action.choices or ()}
 JOBS = {job.__name__.removeprefix("train_jobs."): job for job in (finetune, onnx, predict, prepare, pretrain, serve)}
 
 
@@ -57,8 +75,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     reviews = "train: train.tsv\nvalidation: dev.tsv\ntext: review\nlabel: stars\n"
     (folder / "own" / "reviews.yaml").write_text(reviews)
     (folder / "docs").symlink_to(ROOT / "docs")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "mine.py").write_text("from train_jobs.pretrain import main\n")
     job = next(block.text for block in blocks("yaml") if block.text.startswith("# job.yaml\n"))
     (folder / "job.yaml").write_text(job)
+    sweep = next(block.text for block in blocks("yaml") if block.text.startswith("# sweep.yaml\n"))
+    (folder / "sweep.yaml").write_text(sweep)
     micro = {**MICRO, "data": {**MICRO["data"], "text": ["books"]}}
     micro["model"] = {**MICRO["model"], "max_position_embeddings": 512}
     (folder / "micro.yaml").write_text(yaml.safe_dump(micro))
@@ -100,6 +122,83 @@ def test_the_sdk_s_example_runs(document: str, project: Path, capsys: pytest.Cap
     (example,) = (block.text for block in blocks("python") if block.document == document)
     exec(example.replace('"train.steps": 500', '"train.steps": 2, "train.micro_batch_size": 8'), {})
     assert "data" in capsys.readouterr().out
+
+
+def shown(verbs: Collection[str]) -> list[tuple[str, str]]:
+    """Commands of these verbs, one for each line of several."""
+    lines = [(part.strip(), place) for line, place in COMMANDS for part in line.split("#")[0].split(";")]
+    return sorted(
+        {
+            line: place for line, place in lines if line.split()[:1] == ["orchestrator"] and words_of(line)[1] in verbs
+        }.items()
+    )
+
+
+def executed() -> list[tuple[str, str]]:
+    left_out = (*NOT_EXECUTED, *IN_THE_CLOUD)
+    return [one for one in shown(EXECUTED) if not any(part in one[0] for part in left_out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "place"), executed())
+def test_it_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([word.replace("RUN", "novels") for word in words_of(line)[1:]])
+    said = capsys.readouterr()
+    assert (code, said.out != "") == (0, True), f"{place}: {said.err}"
+
+
+@pytest.mark.slow
+def test_what_asks_azure_is_answered_by_its_double(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line, _ in shown({"cluster", "doctor", "list"}) if any(part in line for part in IN_THE_CLOUD)]
+    assert {words_of(line)[1] for line in lines} == {"cluster", "doctor", "list"}
+    with AzureDouble(project / "azure", run_jobs=False) as double:
+        place = {
+            "SUBSCRIPTION_ID": double.place.subscription,
+            "RESOURCE_GROUP": double.place.resource_group,
+            "WORKSPACE": double.place.workspace,
+        }
+        for name, value in place.items():
+            monkeypatch.setenv(f"ORCHESTRATOR_AZURE_{name}", value)
+        for line in lines:  # in the order of the alphabet: create, list, scale
+            yes = ["-y"] if "cluster create" in line or "cluster scale" in line else []
+            assert main([*words_of(line)[1:], *yes]) == 0, f"{line}: {capsys.readouterr().err}"
+        assert (double.refused, double.violations) == ([], [])
+
+
+def test_whatever_is_not_run_here_is_run_elsewhere() -> None:
+    planned_verbs = {"submit", "plan", "validate"}
+    rest = [line for line, _ in shown(VERBS - planned_verbs) if line not in dict(executed())]
+    rest = [line for line in rest if not any(part in line for part in IN_THE_CLOUD)]
+    assert [line for line in rest if not any(part in line for part in NOT_EXECUTED)] == []
+    for part, file in NOT_EXECUTED.items():
+        assert part.split()[-1].lstrip("-") in (ROOT / file).read_text(), part
+
+
+def inline_commands() -> list[tuple[str, str]]:
+    """Those in running text and tables; of `a|b` the first is taken."""
+    found = {}
+    for path in DOCUMENTS:
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for command in re.findall(r"`orchestrator ([^`]+)`", text):
+            found.setdefault(re.sub(r"\\\|\w+", "", " ".join(command.split())), path.name)
+    return sorted(found.items())
+
+
+@pytest.mark.parametrize(("line", "place"), inline_commands())
+def test_commands_in_running_text_name_verbs_and_options_that_are_there(line: str, place: str) -> None:
+    parser, words = build_parser(), [word for word in words_of(line) if word != "..."]
+    while words and not words[0].startswith("-"):
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        if not below:
+            break
+        if words[0] == "VERB":
+            return
+        assert words[0] in below[0].choices, place
+        parser = below[0].choices[words.pop(0)]
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert [word for word in words if re.fullmatch("--?[a-z][a-z-]*", word) and word not in known] == [], place
 
 
 def plain_jobs() -> list[tuple[str, str]]:

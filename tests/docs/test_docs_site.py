@@ -108,4 +108,8 @@ def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path
             config.model_validate(yaml.safe_load(text.replace("trial: job.yaml", "trial: {}")))
         except ValueError as problem:
             problems.append(f"{name}: {problem}")
-    assert len(problems) < len(KINDS) + len(plain), "\n".join([place, *problems])
+    try:
+        FinetuneConfig.model_validate({"task": "own", "init_from": "model", "data": yaml.safe_load(text)})
+    except ValueError as problem:
+        problems.append(f"file of a task: {problem}")
+    assert len(problems) <= len(KINDS) + len(plain), "\n".join([place, *problems])

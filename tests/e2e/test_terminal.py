@@ -19,7 +19,7 @@ class Terminal:
     """A shell in a pseudo-terminal of 80 columns, and `orchestrator` in it."""
 
     def __init__(self, console: Console) -> None:
-        environ = console.environ(PS1=PROMPT, TERM="xterm", COLUMNS="80")
+        environ = console.environ(PS1=PROMPT, TERM="xterm", COLUMNS="80", NO_COLOR="1")
         self.shell = pexpect.spawn(
             "/bin/bash",
             ["--norc", "--noprofile"],

@@ -127,7 +127,7 @@ def test_delete(cluster: Cluster, azure: AzureDouble) -> None:
         (("scale", "--name", "gpu", "--sku", T4), "does not know: --sku"),
         ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "is less than --min-nodes 3"),
         (("create", "--name", "1gpu", "--sku", T4, "-y"), "no cluster can be called '1gpu'"),
-        (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "was retired"),
+        (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "fix      --sku Standard_NC"),
     ],
 )
 def test_wrong_words(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
@@ -143,6 +143,7 @@ def test_scaling_needs_room_in_the_quota_for_what_is_new(cluster: Cluster, azure
     code, _, err = cluster("scale", "--name", "gpu", "--max-nodes", "4", "-y")
     assert code == 4
     assert "need  16 cores of standardNCASv3_T4Family, limit 12, used 8" in err
+    assert "fix   --max-nodes 3" in err  # what this command takes
 
 
 def test_the_workspace_may_be_given_by_flags(

@@ -71,6 +71,22 @@ def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> 
             lines(run, **wrong)
 
 
+def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
+    write_corpus(tmp_path / "corpus.txt")
+
+    def submitted(**compute: Any) -> tuple[int, int, str]:
+        section = {"cluster": "gpu", "sku": SIZE, **compute}
+        write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=section, train={"seed": len(compute)})
+        orchestrator.submit(orchestrator.plan(file=tmp_path / "job.yaml"), new=True)
+        scale = azure.state.resources["computes/gpu"]["properties"]["properties"]["scaleSettings"]
+        return scale["minNodeCount"], scale["maxNodeCount"], scale["nodeIdleTimeBeforeScaleDown"]
+
+    assert submitted(min_nodes=1, idle_seconds=600) == (1, 1, "PT10M")
+    assert submitted(nodes=2) == (1, 2, "PT10M"), "who says nothing of its scale changes no more than the job needs"
+    assert submitted() == (1, 2, "PT10M")
+    assert submitted(max_nodes=1) == (1, 1, "PT10M"), "who says it is obeyed"
+
+
 def test_a_secret_that_a_job_prints_is_hidden(run: Run, azure: AzureDouble) -> None:
     log(azure, run.name, 0, "reading https://a.blob.core.windows.net/c/b?sv=1&sig=abcdefgh%3D\nBearer abcdefghij\n")
     text = "".join(line.text for line in run.logs())

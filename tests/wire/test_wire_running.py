@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_job_that_runs_is_cancelled_by_a_signal_it_sees(
         pass
     ml.jobs.begin_cancel("one").result()
     assert running_azure.wait("one") == "Canceled"
-    assert log.read_text().splitlines()[-1] == "saved"
+    assert "saved" in log.read_text().splitlines()  # beside it the shell may tell of the sleep that was ended, too
 
 
 def test_job_that_fails_says_which_process(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
@@ -80,7 +81,8 @@ def test_job_sees_its_data_and_nothing_of_the_client(
     }
     looks = "env; test ! -L ${{inputs.copied}} && test -L ${{inputs.mounted}} && echo rate ${{inputs.rate}}"
     looks += " && cat ${{inputs.copied}}/text.txt $AZURE_ML_INPUT_mounted/text.txt && pwd"
-    given = {"environment_variables": {"OMP_NUM_THREADS": "3"}, "instance_count": 1, "distribution": None}
+    threads = {"OMP_NUM_THREADS": "1000"}
+    given = {"environment_variables": threads, "instance_count": 1, "distribution": None}
     ml.jobs.create_or_update(job("one", code, command=looks, inputs=inputs, outputs={}, **given))
     assert running_azure.wait("one") == "Completed", running_azure.logs("one")
     lines = running_azure.logs("one")["std_log.txt"].splitlines()
@@ -89,7 +91,7 @@ def test_job_sees_its_data_and_nothing_of_the_client(
     assert {name: variables[name] for name in ("AZUREML_RUN_ID", "MLFLOW_RUN_ID", "OMP_NUM_THREADS")} == {
         "AZUREML_RUN_ID": "one",
         "MLFLOW_RUN_ID": "one",
-        "OMP_NUM_THREADS": "3",
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),  # this machine has no more
     }
     assert variables["MLFLOW_EXPERIMENT_NAME"] == variables["AZUREML_EXPERIMENT_NAME"] == "bert"
     kept = [name for name in running_azure.environment() if name in variables]

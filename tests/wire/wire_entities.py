@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import requests
+import yaml
 
 from orchestrator.testing import AzureDouble
+from tests.conftest import MICRO
 
 
 def cluster(name: str = "gpu", **more: Any) -> Any:
@@ -66,3 +70,18 @@ def prepare(ml: Any, tmp_path: Path) -> None:
     ml.compute.begin_create_or_update(cluster()).result()
     ml.environments.create_or_update(environment())
     ml.data.create_or_update(data(tmp_path / "corpus"))
+
+
+def write_sweep(space: dict[str, Any], **sections: Any) -> Path:
+    """A sweep of `tests/cloud_trial.py` in the current folder; of a grid unless the sections say otherwise."""
+    Path("code").mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parents[1] / "cloud_trial.py", "code")
+    Path("notes.txt").write_text("Some text.\n")
+    job_file = json.loads(json.dumps(MICRO))
+    job_file |= {"backend": "azure", "code": {"folder": "code", "entry": "cloud_trial"}, "azure": {"preflight": False}}
+    job_file["data"]["text"] = ["notes.txt"]
+    job_file["train"]["steps"] = 2
+    job_file["compute"] |= {"cluster": "cpu", "sku": "Standard_D16s_v5", "max_nodes": 4}
+    document = {"trial": job_file, "space": space, "sampling": "grid", **sections}
+    Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    return Path("sweep.yaml")

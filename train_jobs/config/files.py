@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
@@ -18,6 +20,17 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_draft(texts: Mapping[Path, str]) -> None:
+    """Writes files of a folder that nobody sees yet; all are on the disk when this returns.
+
+    They are waited for together, which takes a journalling file system little longer than waiting for one.
+    """
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    with ThreadPoolExecutor(max_workers=len(texts)) as pool:
+        list(pool.map(sync, texts))
 
 
 def sync(path: Path) -> None:

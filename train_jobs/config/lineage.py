@@ -130,6 +130,8 @@ class RunFacts(Config):
     """Hash of all that shapes the result, from the run's plan."""
     snapshot: str | None
     """Digest of the code, from the run's plan."""
+    sweep: str | None = None
+    """Which trial of which sweep it is, and whose trials that sweep began with. None: of none."""
     commit: str | None
     """Git commit that the code was taken from."""
     dirty: bool | None

@@ -117,15 +117,16 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     Raises:
         DataError: a file is not readable.
     """
-    known = _read_cache(cache)
-    hashes = []
+    before = _read_cache(cache)
+    known, hashes = {**before}, []
     for path in files:
         stat = path.stat()
         key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
         known.setdefault(key, "")
         known[key] = known[key] or _hash_file(path)
         hashes.append(known[key])
-    _write_cache(cache, known)
+    if known != before:
+        _write_cache(cache, known)
     return hashes
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from train_jobs.config import CheckpointConfig
 from train_jobs.engine import storage
 from train_jobs.engine.commit import COMMIT, candidate, commit, folder_name, verify, verifying
 from train_jobs.engine.optimizer_state import flatten, unflatten
@@ -97,6 +98,18 @@ class CheckpointStore:
         self._warn = warn
         self._writer = Writer()
         self._pending: Work[Committed] | None = None
+
+    @classmethod
+    def of(cls, config: CheckpointConfig, output: Path, *, warn: Callable[[str], None] = print) -> CheckpointStore:
+        """The checkpoints in the folder of a run's outputs, kept as its configuration says."""
+        return cls(
+            output / "checkpoints",
+            keep_last=config.keep_last,
+            keep_best=config.keep_best,
+            keep_every=config.keep_every,
+            asynchronous=config.asynchronous,
+            warn=warn,
+        )
 
     @property
     def asynchronous(self) -> bool:

@@ -14,9 +14,10 @@ from train_jobs.config.names import did_you_mean
 from train_jobs.inference.folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.forward import Batch, Forward
 from train_jobs.inference.task import Predicted, Record, Task, rounded
+from train_jobs.tasks.finetuning.columns import classes, numbers, texts
 from train_jobs.tasks.finetuning.glue import GlueTask, class_names, glue_task
 from train_jobs.tasks.finetuning.metrics import scores
-from train_jobs.tasks.finetuning.tables import Problems, Table, classes, numbers, texts
+from train_jobs.tasks.finetuning.tables import Problems, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from train_jobs.config import DataError
 from train_jobs.config.files import file_sha256
 from train_jobs.tasks.finetuning.entities import DOCUMENT
 from train_jobs.tasks.finetuning.squad.reading import Squad, read_squad
-from train_jobs.tasks.finetuning.tables import BOM, LONGEST_FIELD, UTF16, column_places, json_row, recode
+from train_jobs.tasks.finetuning.tables import BOM, LONGEST_FIELD, UTF16, column_places, cr_alone, json_row, recode
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
@@ -91,6 +91,8 @@ class TextReader(Reader):
                         facts={"where": f"{self.path}:{number}, byte {offset + problem.start} of the file"},
                         fix=recode(self.path, "latin1"),
                     ) from None
+                if number == 1 and "\r" in text and not text.endswith("\n"):
+                    raise cr_alone(self.path)
                 yield Place(offset, number), text
                 offset += len(raw)
 

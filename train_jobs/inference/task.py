@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.inference.folder import Folder
 from train_jobs.inference.forward import Forward, Tokens, joined
+from train_jobs.tasks.finetuning.columns import texts
 from train_jobs.tasks.finetuning.sequences import fitted
-from train_jobs.tasks.finetuning.tables import Problems, Table, texts
+from train_jobs.tasks.finetuning.tables import Problems, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,6 +7,8 @@ global batch is the engine's to take.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from train_jobs.model.objective import IGNORED, length_mask
 from train_jobs.model.packing import Packing
 
 
-class Finetuned(nn.Module):
+class Finetuned(nn.Module, ABC):
     """An encoder and what comes on top of it.
 
     Args:
@@ -34,6 +36,20 @@ class Finetuned(nn.Module):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.bert = BertModel(config, vocab_size, pooler=pooler)
+
+    @abstractmethod
+    def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
+        """What comes on top: of the encoder's [B, S, H], or packed [T, H]."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Arguments as of `BertModel` -> what `head` says."""
+        return self.head(self.bert(input_ids, token_type_ids, attention_mask, packing), packing)
 
 
 class Output(nn.Linear):
@@ -63,15 +79,8 @@ class BertForSequenceClassification(Finetuned):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = Output(config.hidden_size, outputs)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        packing: Packing | None = None,
-    ) -> Tensor:
-        """Arguments as of `BertModel` -> logits [B, C], or numbers [B, 1]."""
-        hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
+    def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
+        """[B, S, H], or packed [T, H] -> logits [B, C], or numbers [B, 1]."""
         return self.classifier(self.dropout(self.bert.pooler(hidden, packing)))
 
 
@@ -84,15 +93,8 @@ class BertForQuestionAnswering(Finetuned):
         super().__init__(config, vocab_size, pooler=False)
         self.qa_outputs = Output(config.hidden_size, 2)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        packing: Packing | None = None,
-    ) -> Tensor:
-        """Arguments as of `BertModel` -> logits [B, S, 2] of the first and of the last token."""
-        hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
+    def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
+        """[B, S, H], or packed [T, H] -> logits [B, S, 2] of the first and of the last token."""
         return _laid_out(self.qa_outputs(hidden), packing)
 
 
@@ -106,15 +108,8 @@ class BertForTokenClassification(Finetuned):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = Output(config.hidden_size, outputs)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        packing: Packing | None = None,
-    ) -> Tensor:
-        """Arguments as of `BertModel` -> logits [B, S, C]."""
-        hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
+    def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
+        """[B, S, H], or packed [T, H] -> logits [B, S, C]."""
         return _laid_out(self.classifier(self.dropout(hidden)), packing)
 
 

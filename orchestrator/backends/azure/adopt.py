@@ -1,9 +1,11 @@
-"""The record of a run that was submitted from another machine, made of what its jobs and its files tell."""
+"""Records of runs that nobody submitted from here: of other machines, and the trials of Azure's own sweep service."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from typing import Any
 
 from orchestrator.backends.azure import places, states
 from orchestrator.backends.azure.looks import Look
@@ -11,6 +13,8 @@ from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolde
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.errors import NotFoundError, UserError
+from orchestrator.specs.sweep import Settings, as_tree
+from train_jobs.config.load import Layer, merge
 
 DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")
 
@@ -33,8 +37,10 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
         created = states.seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
         attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
     if datastore is None:
+        trial, place = places.trial_of(folder.name), wire.workspace.workspace
         raise NotFoundError(
-            f"no run {folder.name} in workspace {wire.workspace.workspace}", fix="orchestrator list -b azure"
+            f"no run {folder.name} in workspace {place}",
+            fix=f"orchestrator sweep show azure://{place}/{trial[0]}" if trial else "orchestrator list -b azure",
         )
     files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
     documents = {name: files.read(place + name).decode() for name in DOCUMENTS}
@@ -47,3 +53,32 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
     except UserError:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
+
+
+def adopt_trial(
+    folder: RecordFolder, plan: dict[str, Any], request: dict[str, Any], settings: Settings, created: float
+) -> None:
+    """Makes the record of a trial of Azure's sweep service, which is a run like any other, but that nobody resumes it.
+
+    Args:
+        folder: where the record goes; its name is the trial's.
+        plan, request: plan.json and request.json of the sweep.
+        settings: of the trial.
+        created: seconds since the epoch.
+    """
+    if (folder.path / "request.json").is_file():
+        return
+    tree = as_tree(settings)
+    own = {**plan, "name": folder.name, **{part: _with(plan[part], tree) for part in ("spec", "job")}}
+    if "train.steps" in settings:
+        own["steps"] = settings["train.steps"]
+    elif own["spec"]["kind"] == "finetune" and any(path.startswith("train.") for path in settings):
+        own["steps"] = None  # by which of them it has so many, only the job finds out
+    asked = {**request, "name": folder.name, "job": {}, "max_restarts": 0}
+    documents = {"plan.json": json.dumps(own, indent=1), "request.json": json.dumps(asked, indent=1)}
+    first = AzureAttempt(job=folder.name, intended=created, confirmed=True)
+    folder.fill(documents, Record(created=created, attempts=(first,)))
+
+
+def _with(section: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+    return merge([Layer("sweep", section), Layer("space", tree)]).tree

@@ -56,7 +56,7 @@ class AzureBackend(Backend):
 
     def request(self, plan: Plan, run_name: str) -> AzureRequest:
         """Every body that is sent, as one object: pure."""
-        return build_request(plan, run_name, self._workspace(plan.spec.azure.model_dump()))
+        return build_request(plan, run_name, self.workspace(plan.spec.azure.model_dump()))
 
     def schedule(self, request: AzureRequest, plan: Plan) -> Handle:
         """Makes or changes the cluster, uploads what is not there yet, submits the job.
@@ -72,7 +72,7 @@ class AzureBackend(Backend):
         if (folder.path / "request.json").is_file():
             raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}")
         request.notify.check(os.environ)
-        send(self._wire(request.workspace), request, plan, folder, self._home)
+        send(self.wire_to(request.workspace), request, plan, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
     def schedule_file(self, file: JobFile) -> Handle:
@@ -84,11 +84,11 @@ class AzureBackend(Backend):
         """
         from orchestrator.backends.azure.schedule import send_file
 
-        workspace = self._workspace({}).require()
+        workspace = self.workspace({}).require()
         folder = RecordFolder(self._runs / file.name)
         if (folder.path / "request.json").is_file():
             raise ConflictError(f"run {file.name} exists", fix=f"orchestrator status {file.name}")
-        send_file(self._wire(workspace), workspace, file, folder)
+        send_file(self.wire_to(workspace), workspace, file, folder)
         return Handle(self.name, file.name, workspace.workspace)
 
     def describe(self, name: str) -> RunStatus:
@@ -115,8 +115,8 @@ class AzureBackend(Backend):
 
     def discover(self) -> None:
         """Puts the newest runs of the workspace on record here, whoever submitted them."""
-        workspace = self._workspace({}).require()
-        wire, known = self._wire(workspace), set(self.names())
+        workspace = self.workspace({}).require()
+        wire, known = self.wire_to(workspace), set(self.names())
         for job in wire.jobs(MOST_DISCOVERED):
             run = job["tags"].get("orchestrator.run")
             if run == job["name"] and run not in known:
@@ -214,7 +214,7 @@ class AzureBackend(Backend):
         folder = self._existing(name)
         raise ConflictError(
             f"the ranks of run {folder.name} are on Azure and cannot be asked where they stand",
-            facts={"but": "a run that hangs ends by itself (watchdog.hang_seconds) and leaves its stacks"},
+            facts={"but": "a run that hangs ends by itself (watchdog.hang_minutes) and leaves its stacks"},
             fix=f"orchestrator download {folder.name} stacks",
         )
 
@@ -232,6 +232,12 @@ class AzureBackend(Backend):
                 f"run {folder.name} is {status.state} and cannot be resumed",
                 fix=f"orchestrator {'status' if status.state.terminal else 'attach'} {folder.name}",
             )
+        if not folder.document("request.json")["job"]:
+            raise ConflictError(
+                f"the job of run {folder.name} is not this program's own, and it makes no other one of it",
+                facts={"reason": status.reason or "unknown"},
+                fix=f"orchestrator logs {folder.name}",
+            )
         if processes is not None:
             raise UsageError("--processes cannot change on Azure", fix=f"orchestrator resume {folder.name}")
         self._submit_again(folder)
@@ -244,8 +250,9 @@ class AzureBackend(Backend):
         last = record.last
         if last.ended is None or not last.confirmed or record.cancelled:
             return False
-        allowed = folder.document("request.json")["max_restarts"] if max_restarts is None else max_restarts
-        if not states.worth_another(last.state, last.exit_code) or len(record.attempts) > allowed:
+        request = folder.document("request.json")
+        allowed = request["max_restarts"] if max_restarts is None else max_restarts
+        if not request["job"] or not states.worth_another(last.state, last.exit_code) or len(record.attempts) > allowed:
             return False
         from orchestrator.backends.azure.schedule import say
 
@@ -271,8 +278,8 @@ class AzureBackend(Backend):
         from orchestrator.backends.azure.outputs import download
 
         folder = self._existing(name)
-        files = Look(self._wire_of(folder), folder).files()
-        return download(files, folder.name, outputs, to, force=force, progress=progress)
+        look = Look(self._wire_of(folder), folder)
+        return download(look.files(), folder.name, outputs, to, store=look.store(), force=force, progress=progress)
 
     def delete(self, name: str) -> None:
         """Deletes what an ended run has in the datastore, takes its jobs off the workspace's lists, forgets it here."""
@@ -326,7 +333,7 @@ class AzureBackend(Backend):
 
     def wire(self, given: Mapping[str, str | None]) -> Wire:
         """The workspace that these names, variables and config.json say, for what is no run: clusters, models."""
-        return self._wire(self._workspace(given).require())
+        return self.wire_to(self.workspace(given).require())
 
     def _submit_again(self, folder: RecordFolder) -> None:
         from orchestrator.backends.azure.schedule import submit
@@ -368,14 +375,16 @@ class AzureBackend(Backend):
             return folder
         if not place:
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
-        adopt(self._wire(self._workspace({}, place).require()), folder)
+        adopt(self.wire_to(self.workspace({}, place).require()), folder)
         return folder
 
-    def _workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
+    def workspace(self, given: Mapping[str, str | None], name: str | None = None) -> Workspace:
+        """Which workspace is meant; as of `find_workspace`."""
         return find_workspace(given, self._environ, Path.cwd(), name=name)
 
     def _wire_of(self, folder: RecordFolder) -> Wire:
-        return self._wire(Workspace.model_validate(folder.document("request.json")["workspace"]))
+        return self.wire_to(Workspace.model_validate(folder.document("request.json")["workspace"]))
 
-    def _wire(self, workspace: Workspace) -> Wire:
+    def wire_to(self, workspace: Workspace) -> Wire:
+        """That workspace."""
         return self._wires.setdefault(workspace, Wire(workspace))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from orchestrator.backends.azure.request import Body, Cluster, duration
+from orchestrator.backends.azure.request import SCALE, Body, Cluster, duration
 from orchestrator.backends.azure.wire import Wire, writable
 from orchestrator.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from orchestrator.estimates.sizes import SIZES, Size, find_size, fitting, same_family
@@ -14,12 +14,18 @@ from orchestrator.specs.compute import CLUSTER_NAME
 
 LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # of a cluster once it is there
-SCALE = ("minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown")
+MOST = "maxNodeCount"
 DEDICATED = "Dedicated"
+FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # what a spec takes
 
 
-def provision(wire: Wire, cluster: Cluster) -> str:
+def provision(wire: Wire, cluster: Cluster, *, fewer: str = FEWER) -> str:
     """Sees to it that a cluster is there as it should be; returns what was done, in one line.
+
+    Args:
+        wire: the workspace.
+        cluster: what it should be.
+        fewer: what asks for {0} machines, in a message to whoever asked for too many.
 
     Raises:
         NotFoundError: it is not there, and nobody said of what machines to make it.
@@ -39,18 +45,31 @@ def provision(wire: Wire, cluster: Cluster) -> str:
         return f"cluster {name}: there, left as it is"
     if found is None:
         location = wire.location()
-        check_quota(wire, location, wanted, held=0)
+        check_quota(wire, location, wanted, held=0, fewer=fewer)
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
+    wanted = _grown(found, wanted, cluster.silent)
     changes = differences(name, found, wanted)
     if not changes:
         return f"cluster {name}: there, {shape_text(found)}"
     held = _scale(found).get("minNodeCount") or 0
-    check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held)
+    check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fewer=fewer)
     body = writable(found)
     body["properties"]["properties"]["scaleSettings"] = dict(_scale(wanted))
     wire.put_compute(name, body)
     return f"cluster {name}: updated, {', '.join(changes)}"
+
+
+def _grown(found: Body, wanted: Body, silent: Sequence[str]) -> Body:
+    """What a cluster that is there should be: what nobody asked for stays, and the most is no less for it."""
+    before, scale = _scale(found), dict(_scale(wanted))
+    for key in silent:
+        there = before.get(key)
+        if there is not None:
+            scale[key] = max(there, scale[key]) if key == MOST else there
+    scale[MOST] = max(scale[MOST], scale["minNodeCount"])
+    inner = {**wanted["properties"]["properties"], "scaleSettings": scale}
+    return {**wanted, "properties": {**wanted["properties"], "properties": inner}}
 
 
 def differences(name: str, found: Body, wanted: Body) -> list[str]:
@@ -70,12 +89,12 @@ def differences(name: str, found: Body, wanted: Body) -> list[str]:
     before, after = _scale(found), _scale(wanted)
     return [
         f"{key} {before.get(key)} -> {after[key]}"
-        for key in SCALE
+        for key in SCALE.values()
         if _comparable(before.get(key)) != _comparable(after[key])
     ]
 
 
-def check_quota(wire: Wire, location: str, wanted: Body, *, held: int) -> None:
+def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fewer: str) -> None:
     """Holds a cluster at its largest against the quota of its family.
 
     Args:
@@ -83,6 +102,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int) -> None:
         location: its region.
         wanted: the cluster.
         held: machines of it that count as used already.
+        fewer: as of `provision`.
 
     Raises:
         QuotaError: it does not fit; names sizes that do.
@@ -101,7 +121,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int) -> None:
         return
     others = [one for one in SIZES if (one.gpu is None) == (size.gpu is None) and not one.legacy and one != size]
     fit = fitting(others, free, nodes) if low else [one for one in others if _fits(one, nodes, usages)]
-    fewer = int(free // size.cores)
+    most = int(free // size.cores)
     raise QuotaError(
         f"not enough cores for {nodes} x {size.name} in {location}",
         facts={
@@ -109,7 +129,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int) -> None:
             "fits": ", ".join(one.name for one in fit[:5]) or "nothing of the same kind",
             "or": "request quota: https://ml.azure.com/quota",
         },
-        fix=f"--set compute.nodes={fewer} --set compute.max_nodes={fewer}" if fewer else "orchestrator skus",
+        fix=fewer.format(most) if most > 0 else "orchestrator skus",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,7 +12,8 @@ from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolde
 from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.folder.backend import TAIL_BYTES, Target, parse_reports
+from orchestrator.backends.folder.backend import Target
+from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
 from orchestrator.errors import NotFoundError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.runs import SCORED, Attempt, RunState, RunStatus
@@ -35,6 +35,11 @@ class Look:
         self._folder = folder
         self._request = folder.document("request.json")
         self._plan = folder.document("plan.json")
+
+    @property
+    def _kind(self) -> str:
+        kind: str = self._plan["spec"].get("kind", "pretrain")
+        return kind
 
     def files(self) -> Files:
         """The files of its datastore."""
@@ -110,17 +115,12 @@ class Look:
         if not size:
             return {}
         start = max(0, size - TAIL_BYTES)
-        reports = parse_reports(files.read(name, start).split(b"\n")[start > 0 : -1])
-        if not reports:
-            return {}
-        metrics: dict[str, float] = {}
-        for report in reports:
-            metrics.update(report["metrics"])
-        finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
-        return {"step": reports[-1]["step"], "time": reports[-1]["time"], "metrics": finite}
+        return newest(parse_reports(whole_lines(files.read(name, start), cut=start > 0)))
 
-    def _store(self) -> str | None:
-        """The token store that the run prepared, as `--data` takes it."""
+    def store(self) -> str | None:
+        """The token store that the run prepared, as `--data` takes it; None: it prepares none, or did not complete."""
+        if self._kind != "prepare" or self.refresh().last.state != RunState.COMPLETED:
+            return None
         name = PurePosixPath(self._result()["store"]).name
         return places.datastore_uri(self._request["datastore"], f"{places.TOKEN_STORES}{name}")
 
@@ -149,7 +149,7 @@ class Look:
         attempts = [_attempt(one) for one in record.attempts if one.started is not None]
         node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
-        target, kind = Target.of(self._plan), self._plan["spec"].get("kind", "pretrain")
+        target, kind = Target.of(self._plan), self._kind
         status = RunStatus(
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
             name=self._folder.name,
@@ -171,7 +171,7 @@ class Look:
             step=report.get("step"),
             steps=target.steps,
             counts=target.counts,
-            store=self._store() if kind == "prepare" and state == RunState.COMPLETED else None,
+            store=self.store(),
             results=read_results(self._result()) if kind in SCORED and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,

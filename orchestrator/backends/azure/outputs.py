@@ -6,7 +6,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.storage import Blob, Files
@@ -15,28 +16,55 @@ from train_jobs.config.names import did_you_mean
 
 Progress = Callable[[int, int], None]
 COMMIT = "COMMIT.json"
+STORE = "store"  # name of the output that a preparation leaves beside its own
 DRAFT = ".download."  # and the run's name: what an interrupted download left, and goes on from
 
 
-def outputs_of(files: Files, run: str) -> dict[str, list[Blob]]:
-    """What can be downloaded: what was submitted and whatever the job has written: name -> its files.
+class Output(NamedTuple):
+    """What can be downloaded under one name."""
 
-    Of checkpoints those that are committed; names of files are as below the folder of the run.
+    path: str
+    """Its file or folder, below places.ROOT."""
+    files: list[Blob]
+    """Named as below places.ROOT."""
+
+
+def outputs_of(files: Files, run: str, store: str | None) -> dict[str, Output]:
+    """What can be downloaded: what was submitted and whatever the job has written, by its name.
+
+    Of checkpoints those that are committed.
+
+    Args:
+        files: of the datastore.
+        run: whose.
+        store: URI of the token store that it prepared; None: it prepared none, or has not ended.
     """
-    found: dict[str, list[Blob]] = {}
-    blobs = files.list(places.run_folder(run))
+    found: dict[str, Output] = {}
+    of_run = places.run_folder(run)
+    blobs = files.list(of_run)
     committed = {blob.name.rpartition("/")[0] for blob in blobs if blob.name.endswith(f"/{COMMIT}")}
     for blob in blobs:
         top, _, rest = blob.name.partition("/")
         if top == "job":
             if rest in {"plan.json", "spec.yaml"}:
-                found[Path(rest).stem] = [blob]
+                _add(found, Path(rest).stem, of_run, f"{top}/{rest}", blob)
             continue
         first, _, below = rest.partition("/")
         if first.startswith((".", "error-")) or (first == "checkpoints" and not _is_committed(blob.name, committed)):
             continue
-        found.setdefault(first if below else Path(first).stem, []).append(blob)
+        _add(found, first if below else Path(first).stem, of_run, f"{top}/{first}", blob)
+    if store is not None:
+        name = PurePosixPath(store).name
+        for blob in files.list(f"{places.TOKEN_STORES}{name}/"):
+            _add(found, STORE, places.TOKEN_STORES, name, blob._replace(name=f"{name}/{blob.name}"))
     return dict(sorted(found.items()))
+
+
+def _add(found: dict[str, Output], name: str, folder: str, path: str, blob: Blob) -> None:
+    """One more file of an output: `path` and the name of `blob` are as below `folder`."""
+    below = folder.removeprefix(places.ROOT)
+    output = found.setdefault(name, Output(below + path, []))
+    output.files.append(blob._replace(name=below + blob.name))
 
 
 def _is_committed(name: str, committed: set[str]) -> bool:
@@ -44,16 +72,30 @@ def _is_committed(name: str, committed: set[str]) -> bool:
 
 
 def download(
-    files: Files, run: str, outputs: tuple[str, ...], to: Path, *, force: bool, progress: Progress | None
+    files: Files,
+    run: str,
+    outputs: tuple[str, ...],
+    to: Path,
+    *,
+    store: str | None,
+    force: bool,
+    progress: Progress | None,
 ) -> list[Path]:
     """Copies outputs to below `to`, all of them or none. The same command after an interruption goes on.
+
+    Args:
+        files, run, store: as of `outputs_of`.
+        outputs: names; none: all.
+        to: folder; made if missing.
+        force: replace what is there.
+        progress: told bytes done and bytes in all.
 
     Raises:
         NotFoundError: the run has no such output; tells those that it has.
         ConflictError: there is something in the place of one, or one is not what it should be.
         StorageError: `to` cannot be written.
     """
-    known = outputs_of(files, run)
+    known = outputs_of(files, run, store)
     unknown = [name for name in outputs if name not in known]
     if unknown or not known:
         raise NotFoundError(
@@ -62,32 +104,23 @@ def download(
             fix=f"orchestrator status {run}",
         )
     chosen = {name: known[name] for name in outputs or known}
-    targets = {name: to / _top(blobs[0].name) for name, blobs in chosen.items()}
+    targets = {name: to / PurePosixPath(output.path).name for name, output in chosen.items()}
     for target in targets.values():
         if (any(target.iterdir()) if target.is_dir() else target.exists()) and not force:
             raise ConflictError(f"there is something at {target}", fix="--to another folder, or --force to replace it")
     draft = to / f"{DRAFT}{run}"
     try:
         draft.mkdir(parents=True, exist_ok=True)
-        files.fetch(places.run_folder(run), [blob for blobs in chosen.values() for blob in blobs], draft, progress)
+        files.fetch(places.ROOT, [blob for output in chosen.values() for blob in output.files], draft, progress)
         _check_commits(draft)
         for name, target in targets.items():
-            _replace(draft / _below(chosen[name][0].name), target)
+            _replace(draft / chosen[name].path, target)
         shutil.rmtree(draft)
     except OSError as problem:
         raise StorageError(
             f"cannot download to {to}: {problem.strerror}", fix="free some space, or --to another folder"
         ) from problem
     return list(targets.values())
-
-
-def _below(name: str) -> str:
-    """The file or folder of an output, as below the run's folder: outputs/model of outputs/model/config.json."""
-    return "/".join(name.split("/")[:2])
-
-
-def _top(name: str) -> str:
-    return name.split("/")[1]
 
 
 def _check_commits(folder: Path) -> None:

@@ -5,7 +5,7 @@ orchestrator/
   data/SHA256/            text, as it lay on the laptop      models/HASH/                 what training starts from
   token-stores/           prepared data, shared by all runs
   runs/RUN/job/           config.json, plan.json, ...        runs/RUN/outputs/            what the job writes
-  runs/SWEEP/trials/JOB/  what a trial of Azure's sweep service writes
+  runs/SWEEP/job/         the same of a sweep that Azure's own service drives, for its trials SWEEP_0, SWEEP_1, ...
 
 Paths of folders end with a slash: blobs are listed by prefix, and RUN is a prefix of RUN-2.
 """
@@ -58,11 +58,6 @@ def outputs_folder(run: str) -> str:
     return f"{run_folder(run)}outputs/"
 
 
-def trial_folder(sweep: str, job: str) -> str:
-    """Of what a trial of Azure's sweep service writes."""
-    return f"{run_folder(sweep)}trials/{job}/"
-
-
 def datastore_uri(datastore: str, path: str) -> str:
     """A path of a datastore, as jobs and data assets name it."""
     return f"azureml://datastores/{datastore}/paths/{path}"
@@ -71,3 +66,9 @@ def datastore_uri(datastore: str, path: str) -> str:
 def attempt_name(run: str, attempt: int) -> str:
     """The job's name of an attempt: RUN, RUN-a2, RUN-a3. Azure never lets a name be used twice."""
     return run if attempt == 1 else f"{run}-a{attempt}"
+
+
+def trial_of(job: str) -> tuple[str, int] | None:
+    """The sweep of Azure's service that a job may be a trial of, by its name SWEEP_3, and its number."""
+    sweep, _, number = job.rpartition("_")
+    return (sweep, int(number)) if sweep and number.isdecimal() else None

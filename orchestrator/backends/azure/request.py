@@ -7,6 +7,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.command import job_command, job_variables
 from orchestrator.backends.azure.inputs import data_asset, left_behind, start_digest
@@ -45,6 +47,9 @@ class Asset(Config):
     """Where its files are put in the datastore. None: it has none."""
 
 
+SCALE = {"min_nodes": "minNodeCount", "max_nodes": "maxNodeCount", "idle_seconds": "nodeIdleTimeBeforeScaleDown"}
+
+
 class Cluster(Config):
     """The cluster that a run needs."""
 
@@ -52,6 +57,9 @@ class Cluster(Config):
     """Its name."""
     body: Body | None = None
     """What is sent if there is none, or another one, of that name. None: it has to be there, and is left as it is."""
+    silent: list[str] = Field(default=[])
+    """Scale settings of the body that nobody asked for: where the cluster is there they stay as they are, and of the
+    most machines there are never less for it."""
 
 
 class AzureRequest(Request):
@@ -118,7 +126,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     return AzureRequest(
         name=run,
         workspace=workspace,
-        cluster=Cluster(name=str(spec.compute.cluster), body=cluster_body(plan)),
+        cluster=Cluster(name=str(spec.compute.cluster), body=cluster_body(plan), silent=_silent(plan)),
         assets=tuple(assets),
         datastore=spec.azure.datastore,
         job=body,
@@ -153,6 +161,11 @@ def cluster_body(plan: Plan) -> Body | None:
         max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
         idle_seconds=compute.idle_seconds,
     )
+
+
+def _silent(plan: Plan) -> list[str]:
+    """Scale settings that the spec leaves as presets and defaults have them: others may use the cluster, too."""
+    return [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,27 @@ def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, ho
         ConflictError: the workspace has a job of that name already.
         UserError: Azure refused; nothing runs then.
     """
+    documents = prepare(wire, request, plan, home)
+    first = AzureAttempt(job=request.name, intended=time.time())
+    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
+    submit(wire, request, folder, number=1)
+
+
+def prepare(
+    wire: Wire, request: AzureRequest, plan: Plan, home: Path, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Does all that a job needs before it is submitted; returns the documents that its record is made of.
+
+    Args:
+        wire: where it goes.
+        request, plan: what goes there.
+        home: the home folder.
+        more: documents beside those of every job: name -> text.
+
+    Raises:
+        ConflictError: the workspace has a job of that name already.
+        UserError: Azure refused.
+    """
     wire.location()
     taken = wire.job(request.name)
     if taken is not None:
@@ -62,14 +84,12 @@ def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, ho
     for asset in request.assets:
         ensure_asset(wire, files, store, asset, plan)
         remember_asset(home, request.workspace, asset.name, asset.version)
-    documents = job_documents(request, plan)
+    documents = {**job_documents(request, plan), **(more or {})}
     files.upload(
         places.job_folder(request.name),
         {**{name: text.encode() for name, text in documents.items()}, **vocabulary(plan)},
     )
-    first = AzureAttempt(job=request.name, intended=time.time())
-    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
-    submit(wire, request, folder, number=1)
+    return documents
 
 
 def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFolder) -> None:
@@ -128,7 +148,7 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
     """
     name, body = folder.read().last.job, request.attempt(number)
     try:
-        _put(wire, name, body)
+        put(wire, name, body)
     except UserError as problem:
         if number == 1 and not isinstance(problem, UnknownError):
             shutil.rmtree(folder.path)
@@ -143,8 +163,13 @@ class UnknownError(ServiceError):
     """Nobody can tell whether Azure has the job: the record keeps its name, and the next look settles it."""
 
 
-def _put(wire: Wire, name: str, body: Body) -> None:
-    """Sends the job until Azure has it, or has refused it."""
+def put(wire: Wire, name: str, body: Body) -> None:
+    """Sends a job until Azure has it, or has refused it. A lost reply is settled by asking.
+
+    Raises:
+        UnknownError: nobody can tell whether Azure has it.
+        UserError: Azure does not have it.
+    """
     for pause in (*PAUSES, None):
         try:
             return wire.put_job(name, body)

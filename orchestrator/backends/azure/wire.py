@@ -20,6 +20,7 @@ from orchestrator.backends.azure.request import Body
 from orchestrator.backends.azure.sign_in import SignIn
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.errors import NotFoundError
+from orchestrator.widgets import load_quietly
 
 T = TypeVar("T")
 STORE_SECONDS = 1800  # a signature lasts for an hour; half of that is left to whoever gets it
@@ -146,7 +147,7 @@ class Wire:
         return None if found is None else dict(found.as_dict())
 
     def put_job(self, name: str, body: Body) -> None:
-        """Submits a job. The request is sent once: whether it arrived, `job` tells, and not a second request.
+        """Submits a command or sweep job, once: whether it arrived, `job` tells, and not a second request.
 
         Raises:
             UserError: it was refused, or nobody knows; `__cause__` has Azure's own error.
@@ -157,9 +158,9 @@ class Wire:
             more: dict[str, Any] = {}
             if user:
                 ml.jobs._set_headers_with_user_aml_token(more)
-            ml.jobs.service_client_01_2025_preview.jobs.create_or_update(
-                *self._scope, name, body, retry_total=0, **more
-            )
+            clients = ml.jobs.service_client_01_2025_preview, ml.jobs.service_client_01_2024_preview_arm
+            client = clients[body["properties"]["jobType"] == "Sweep"]  # as the SDK's own operation chooses
+            client.jobs.create_or_update(*self._scope, name, body, retry_total=0, **more)
 
         self._call(f"job {name}", put)
 
@@ -184,6 +185,17 @@ class Wire:
         """What the run history knows of a job: status, times, error, and the addresses of its logs."""
         found = self._call(f"job {name}", lambda ml: ml.jobs._runs_operations.get_run_details(name))
         return dict(found.as_dict())
+
+    def children(self, name: str) -> list[Body]:
+        """What the run history knows of the trials of a sweep: runId, status, tags."""
+
+        def ask(ml: Any) -> list[Body]:
+            history = ml.jobs._runs_operations._operation
+            return [
+                dict(one.as_dict()) for one in history.get_child(self.workspace.subscription_id, *self._scope, name)
+            ]
+
+        return self._call(f"trials of {name}", ask)
 
     def archive_job(self, name: str) -> None:
         """Takes a job off the lists."""
@@ -251,6 +263,7 @@ class Wire:
 
 def _client(workspace: Workspace) -> Any:
     """MLClient, which says nothing on its own: stdout and stderr are ours."""
+    load_quietly()
     from azure.ai.ml import MLClient
 
     quiet()

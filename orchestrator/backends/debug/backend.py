@@ -34,7 +34,7 @@ class DebugBackend(FolderBackend):
             UsageError: the job wants more than one process.
         """
         from orchestrator.backends.debug.session import DebugRequest
-        from orchestrator.tracking import default_uri
+        from orchestrator.backends.folder.request import job_arguments
 
         compute = plan.compute
         if compute.world_size != 1:
@@ -42,28 +42,12 @@ class DebugBackend(FolderBackend):
                 f"the debug backend runs one process, not {compute.world_size}",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
-        stores, run = self._home / "token-stores", self._folder(run_name)
         return DebugRequest(
-            name=run_name,
+            **DebugRequest.shared(plan, run_name, self._home),
             module=plan.spec.code.entry,
             code=str(plan.spec.code.folder) if plan.spec.code.folder else None,
-            arguments=[
-                *("--config", str(run.config), "--output", str(run.outputs)),
-                *(("--cache", str(stores)) if plan.stores else ()),
-                *("--device", compute.device),
-            ],
-            nodes=1,
-            processes_per_node=1,
+            arguments=job_arguments(plan, self._folder(run_name), self._home),
             threads=compute.threads_per_process,
-            device=compute.device,
-            max_restarts=plan.spec.max_restarts,
-            variables=dict(plan.spec.environment.variables),
-            snapshot=plan.snapshot.digest,
-            tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
-            experiment=plan.spec.tracking.experiment,
-            notify=plan.spec.notify,
-            steps=plan.steps,
-            token_stores=str(stores),
         )
 
     def schedule(self, request: DebugRequest, plan: Plan) -> Handle:

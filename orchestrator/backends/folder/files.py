@@ -175,6 +175,10 @@ class RunFolder:
         document: dict[str, Any] = json.loads((self.path / name).read_text())
         return document
 
+    def read_result(self) -> dict[str, Any]:
+        """The job's final figures; none before it has ended."""
+        return self.read_json("outputs/result.json") if (self.outputs / "result.json").exists() else {}
+
     def stored_state(self) -> LocalState:
         """state.json as it is."""
         return LocalState.model_validate_json((self.path / "state.json").read_text())

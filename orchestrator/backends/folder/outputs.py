@@ -22,6 +22,8 @@ def outputs_of(run: RunFolder) -> dict[str, Path]:
     found = {"code": run.code, "logs": run.logs, "plan": run.path / "plan.json", "spec": run.path / "spec.yaml"}
     written = [path for path in sorted(run.outputs.glob("*")) if not path.name.startswith((".", "error-"))]
     found |= {path.stem if path.is_file() else path.name: path for path in written}
+    if (store := run.read_result().get("store")) is not None:  # lies elsewhere: all runs share it
+        found["store"] = Path(store)
     return {name: path for name, path in sorted(found.items()) if path.exists()}
 
 

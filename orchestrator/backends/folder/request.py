@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from orchestrator.backends.base import Request
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.home import TOKEN_STORES
 from orchestrator.specs import NotifySpec
+from orchestrator.tracking import default_uri
+
+if TYPE_CHECKING:
+    from orchestrator.planning import Plan
 
 
 class FolderRequest(Request):
@@ -34,7 +43,35 @@ class FolderRequest(Request):
     token_stores: str
     """Folder of prepared data, shared by all runs."""
 
+    @classmethod
+    def shared(cls, plan: Plan, run_name: str, home: Path) -> dict[str, Any]:
+        """What a request says of a plan, whoever starts the job."""
+        compute, spec = plan.compute, plan.spec
+        return {
+            "name": run_name,
+            "nodes": compute.nodes,
+            "processes_per_node": compute.processes_per_node,
+            "device": compute.device,
+            "max_restarts": spec.max_restarts,
+            "variables": dict(spec.environment.variables),
+            "snapshot": plan.snapshot.digest,
+            "tracking_uri": spec.tracking.uri or default_uri(home),
+            "experiment": spec.tracking.experiment,
+            "notify": spec.notify,
+            "steps": plan.steps,
+            "token_stores": str(home / TOKEN_STORES),
+        }
+
     @property
     def world_size(self) -> int:
         """Ranks of the whole job."""
         return self.nodes * self.processes_per_node
+
+
+def job_arguments(plan: Plan, run: RunFolder, home: Path) -> list[str]:
+    """What the job's module is called with."""
+    return [
+        *("--config", str(run.config), "--output", str(run.outputs)),
+        *(("--cache", str(home / TOKEN_STORES)) if plan.stores else ()),
+        *("--device", plan.compute.device),
+    ]

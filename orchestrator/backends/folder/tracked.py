@@ -13,8 +13,9 @@ import sys
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.runs import RunState
-from orchestrator.tracking import Opening, TrackingRequest, flatten
+from orchestrator.tracking import Opening, TrackingRequest
 from train_jobs.config.files import write_text
+from train_jobs.config.parameters import flatten
 
 VARIABLE = "ORCHESTRATOR_TRACKING"
 MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED

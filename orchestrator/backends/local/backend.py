@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.request import job_arguments
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.errors import ServiceError, UsageError
-from orchestrator.home import RUNS, TOKEN_STORES
+from orchestrator.home import RUNS
 from orchestrator.runs import Handle
 from orchestrator.specs import usable_cores
-from orchestrator.tracking import default_uri
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
@@ -32,28 +32,12 @@ class LocalBackend(FolderBackend):
 
     def request(self, plan: Plan, run_name: str) -> LocalRequest:
         """What will run, as one object: pure."""
-        compute = plan.compute
-        stores, run = self._home / TOKEN_STORES, self._folder(run_name)
+        arguments = job_arguments(plan, self._folder(run_name), self._home)
         return LocalRequest(
-            name=run_name,
-            command=[
-                *(sys.executable, "-m", plan.spec.code.entry, "--config", str(run.config)),
-                *("--output", str(run.outputs), *(("--cache", str(stores)) if plan.stores else ())),
-                *("--device", compute.device),
-            ],
-            nodes=compute.nodes,
-            processes_per_node=compute.processes_per_node,
+            **LocalRequest.shared(plan, run_name, self._home),
+            command=[sys.executable, "-m", plan.spec.code.entry, *arguments],
             threads=_threads(plan),
-            device=compute.device,
-            master_port=compute.master_port,
-            max_restarts=plan.spec.max_restarts,
-            variables=dict(plan.spec.environment.variables),
-            snapshot=plan.snapshot.digest,
-            tracking_uri=plan.spec.tracking.uri or default_uri(self._home),
-            experiment=plan.spec.tracking.experiment,
-            notify=plan.spec.notify,
-            steps=plan.steps,
-            token_stores=str(stores),
+            master_port=plan.compute.master_port,
         )
 
     def schedule(self, request: LocalRequest, plan: Plan) -> Handle:

@@ -7,6 +7,7 @@ import re
 from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
 from orchestrator.testing.arm.service import ResourceManager, Table, page
 from orchestrator.testing.jobs.jobs import ENDED, Job
+from orchestrator.testing.jobs.sweeps import problems
 from orchestrator.testing.messages import Call, Refusal, Reply
 from orchestrator.testing.state import PROVIDER, Document
 
@@ -17,9 +18,12 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,254}")
 
 @ROUTES.add("GET", "jobs")
 def list_jobs(service: ResourceManager, call: Call) -> Reply:
+    """The trials of a sweep are not among them: the run history lists those."""
     view = call.query.get("listViewType", "ActiveOnly")
     archived = {"ActiveOnly": (False,), "ArchivedOnly": (True,), "All": (False, True)}[view]
-    found = (job for job in service.jobs.all() if job.properties.get("isArchived", False) in archived)
+    found = (
+        job for job in service.jobs.all() if job.parent is None and job.properties.get("isArchived", False) in archived
+    )
     return page(call, (shown(service, job) for job in found), service.page_size)
 
 
@@ -77,6 +81,8 @@ def _changed(job: Job, properties: Document) -> Job:
 
 def _check_references(service: ResourceManager, properties: Document) -> None:
     """What the service looks up, and the client does not."""
+    if properties["jobType"] == "Sweep" and (wrong := problems(properties)):
+        raise Refusal(400, "UserError", " ".join(wrong))
     work = properties.get("trial", properties)
     base = f"{service.state.place.workspace_path}/".lower()
     for field in ("codeId", "environmentId"):

@@ -20,6 +20,7 @@ from train_jobs.config.machine import METADATA_VARIABLE
 
 NOT_PASSED_ON = ("AZURE_", "AZUREML_", "MLFLOW_", "ORCHESTRATOR_", "PYTEST_")
 OF_THE_DOUBLE = ("http_proxy", "https_proxy", "no_proxy", "requests_ca_bundle", "ssl_cert_file", "curl_ca_bundle")
+THREADS = "OMP_NUM_THREADS"
 
 
 class Executor:
@@ -101,7 +102,7 @@ class Executor:
             "AZUREML_EXPERIMENT_NAME": job.properties.get("experimentName", "Default"),
             "AZUREML_NODE_COUNT": str(job.nodes),
             "AZUREML_RUN_ID": job.name,
-            "AZUREML_ROOT_RUN_ID": job.name,
+            "AZUREML_ROOT_RUN_ID": job.parent or job.name,
             "GLOO_SOCKET_IFNAME": "lo",
             "PATH": binaries,
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -109,12 +110,21 @@ class Executor:
         }
         wanted = {**(job.properties.get("environmentVariables") or {})}
         wanted.pop(METADATA_VARIABLE, None)  # this machine has no such service, or one that is not ours to ask
+        if wanted.get(THREADS, "").isdigit():
+            wanted[THREADS] = str(min(int(wanted[THREADS]), _threads(job)))
         return {**kept, **ours, **self.tracking(job), **wanted}
 
     @staticmethod
     def _failure(rank: int, code: int) -> Document:
         said = f"Execution failed. User process '{rank}' exited with status code {code}."
         return {"code": "UserError", "message": f"{said} Please check log file 'user_logs' for error details."}
+
+
+def _threads(job: Job) -> int:
+    """Threads that this machine has for each process of a job, however many cores its size would have."""
+    distribution = job.properties.get("distribution") or {}
+    processes = job.nodes * (distribution.get("processCountPerInstance") or 1)
+    return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def _free_port() -> int:

@@ -43,6 +43,8 @@ class Job:
     """Its processes, while it has any."""
     lost: Document | None = None
     """What happened to its machines."""
+    parent: str | None = None
+    """The sweep that it is a trial of."""
 
     @property
     def nodes(self) -> int:
@@ -51,11 +53,7 @@ class Job:
     @property
     def limit(self) -> float | None:
         """Seconds that it may run; None: as long as it takes."""
-        found = DURATION.fullmatch((self.properties.get("limits") or {}).get("timeout") or "")
-        if found is None:
-            return None
-        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return seconds((self.properties.get("limits") or {}).get("timeout"))
 
     @property
     def cluster(self) -> str | None:
@@ -67,6 +65,15 @@ class Job:
     def folder(self) -> str:
         """Where its artifacts lie in the artifact store."""
         return f"ExperimentRun/dcid.{self.name}"
+
+
+def seconds(duration: str | None) -> float | None:
+    """Of an ISO 8601 duration; None: it is none."""
+    found = DURATION.fullmatch(duration or "")
+    if found is None:
+        return None
+    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 class Jobs:
@@ -86,17 +93,27 @@ class Jobs:
         self._held = False
         self._closing = False
         self.crashes: list[Exception] = []
+        self.conduct: Callable[[Job], tuple[str, Document | None]] | None = None
+        """Conducts a sweep to its end; returns its last status and error. None: sweeps stay as they are."""
 
-    def submit(self, name: str, properties: Document) -> Job:
+    def submit(self, name: str, properties: Document, *, parent: str | None = None) -> Job:
         """A new job; it is on its way when this returns."""
-        job = Job(name, properties)
+        job = Job(name, properties, parent=parent)
         with self._changed:
             self._jobs[name] = job
-        if self._execute is not None and properties["jobType"] == "Command":
-            thread = threading.Thread(target=self._follow, args=(job,), name=f"azure-double-{name}", daemon=True)
+        if (way := self._way(job)) is not None:
+            thread = threading.Thread(target=way, args=(job,), name=f"azure-double-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return job
+
+    def _way(self, job: Job) -> Callable[[Job], None] | None:
+        """What a job does by itself; None: nothing."""
+        if self._execute is None:
+            return None
+        if job.properties["jobType"] == "Command":
+            return self._follow
+        return self._follow_sweep if self.conduct is not None else None
 
     def get(self, name: str) -> Job | None:
         with self._changed:
@@ -113,8 +130,8 @@ class Jobs:
             return self._busy(cluster)
 
     def _busy(self, cluster: str) -> int:
-        running = (job for job in self._jobs.values() if job.cluster == cluster and job.status in (RUNNING, FINALIZING))
-        return sum(job.nodes for job in running)
+        at_work = (job for job in self._jobs.values() if job.status in (RUNNING, FINALIZING))
+        return sum(job.nodes for job in at_work if job.cluster == cluster and job.properties["jobType"] == "Command")
 
     def hold(self, held: bool) -> None:
         """Jobs that have not begun to run stay in the queue as long as this is so."""
@@ -142,7 +159,7 @@ class Jobs:
             launch = job.launch
         if launch is not None:
             launch.stop()
-        elif self._execute is None or job.properties["jobType"] != "Command":
+        elif self._way(job) is None:
             self.move(job, CANCELED)
 
     def preempt(self, job: Job, error: Document | None = None) -> None:
@@ -177,6 +194,16 @@ class Jobs:
                 if not self._changed.wait(max(0.0, ends - time.monotonic())):
                     raise TimeoutError(f"{job.name} is still {job.status} after {seconds} s")
             return job.status
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing is to begin any more."""
+        return self._closing
+
+    def pause(self, seconds: float) -> None:
+        """Until a job has moved, or so long."""
+        with self._changed:
+            self._changed.wait(seconds)
 
     def close(self) -> None:
         """Kills what runs; returns when no thread is left."""
@@ -216,6 +243,17 @@ class Jobs:
         else:
             self.move(job, FINALIZING)
             self.move(job, COMPLETED)
+
+    def _follow_sweep(self, job: Job) -> None:
+        assert self.conduct is not None
+        for status in (PREPARING, RUNNING):
+            self.move(job, status)
+        try:
+            status, error = self.conduct(job)
+        except Exception as problem:  # as of `_follow`
+            self.crashes.append(problem)
+            status, error = FAILED, {"code": "DoubleCrashed", "message": repr(problem)}
+        self.move(job, status, error)
 
     def _wait_for_nodes(self, job: Job) -> bool:
         """Until the cluster has so many nodes free: then it runs. False: it is not to run any more."""

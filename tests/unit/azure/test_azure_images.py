@@ -86,6 +86,9 @@ def test_pinned_versions_are_those_of_the_constraints() -> None:
 
 def test_the_endpoint_has_the_versions_that_the_model_was_made_with() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
-    found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if "==" in line)
+    found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if not line.startswith("--"))
+    assert "python=3.11" in conda["dependencies"]
+    assert found.pop("azureml-inference-server-http")
+    assert found.pop("pydantic").startswith("2.12.")  # the server's own limit; the resolution is tested, and slow
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in found}
-    assert {"torch", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "PyYAML"} == found.keys()
+    assert {"torch", "tokenizers", "safetensors", "numpy", "pyarrow", "PyYAML"} == found.keys()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+import pty
+import struct
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,3 +40,33 @@ def orchestrator(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         return Finished(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def on_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The same with stdout and stderr on a pseudo-terminal of 80 columns: what it shows is `out`."""
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def run(*words: str, columns: int = 80) -> Finished:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        shown: list[bytes] = []
+        reader = threading.Thread(target=lambda: shown.extend(_until_closed(ours)))
+        reader.start()
+        with monkeypatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as stream:
+            patch.setattr("sys.stdout", stream)
+            patch.setattr("sys.stderr", stream)
+            code = main(words)
+        reader.join()
+        os.close(ours)
+        return Finished(code, b"".join(shown).decode().replace("\r\n", "\n"), "")
+
+    return run
+
+
+def _until_closed(descriptor: int) -> Iterator[bytes]:
+    with suppress(OSError):  # how a pseudo-terminal tells that its other end is closed
+        while piece := os.read(descriptor, 65536):
+            yield piece

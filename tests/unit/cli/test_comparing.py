@@ -32,7 +32,7 @@ def priced(price: float) -> dict[str, Any]:
     return plan(compute=compute, changes=changes)
 
 
-def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command) -> None:
+def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command, on_terminal: Command) -> None:
     report(make_run(home, "one", plan=plan()), 100, validation_unigram_entropy=5.8175123456)
     other = plan(
         spec={"train": {"steps": 200}, "tags": {"team": "nlp"}, "data": {"text": [LONG, LONG]}},
@@ -45,7 +45,8 @@ def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command) -> 
         folder.mkdir()
         (folder / "loop.py").write_text(f"{name}\n")
     (home / "runs/two/code/new.py").touch()
-    done = orchestrator("diff", "one", "two")
+    assert f"a.txt -> {LONG}" in orchestrator("diff", "one", "two").out, "in a pipe nothing is cut"
+    done = on_terminal("diff", "one", "two")
     assert done.code == 0
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= 80

@@ -134,7 +134,9 @@ def test_on_a_terminal_it_asks(tmp_path: Path, answer: str, code: int, left: set
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     make_run(console.home, "one")
     words = ["-m", "orchestrator.cli.main", "prune", "--state", "completed"]
-    terminal = pexpect.spawn(sys.executable, words, cwd=str(tmp_path), env=console.environ(), encoding="utf-8")
+    terminal = pexpect.spawn(
+        sys.executable, words, cwd=str(tmp_path), env=console.environ(NO_COLOR="1"), encoding="utf-8"
+    )
     terminal.expect(r"one +completed")
     terminal.expect(r"delete 1 run, .*B\? \[y/N\] ")
     terminal.sendline(answer)

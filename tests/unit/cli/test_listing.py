@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.cli import render
 from orchestrator.cli.arguments import ENDED, STATES
+from orchestrator.cli.terminal import Terminal
 from orchestrator.runs import Attempt, RunState, RunStatus
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
@@ -82,7 +83,9 @@ def test_a_table_of_long_names_and_large_numbers_fits_and_keeps_what_tells_runs_
     names = [f"pretrain-{'x' * 40}-{number:08x}" for number in range(2)]
     started = time.time() - 35_990_000
     wide = {"state": "completed", "step": 1_000_000, "steps": 1_000_000, "started": started, "cost": 999.99}
-    lines = render.run_table([status(name, created=started, **wide) for name in names]).splitlines()
+    runs = [status(name, created=started, **wide) for name in names]
+    assert all(name in render.run_table(runs) for name in names), "in a pipe nothing is cut"
+    lines = render.run_table(runs, Terminal(80)).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("pretrain-xx")
     assert "...-00000000  completed" in lines[1]
@@ -120,7 +123,8 @@ def test_a_status_tells_of_every_attempt_of_a_run_that_was_started_again() -> No
         Attempt(started=130, ended=140, state=RunState.FAILED, reason=reason),
         Attempt(started=time.time() - 5),
     ]
-    text = render.status_text(status(attempt=3, attempts=attempts))
+    assert reason in render.status_text(status(attempt=3, attempts=attempts))
+    text = render.status_text(status(attempt=3, attempts=attempts), Terminal(80))
     assert "  attempt    3\n" in text
     assert "             1: preempted, 2 min 05 s, step 40: stopped by SIGTERM\n" in text
     assert "             2: failed, 10 s: rank 0 was killed by signal SIGKILL" in text

@@ -79,7 +79,12 @@ def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path)
     live = Live(console.home)
     command = [sys.executable, "-m", "orchestrator.cli.main", "status", "one", "-w"]
     terminal = pexpect.spawn(
-        command[0], command[1:], cwd=str(tmp_path), env=console.environ(), dimensions=(24, 60), encoding="utf-8"
+        command[0],
+        command[1:],
+        cwd=str(tmp_path),
+        env=console.environ(NO_COLOR="1"),
+        dimensions=(24, 60),
+        encoding="utf-8",
     )
     terminal.expect("state      running")
     terminal.expect(r"\x1b\[(\d+)A\r\x1b\[J")  # back over as many lines as were drawn, and clear

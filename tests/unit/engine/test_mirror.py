@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from train_jobs.config import PretrainConfig
 from train_jobs.config.lineage import ExternalFacts, Lineage, Link
 from train_jobs.engine.metrics import MetricsLog
 from train_jobs.mirror import Destination, Mirror, MirrorThread, main
 
 REPOSITORY = Path(__file__).parents[3]
+CONFIG = PretrainConfig.model_validate({"data": {"text": ["notes"]}})
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -393,8 +395,40 @@ def test_a_run_that_the_platform_opened_is_the_platforms_to_end(
     monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
     monkeypatch.delenv("ORCHESTRATOR_TRACKING", raising=False)
     write(path, 2)
-    thread = MirrorThread(path, every_seconds=0.05)
+    thread = MirrorThread(path, CONFIG, every_seconds=0.05)
     thread.start()
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
-    assert store.client.get_run(store.run_id).info.status == "RUNNING"
+    run = store.client.get_run(store.run_id)
+    assert run.info.status == "RUNNING"
+    assert run.data.params["optimizer.learning_rate"] == str(CONFIG.optimizer.learning_rate)
+    assert run.data.params["data.text"] == "['notes']"
+
+
+def test_parameters_that_mlflow_refuses_keep_no_metric_from_it(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
+    monkeypatch.delenv("ORCHESTRATOR_TRACKING", raising=False)
+    store.client.log_param(store.run_id, "optimizer.learning_rate", "another")
+    write(path, 2)
+    thread = MirrorThread(path, CONFIG, every_seconds=0.05)
+    thread.start()
+    thread.close(completed=True)
+    assert store.steps("train_loss") == [2]
+    assert "warning: MLflow did not take all parameters" in capsys.readouterr().err
+
+
+def test_a_run_that_the_orchestrator_opened_has_its_parameters_already(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcement = path.with_name("tracking.json")
+    announcement.write_text(json.dumps({"tracking_uri": store.uri, "run_id": store.run_id}))
+    monkeypatch.setenv("ORCHESTRATOR_TRACKING", str(announcement))
+    write(path, 2)
+    thread = MirrorThread(path, CONFIG, every_seconds=0.05)
+    thread.start()
+    thread.close()
+    assert store.steps("train_loss") == [2]
+    assert store.client.get_run(store.run_id).data.params == {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from finetune_jobs import write_model
 
 
@@ -14,6 +15,15 @@ from finetune_jobs import write_model
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT with drawn weights."""
     return write_model(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Several wait for one another longer than such small models compute, where others work too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
 from train_jobs.engine.boundary import PREEMPTED
 from train_jobs.engine.metrics import read_reports
+from train_jobs.tasks.finetuning.base import Finetuning
 
 
 def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:
@@ -105,6 +109,56 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert run(tmp_path, mrpc(bert, glue)) == 0
     assert same_model(tmp_path / "out", done)
     assert validations(tmp_path / "out") == validations(done)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_sigterm_amid_an_epoch_changes_no_bit_of_what_becomes_of_it(
+    bert: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that has a state: dropout, accumulated batches in groups, LAMB, weights of classes, a score to beat."""
+    document = mrpc(
+        *(bert, glue),
+        train={
+            "epochs": 2,
+            "micro_batch_size": 8,
+            "precision": "bf16",
+            "group_by_length": True,
+            "class_weights": "balanced",
+        },
+        optimizer={"name": "lamb", "learning_rate": 3e-3, "layer_decay": 0.9},
+        evaluation={"every": 6, "patience": 4},
+    )
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    assert run(tmp_path / "whole", document) == 0
+    made = Finetuning.train_batch
+    for after in (8, 12):  # of 15 in an epoch
+        batches = iter(range(after))
+
+        def stopped(self: Finetuning, cursor: dict[str, int], batches: Iterator[int] = batches) -> Any:
+            if next(batches, None) is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return made(self, cursor)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Finetuning, "train_batch", stopped)
+            assert run(tmp_path / "stopped", document) == PREEMPTED
+        assert committed_step(tmp_path / "stopped") % 15 != 0
+    assert committed_step(tmp_path / "stopped") > 15
+    assert run(tmp_path / "stopped", document) == 0
+    outputs = [tmp_path / name / "out" for name in ("whole", "stopped")]
+    assert same_model(*outputs)
+    one, other = (load_file(path / "checkpoints" / "step-00000030" / "model.safetensors") for path in outputs)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [validations(output, "validation_loss") for output in outputs]
+    assert losses[0] == losses[1]
+    assert list(losses[0]) == [6, 12, 18, 24, 30]
+    assert len({(output / "predictions" / "MRPC.tsv").read_text() for output in outputs}) == 1
+
+
+def committed_step(folder: Path) -> int:
+    """Of the newest checkpoint."""
+    return max(int(path.parent.name.split("-")[1]) for path in folder.glob("out/checkpoints/*/COMMIT.json"))
 
 
 def test_another_configuration_does_not_go_on_there(

@@ -50,6 +50,14 @@ def test_two_classes_have_f1_beside_accuracy(tmp_path: Path) -> None:
     assert read_own(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
 
 
+def test_classes_that_differ_in_white_space_or_case_alone_are_told(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tpos\nb\tpos \nc\tneg\nd\tPos\n")
+    task, splits = read_own(TEXT, {"train": train})
+    assert task.labels == ("Pos", "neg", "pos", "pos ")
+    told = "labels 'Pos', 'pos', 'pos ' differ in white space or case alone, and are classes"
+    assert splits["train"].notes == [f"{train}: {told}"]
+
+
 def test_pairs_and_columns_by_their_names(tmp_path: Path) -> None:
     columns = ColumnsConfig(text="one", pair="two", label="same")
     train = put(tmp_path / "t.tsv", "two\tsame\tone\nb\tyes\ta\nd\tno\tc\n")
@@ -81,6 +89,22 @@ def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None
         f"{path}:row 3: column 'label': there is no label",
     ]
     assert len(problems(NUMBER, train=path)) == 2
+
+
+def test_a_whole_number_larger_than_any_float_is_no_target(tmp_path: Path) -> None:
+    train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": ' + "9" * 400 + "}\n")
+    (problem,) = problems(NUMBER, train=train)
+    assert problem == f"{train}:2: column 'label': {'9' * 80} is no finite number"
+
+
+@pytest.mark.parametrize("row", ['{"text": "b \\ud83d", "label": "x"}', '{"text": "b", "label": "\\uDE00x"}'])
+def test_half_an_emoji_is_no_text(tmp_path: Path, row: str) -> None:
+    whole = '{"text": "a \\ud83d\\ude00", "label": "y"}'
+    train = put(tmp_path / "t.jsonl", f"{whole}\n{row}\n")
+    half = "d83d" if "d83d" in row else "de00"
+    assert problems(TEXT, train=train) == [f"{train}:2: half a character: \\u{half} stands alone"]
+    other = put(tmp_path / "u.jsonl", whole + '\n{"text": "b", "label": "x"}\n')
+    assert read_own(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
 
 
 def test_true_is_no_number(tmp_path: Path) -> None:

@@ -116,6 +116,11 @@ def test_what_is_no_question_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_half_an_emoji_is_no_question(tmp_path: Path) -> None:
+    path = squad(tmp_path / "s.json", qa("a", question="Who \U0001f600?"), qa("b", question="Who \ud83d?"))
+    assert problems(path) == [f"{line_of(path, 'b')}: question b: half a character: \\ud83d stands alone"]
+
+
 def test_version_1_learns_from_answers_only_and_predicts_without(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("q", answers=[]))
     assert problems(path) == [f"{line_of(path, 'q')}: question q: has no answer"]

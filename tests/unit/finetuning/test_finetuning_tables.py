@@ -180,6 +180,13 @@ def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     assert "no such file" in refusal(tmp_path / name).message
 
 
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, name: str) -> None:
+    error = refusal(put(tmp_path / name, "label,second\r1,a\r"), ["label"])
+    assert error.message == f"{tmp_path / name} ends its lines with CR alone"
+    assert error.facts["where"] == f"{tmp_path / name}:1"
+
+
 def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", b"a\tb\nx\t1\n" + "caf\u00e9\t1\n".encode("latin1"))
     error = refusal(path, ["a"])

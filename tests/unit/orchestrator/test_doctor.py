@@ -444,3 +444,12 @@ def test_a_server_that_is_no_mlflow_fails_with_its_words(tmp_path: Path, monkeyp
 def test_a_server_that_does_not_answer_fails_in_time() -> None:
     finding = tracking.server("http://127.0.0.1:9", dict(os.environ), seconds=0.2)
     assert (finding.level, finding.text) == ("fail", "http://127.0.0.1:9 did not answer within 0.2 s")
+
+
+def test_where_runs_would_go_is_as_variables_and_project_say(tmp_path: Path) -> None:
+    assert project.chosen_backend(tmp_path, {}) == "local"
+    (tmp_path / "orchestrator.yaml").write_text("backend: debug\n")
+    assert project.chosen_backend(tmp_path, {}) == "debug"
+    assert project.chosen_backend(tmp_path, {"ORCHESTRATOR_BACKEND": "local"}) == "local"
+    (tmp_path / "orchestrator.yaml").write_text("bakcend: azure\n")
+    assert project.chosen_backend(tmp_path, {}) == "local"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from orchestrator.estimates import estimate
 from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
+from orchestrator.estimates.pace import Span, span_of
+from orchestrator.specs import ResolvedCompute
 from train_jobs.config import (
     CheckpointConfig,
     DataConfig,
@@ -130,7 +132,7 @@ def test_precision_decides_the_state(precision: str, device: str, width: int) ->
     assert figures.state_bytes == state_bytes(
         figures.parameters, activation_bytes=width, with_moments=figures.parameters
     )
-    libraries = 400_000_000 if device == "cpu" else 0  # on a GPU they lie in another memory
+    libraries = 600_000_000 if device == "cpu" else 0  # on a GPU they lie in another memory
     assert figures.process_bytes == figures.state_bytes + figures.activation_bytes + libraries
 
 
@@ -192,3 +194,65 @@ def test_activations_are_what_the_model_keeps(precision: str, dtype: torch.dtype
     real = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     estimated = estimate(job, vocab_size=vocab_size, device="cpu").activation_bytes
     assert estimated == pytest.approx(real, rel=0.2)
+
+
+A100, TFLOPS = "Standard_ND96amsr_A100_v4", 1e12
+
+
+def machines(size: str | None = A100, **changes: Any) -> ResolvedCompute:
+    """Two machines of 8 GPUs, unless the changes say otherwise."""
+    told: dict[str, Any] = {
+        "nodes": 2,
+        "processes_per_node": 8,
+        "device": "gpu",
+        "threads_per_process": 12,
+        "size": size,
+        "price_per_hour": 30.0,
+        "price_origin": "a price",
+        "master_port": 0,
+    }
+    return ResolvedCompute.model_validate({**told, **changes})
+
+
+def span(compute: ResolvedCompute, **sections: Any) -> Span | None:
+    job = PretrainConfig.model_validate({"train": {"steps": 100, **sections.pop("train", {})}, **sections})
+    return span_of(job, 1e16, compute)
+
+
+def test_time_and_cost_lie_between_two_rates_that_were_published() -> None:
+    found = span(machines())
+    assert found is not None
+    assert found.seconds_least == pytest.approx(100 * 1e16 / (16 * 139 * TFLOPS))
+    assert found.seconds_most == pytest.approx(100 * 1e16 / (16 * 59 * TFLOPS))
+    assert found.cost_least == pytest.approx(found.seconds_least / 3600 * 2 * 30.0)
+    assert found.cost_most == pytest.approx(found.seconds_most / 3600 * 2 * 30.0)
+    assert "published for A100s" in found.basis
+
+
+def test_a_limit_of_hours_bounds_the_time_and_fp32_lengthens_it() -> None:
+    short = span(machines(), schedule={"hours": 0.1})
+    assert short is not None
+    assert (short.seconds_least, short.seconds_most) == (360.0, 360.0)
+    half, whole = span(machines(), train={"precision": "fp32"}), span(machines())
+    assert half is not None
+    assert whole is not None
+    assert half.seconds_least == pytest.approx(2 * whole.seconds_least)
+
+
+def test_of_unknown_machines_no_time_is_told_and_without_a_price_no_cost() -> None:
+    assert span(machines("Standard_D16s_v5")) is None
+    assert span(machines(None)) is None
+    cheap = span(machines(price_per_hour=None, price_origin=None))
+    assert cheap is not None
+    assert (cheap.cost_least, cheap.cost_most) == (None, None)
+
+
+def test_on_a_cpu_every_thread_counts_and_a_wide_model_is_faster() -> None:
+    def seconds(width: int, threads: int) -> float:
+        cpu = machines(None, device="cpu", nodes=1, processes_per_node=1, threads_per_process=threads)
+        found = span(cpu, model={"hidden_size": width, "num_attention_heads": 2})
+        assert found is not None
+        return found.seconds_least
+
+    assert seconds(128, 4) == pytest.approx(seconds(128, 1) / 4)
+    assert seconds(768, 1) < seconds(128, 1) / 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def test_outputs_are_what_was_submitted_and_what_the_job_wrote(folder: RunFolder
     (folder.outputs / "result.json").write_text("{}")
     (folder.path / "spec.yaml").write_text("")
     assert list(outputs_of(folder)) == [*names, "result", "spec"]
+
+
+def test_the_store_that_a_run_prepared_is_one_of_its_outputs(folder: RunFolder, run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "stores" / "wiki"
+    store.mkdir(parents=True)
+    (store / "manifest.json").write_text("{}")
+    (folder.outputs / "result.json").write_text(json.dumps({"store": str(store), "documents": 12}))
+    assert run.download("store", to=tmp_path / "to") == [tmp_path / "to" / "wiki"]
+    assert tree(tmp_path / "to") == {"wiki/manifest.json"}
 
 
 def test_copies_lie_below_the_folder_under_their_own_names(run: Run, tmp_path: Path) -> None:

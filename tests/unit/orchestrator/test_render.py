@@ -9,6 +9,7 @@ import pytest
 from orchestrator.cli import render
 from orchestrator.cli.arguments import pairs
 from orchestrator.cli.lifecycle import seconds
+from orchestrator.cli.terminal import Terminal, table
 from orchestrator.errors import UsageError
 from orchestrator.runs import RunState, RunStatus
 
@@ -27,8 +28,8 @@ def test_a_run_shows_its_best_checkpoint() -> None:
 
 
 def test_tables_fit_80_columns() -> None:
-    text = render.table(
-        [("n" * 90, "completed", "1/2", "2 min 01 s", "2026-11-21 12:00:00")], ("RUN", "S", "P", "T", "W")
+    text = table(
+        [("n" * 90, "completed", "1/2", "2 min 01 s", "2026-11-21 12:00:00")], ("RUN", "S", "P", "T", "W"), Terminal(80)
     )
     header, row = text.splitlines()
     assert max(len(header), len(row)) <= 80

@@ -20,7 +20,10 @@ SEVERAL = {
     "metrics": {"loss": FIGURE, "accuracy": FIGURE, "collapsed": FIGURE},
     "collapsed": 2,
     "best_seed": 3,
-    "seeds": [{"seed": 3}, {"seed": 4}],
+    "seeds": [
+        {"seed": 3, "best_step": 40, "metrics": {"loss": 0.5, "accuracy": 0.86, "collapsed": 0.0}},
+        {"seed": 4, "best_step": 20, "metrics": {"loss": 0.9, "accuracy": 0.74, "collapsed": 0.0}},
+    ],
 }
 CELL = {"task": "MRPC", "metric": "F1", "mean": 88.9, "sd": 1.5, "seeds": 5, "collapsed": 0}
 GLUE = {

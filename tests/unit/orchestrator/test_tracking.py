@@ -9,7 +9,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from orchestrator.errors import ServiceError
-from orchestrator.tracking import TrackingRequest, default_uri, flatten, open_run
+from orchestrator.tracking import TrackingRequest, default_uri, open_run
+from train_jobs.config.parameters import flatten
 
 
 def request(uri: str, name: str = "run", run_id: str | None = None) -> TrackingRequest:

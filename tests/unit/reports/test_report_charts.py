@@ -56,7 +56,7 @@ def test_the_reference_is_at_its_value_and_inside_the_drawing() -> None:
     chart = Chart(
         "MLM loss",
         (Line("training", "training", _series([9.0, 8.5, 8.0])),),
-        reference=Reference("unigram entropy", 6.4173),
+        references=(Reference("unigram entropy", 6.4173),),
     )
     tree = _tree(chart, last_step=30)
     by_value, value_zero = _axis(tree, "value", "y")
@@ -134,7 +134,9 @@ def test_values_that_are_not_finite_are_counted_and_not_drawn() -> None:
 
 
 def test_the_drawing_is_described_in_words() -> None:
-    chart = Chart("MLM loss", (Line("training", "training", _series([9.0, 8.0])),), reference=Reference("entropy", 6.0))
+    chart = Chart(
+        "MLM loss", (Line("training", "training", _series([9.0, 8.0])),), references=(Reference("entropy", 6.0),)
+    )
     svg = _tree(chart, last_step=20).find("svg")
     assert svg is not None
     assert svg.attrib["role"] == "img"
@@ -147,7 +149,7 @@ def test_titles_and_labels_are_escaped() -> None:
     chart = Chart(
         HOSTILE,
         (Line(HOSTILE, "training", _series([1.0, 2.0])),),
-        reference=Reference('" onload="alert(1)', 1.5),
+        references=(Reference('" onload="alert(1)', 1.5),),
     )
     written = figure(chart, last_step=20)
     assert "<script" not in written

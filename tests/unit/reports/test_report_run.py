@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from html.parser import HTMLParser
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan import make_plan
+from orchestrator.reports.progress import planned_memory
 from orchestrator.reports.run import render
 from orchestrator.runs import RunState, RunStatus
-from orchestrator.specs import Flag, resolve_spec
+from tests.unit.reports.drawings import empty_figures, figures, outside, references
 
 STARTED = 1763712000.0
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -58,38 +57,21 @@ class Page(HTMLParser):
             self.text += data if self._open and self._open[-1] in {"b", "code", "span", "i"} else f"\n{data}"
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "corpus.txt").write_text("One sentence. Another one.\n\nA second document.\n", encoding="utf-8")
-    resolved = resolve_spec(
-        "pretrain",
-        sets=["train.steps=40", "train.global_batch_size=32", "train.micro_batch_size=8", "train.precision=bf16"],
-        flags={
-            "recipe": Flag("small", "--recipe"),
-            "data.text": Flag([str(folder / "corpus.txt")], "--data"),
-            "environment.variables": Flag({"HUB_TOKEN": "hush-hush"}, "--env"),
-        },
-    )
-    document: dict[str, Any] = json.loads(json.dumps(make_plan(resolved, home=folder).as_dict()))
-    return document
-
-
 def test_a_model_that_training_started_from_is_named(plan: dict[str, Any]) -> None:
-    assert "Starts from" not in Page(render(_status(), [], plan, RESULT)).text
-    page = Page(render(_status(), [], {**plan, "parent": {"name": HOSTILE, "hash": "0123abcd"}}, RESULT))
+    assert "Starts from" not in Page(render(status_of(), [], plan, RESULT)).text
+    page = Page(render(status_of(), [], {**plan, "parent": {"name": HOSTILE, "hash": "0123abcd"}}, RESULT))
     assert "Starts from" in page.text
     assert HOSTILE in page.text
     assert "lineage 0123abcd" in page.text
 
 
-def _status(state: RunState = RunState.COMPLETED, **more: Any) -> RunStatus:
+def status_of(state: RunState = RunState.COMPLETED, **more: Any) -> RunStatus:
     known = {"name": "demo-12345678", "handle": "local://demo-12345678", "created": STARTED - 5, "run_hash": "12345678"}
     times = {"started": STARTED, "ended": STARTED + 3725} if state.terminal else {"started": STARTED}
     return RunStatus.model_validate({**known, **times, "state": state, **more})
 
 
-def _reports(steps: int = 40) -> list[dict[str, Any]]:
+def reports_of(steps: int = 40) -> list[dict[str, Any]]:
     train = [
         {
             "step": step,
@@ -121,7 +103,7 @@ def _reports(steps: int = 40) -> list[dict[str, Any]]:
 
 
 def test_a_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -> None:
-    page = Page(render(_status(), _reports(), plan, RESULT))
+    page = Page(render(status_of(), reports_of(), plan, RESULT))
 
     for expected in (
         "demo-12345678",
@@ -149,11 +131,59 @@ def test_a_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -
     ]
     lines = [(attributes["points"] or "").split() for tag, attributes in page.tags if tag == "polyline"]
     assert [len(points) for points in lines] == [40, 1, 40, 1, 40, 1, 40, 1, 40, 40]
-    assert [tag for tag, attributes in page.tags if attributes.get("class") == "reference"] == ["i", "line"]
+    levels = [tag for tag, attributes in page.tags if attributes.get("class") == "reference"]
+    assert levels == ["i", "i", "line", "line"], "an even guess, and unigram entropy"
+
+
+def test_no_figure_is_empty_and_none_draws_beyond_its_edges(plan: dict[str, Any]) -> None:
+    more = {"mfu": 0.4, "peak_memory_gb": 0.9, "data_wait_share": 0.01, "gradient_norm": 1.5}
+    reports = reports_of()
+    for report in reports[:-1]:
+        report["metrics"] |= {name: value * (1 + report["step"] / 100) for name, value in more.items()}
+    page = render(status_of(), reports, plan, RESULT)
+    assert len(figures(page)) == 10
+    assert empty_figures(page) == []
+    assert outside(page) == []
+    flat = [{**report, "metrics": {"train_mlm_loss": 5.0}} for report in reports_of(1)[:1]]
+    assert empty_figures(render(status_of(), flat, plan, {})) == ["MLM loss (nats per token)"], "it would be noticed"
+
+
+def test_utilisation_memory_and_waiting_are_drawn_where_they_were_reported(plan: dict[str, Any]) -> None:
+    reports = reports_of()
+    reports[7]["metrics"] |= {"mfu": 0.25, "peak_memory_gb": 0.75, "data_wait_share": 0.5}
+    text = Page(render(status_of(), reports, plan, RESULT)).text
+    assert "median of the run\nMFU 25.0%" in text
+    assert "of the peak of all devices 25.0%" in text
+    assert "Peak memory of rank 0 (GB)\npeak 0.7500" in text
+    assert f"planned {planned_memory(plan):.4g}"[:12] in text
+    assert "waiting 50.0%" in text
+
+
+def test_what_was_planned_stands_beside_what_came(plan: dict[str, Any]) -> None:
+    reports = reports_of(30)
+    reports[3]["metrics"]["peak_memory_gb"] = 2 * planned_memory(plan)
+    attempts = [{"started": STARTED, "ended": STARTED + 60}, {"started": STARTED + 100, "ended": STARTED + 160}]
+    dear = {**plan, "estimates": {**plan["estimates"], "seconds": 240.0, "cost": 2.0, "span": None}}
+    status = status_of(attempts=attempts, step=30, steps=40, cost=1.5)
+    text = Page(render(status, reports, dear, RESULT)).text
+    assert "Plan beside what came\nPlanned\nCame\nCame / planned" in text
+    assert "Steps\n40\n30\n75%" in text
+    assert "Time of all attempts\n4 min 00 s\n2 min 00 s\n50%" in text
+    assert re.search(r"Memory of a process\n\S+ [MG]B\n\S+ [MG]B\n200%", text)
+    assert "Cost\n$2.00\n$1.50\n75%" in text
+    assert "Arithmetic\n\u2014\n" in text
+    going = status_of(RunState.RUNNING, attempts=[{"started": STARTED}], step=30, steps=40)
+    assert "Time of all attempts\n4 min 00 s\n1 min 01 s\n25%" in Page(render(going, reports, dear, {})).text
+    span = {"seconds_least": 60.0, "seconds_most": 300.0, "cost_least": 0.5, "cost_most": 2.5, "basis": "rates"}
+    between = {**plan, "estimates": {**plan["estimates"], "span": span}}
+    text = Page(render(status, reports, between, RESULT)).text
+    assert "Time of all attempts\n1 min 00 s to 5 min 00 s\n2 min 00 s\n" in text
+    assert "Cost\n$0.50 to $2.50\n$1.50\n" in text
+    assert "Cost" not in Page(render(status_of(), reports, plan, RESULT)).text
 
 
 def test_the_plan_is_told_with_origins_and_without_secrets(plan: dict[str, Any]) -> None:
-    html = render(_status(), _reports(), plan, RESULT)
+    html = render(status_of(), reports_of(), plan, RESULT)
     text = Page(html).text
 
     for expected in (
@@ -173,26 +203,26 @@ def test_the_plan_is_told_with_origins_and_without_secrets(plan: dict[str, Any])
 
 def test_a_micro_batch_that_the_job_finds_is_told_as_such(plan: dict[str, Any]) -> None:
     job = {**plan["job"], "train": {**plan["job"]["train"], "micro_batch_size": "auto"}}
-    page = Page(render(_status(), [], {**plan, "job": job, "accumulation_steps": None}, RESULT))
+    page = Page(render(status_of(), [], {**plan, "job": job, "accumulation_steps": None}, RESULT))
     assert "32 sequences a step on 1 process; micro batch: auto" in page.text
 
 
 def test_a_loss_that_is_not_below_the_entropy_is_said_to_be_so(plan: dict[str, Any]) -> None:
-    text = Page(render(_status(), _reports(), plan, {**RESULT, "validation_mlm_loss": 6.4321})).text
+    text = Page(render(status_of(), reports_of(), plan, {**RESULT, "validation_mlm_loss": 6.4321})).text
     assert "not below unigram entropy: it only learned word frequencies" in text
 
 
 def test_the_page_needs_nothing_else(plan: dict[str, Any]) -> None:
-    html = render(_status(), _reports(), plan, RESULT)
+    html = render(status_of(), reports_of(), plan, RESULT)
     assert not {tag for tag, _ in Page(html).tags} & {"script", "link", "img", "iframe", "object", "a"}
-    assert not re.search(r"https?:|url\(|@import", html)
+    assert references(html) == []
     assert "default-src 'none'" in html
     assert "prefers-color-scheme: dark" in html
     assert 'name="viewport"' in html
 
 
 def test_nothing_that_the_user_named_becomes_markup(plan: dict[str, Any]) -> None:
-    status = _status(
+    status = status_of(
         RunState.FAILED, name=HOSTILE, handle=f"local://{HOSTILE}", reason=HOSTILE, tags={HOSTILE: HOSTILE}
     )
     hostile = {
@@ -202,7 +232,7 @@ def test_nothing_that_the_user_named_becomes_markup(plan: dict[str, Any]) -> Non
         "warnings": [HOSTILE],
         "environment": {HOSTILE: HOSTILE},
     }
-    page = Page(render(status, _reports(), hostile, {**RESULT, "model": HOSTILE}))
+    page = Page(render(status, reports_of(), hostile, {**RESULT, "model": HOSTILE}))
 
     assert not {tag for tag, _ in page.tags} & {"script", "img"}
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
@@ -210,7 +240,7 @@ def test_nothing_that_the_user_named_becomes_markup(plan: dict[str, Any]) -> Non
 
 
 def test_a_command_with_an_odd_name_is_quoted(plan: dict[str, Any]) -> None:
-    text = Page(render(_status(handle="local://a b;rm"), [], plan, {})).text
+    text = Page(render(status_of(handle="local://a b;rm"), [], plan, {})).text
     assert "orchestrator logs 'local://a b;rm'" in text
 
 
@@ -224,7 +254,7 @@ def test_a_command_with_an_odd_name_is_quoted(plan: dict[str, Any]) -> None:
     ],
 )
 def test_the_commands_are_those_that_make_sense(plan: dict[str, Any], state: RunState, verbs: list[str]) -> None:
-    text = Page(render(_status(state), _reports(), plan, {})).text
+    text = Page(render(status_of(state), reports_of(), plan, {})).text
     assert re.findall(r"orchestrator (\w+) local://demo-12345678", text) == verbs
 
 
@@ -238,51 +268,54 @@ def test_the_commands_are_those_that_make_sense(plan: dict[str, Any], state: Run
     ],
 )
 def test_a_run_without_metrics_says_so(plan: dict[str, Any], state: RunState, sentence: str) -> None:
-    page = Page(render(_status(state), [], plan, {}))
+    page = Page(render(status_of(state), [], plan, {}))
     assert sentence in page.text
     assert "not validated so far" in page.text
     assert "svg" not in {tag for tag, _ in page.tags}
 
 
 def test_a_run_that_waits_tells_when_it_was_submitted(plan: dict[str, Any]) -> None:
-    text = Page(render(_status(RunState.QUEUED, started=None), [], plan, {})).text
+    text = Page(render(status_of(RunState.QUEUED, started=None), [], plan, {})).text
     assert "Submitted\n2025-11-21 07:59 UTC" in text
     assert "Duration" not in text
 
 
 def test_a_run_that_goes_on_has_what_there_is(plan: dict[str, Any]) -> None:
-    page = Page(render(_status(RunState.RUNNING), iter(_reports(30)), plan, {}))
+    page = Page(render(status_of(RunState.RUNNING), iter(reports_of(30)), plan, {}))
     assert "1 min 01 s so far" in page.text
     assert "6.500\nnats, on held-out text, step 30" in page.text
-    assert "known once the run completes" in page.text
     assert "Steps done\n30\nof 40" in page.text
-    assert "reference" not in {attributes.get("class") for _, attributes in page.tags}
+    assert "known once the run has validated" in page.text
+    assert "unigram entropy" not in page.text
+    reports = [*reports_of(30), {"step": 30, "time": STARTED + 62, "metrics": {"validation_unigram_entropy": 6.9}}]
+    page = Page(render(status_of(RunState.RUNNING), reports, plan, {}))
+    assert "0.4000 below unigram entropy: it learned from context" in page.text
 
 
 def test_the_best_checkpoint_is_told_where_there_is_one(plan: dict[str, Any]) -> None:
     best = {"step": 1200, "validation_loss": 5.43219, "folder": "/runs/demo/outputs/checkpoints/step-00001200"}
     assert (
         "Best checkpoint\nstep 1,200, validation loss 5.4322"
-        in Page(render(_status(best_checkpoint=best), _reports(), plan, RESULT)).text
+        in Page(render(status_of(best_checkpoint=best), reports_of(), plan, RESULT)).text
     )
-    assert "Best checkpoint" not in Page(render(_status(), _reports(), plan, RESULT)).text
+    assert "Best checkpoint" not in Page(render(status_of(), reports_of(), plan, RESULT)).text
 
 
 def test_a_failed_run_tells_why(plan: dict[str, Any]) -> None:
     reason = "error[training]: the loss is not finite\n  step  7"
-    text = Page(render(_status(RunState.FAILED, reason=reason, exit_code=1, attempt=2), _reports(7), plan, {})).text
+    text = Page(render(status_of(RunState.FAILED, reason=reason, exit_code=1, attempt=2), reports_of(7), plan, {})).text
     assert reason in text
     assert "Exit code\n1" in text
     assert "Started (attempt 2)" in text
 
 
 def test_values_that_are_not_finite_neither_stop_nor_spoil_the_page(plan: dict[str, Any]) -> None:
-    reports = _reports()
+    reports = reports_of()
     for report in reports[20:30]:
         report["metrics"]["train_mlm_loss"] = math.nan
     reports[35]["metrics"] |= {"sequences_per_second": math.inf, "loss_scale": 1024.0, "skipped_steps": 3.0}
 
-    html = render(_status(), reports, plan, {**RESULT, "validation_mlm_loss": math.nan})
+    html = render(status_of(), reports, plan, {**RESULT, "validation_mlm_loss": math.nan})
     text = Page(html).text
 
     assert "Left out: 10 values not finite." in text
@@ -295,15 +328,15 @@ def test_without_next_sentence_prediction_there_is_none_of_it(plan: dict[str, An
     job = {**plan["job"], "objective": {**plan["job"]["objective"], "next_sentence": False}}
     reports = [
         {**report, "metrics": {name: value for name, value in report["metrics"].items() if "nsp" not in name}}
-        for report in _reports()
+        for report in reports_of()
     ]
     result = {name: value for name, value in RESULT.items() if "nsp" not in name}
-    text = Page(render(_status(), reports, {**plan, "job": job}, result)).text
+    text = Page(render(status_of(), reports, {**plan, "job": job}, result)).text
     assert "MLM accuracy" in text
     assert "NSP" not in text
 
 
 def test_the_same_run_gives_the_same_page(plan: dict[str, Any], tmp_path: Path) -> None:
-    first = render(_status(), _reports(), plan, RESULT)
+    first = render(status_of(), reports_of(), plan, RESULT)
     (tmp_path / "report.html").write_text(first, encoding="utf-8")
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == render(_status(), _reports(), plan, RESULT)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == render(status_of(), reports_of(), plan, RESULT)

@@ -74,7 +74,8 @@ def test_seeds_have_a_mean_a_deviation_and_those_that_collapsed(plan: dict[str, 
     assert "Collapsed\n2\nof 2 runs" in shown
     assert "RTE\naccuracy\n0.8000 \u00b1 0.0500\n0.8100\n0.8600\n2, 2 collapsed" in shown
     assert "Runs done\n2\nof 2" in shown
-    assert "No metrics" in shown
+    assert "Seed\naccuracy\nbest step\n3 best\n0.8600\n40\n4\n0.7400\n20" in shown
+    assert "No metrics" not in shown
 
 
 def test_all_of_glue_has_its_table(plan: dict[str, Any]) -> None:

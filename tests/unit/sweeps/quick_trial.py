@@ -3,6 +3,7 @@
     python -S quick_trial.py RUN_FOLDER
 
 Report k is 1000 x learning_rate + 1 / k + a thousandth of the seed's last digit, one each log_every milliseconds.
+With its first report come a checkpoint and a model, as far as a test looks at them.
 With validation.max_sequences 13 the first attempt fails before its second report, with 14 the second is no number, with
 15 the input is wrong.
 """
@@ -46,6 +47,9 @@ def run(folder: Path) -> None:
         told = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
             stream.write(json.dumps({"step": report, "time": time.time(), "metrics": told}) + "\n")
+        for name in ("checkpoints/step-1", "model"):
+            (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
+            (folder / "outputs" / name / "weights").write_text("some")
         time.sleep(config["train"]["log_every"] / 1000)
     return note("completed", ended=time.time(), exit_code=0)
 

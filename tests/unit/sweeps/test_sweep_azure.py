@@ -21,7 +21,7 @@ from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
-from orchestrator.sweeps.azure import alias, distribution, dotted, encoded, sweep_body, sweep_job
+from orchestrator.sweeps.azure import distribution, encoded, settings_of, sweep_request
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
 from orchestrator.testing.schema import mismatches
 from tests.conftest import MICRO
@@ -101,6 +101,7 @@ def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
         tags.get("orchestrator.commit", "no commit"): "COMMIT",
         train_image(plan.compute.device).version: "IMAGE",
         f'"orchestrator.user": "{getpass.getuser()}"': '"orchestrator.user": "USER"',
+        tags["orchestrator.request"]: "REQUEST",
     }
     for value, name in names.items():
         text = text.replace(value, name)
@@ -113,7 +114,7 @@ def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
 def test_golden(name: str) -> None:
     sweep = resolve(**SWEEPS[name])
     plan, request = planned(sweep)
-    body = sweep_body(sweep_job(sweep.spec, request))
+    body = sweep_request(sweep.spec, request).job
     assert mismatches("jobs", VERSION, body) == []
     found, path = plain(plan, body), GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -135,9 +136,28 @@ def test_a_grid_has_the_numbers_of_a_randint_as_choices() -> None:
     assert distribution(parameter, as_choices=True)._to_rest_object() == ["choice", [[0, 1, 2]]]
 
 
-def test_names_of_settings_go_there_and_back() -> None:
-    assert alias("optimizer.learning_rate") == "optimizer__learning_rate"
-    assert dotted(alias("train.micro_batch_size")) == "train.micro_batch_size"
+@pytest.mark.parametrize("as_text", [False, True])
+def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
+    """Of the service's names and values, which may all be text."""
+    spec = resolve(**SWEEPS["random-bandit"]).spec
+    told: dict[str, Any] = {
+        "optimizer__learning_rate": 1.5e-05,
+        "train__steps": 20.0,
+        "optimizer__betas": "[0.9, 0.999]",
+        "objective__next_sentence": "false",
+        "schedule": '{"name": "polynomial", "power": 1.0}',
+    }
+    found = settings_of(spec.space, {name: str(value) for name, value in told.items()} if as_text else told)
+    assert found == {
+        "optimizer.learning_rate": 1.5e-05,
+        "train.steps": 20,
+        "optimizer.betas": [0.9, 0.999],
+        "objective.next_sentence": False,
+        "schedule.name": "polynomial",
+        "schedule.power": 1.0,
+    }
+    types = {path: type(value) for path, value in found.items()}
+    assert (types["train.steps"], types["objective.next_sentence"], types["schedule.power"]) == (int, bool, float)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +196,7 @@ def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
 def test_a_trial_reads_what_was_drawn() -> None:
     """Azure puts text in the place of each binding, whatever it was: so does this, with one option of each."""
     sweep = resolve(**SWEEPS["random-bandit"])
-    body = sweep_body(sweep_job(sweep.spec, planned(sweep)[1]))["properties"]
+    body = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
     command = body["trial"]["command"]
     for name, (kind, numbers) in body["searchSpace"].items():
         drawn = numbers[0][1] if kind == "choice" else {"quniform": 20.0}.get(kind, 0.012)
@@ -196,10 +216,13 @@ def test_a_trial_reads_what_was_drawn() -> None:
 
 def test_each_trial_writes_to_a_folder_of_its_own() -> None:
     sweep = resolve(space=RATE)
-    properties = sweep_body(sweep_job(sweep.spec, planned(sweep)[1]))["properties"]
-    assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/search-1/trials/${{name}}/")
+    properties = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
+    assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/${{name}}/outputs/")
     assert properties["inputs"]["job"]["uri"].endswith("/orchestrator/runs/search-1/job/")
     assert not properties["tags"].keys() & {"orchestrator.run", "orchestrator.attempt", "orchestrator.handle"}
+
+
+SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
 
 
 @pytest.mark.parametrize(
@@ -234,6 +257,11 @@ def test_each_trial_writes_to_a_folder_of_its_own() -> None:
         ({"space": RATE, "seeds": [1, 2]}, "seeds: Azure judges every run by itself"),
         ({"space": RATE, "objective": {"reduction": "last"}}, "objective.reduction: Azure takes the best"),
         ({"space": RATE, "limits": {"trials": 4, "cost": 5}}, "limits.cost: Azure knows no limit of money"),
+        (
+            {"space": SPACE_OF_CHOICES, "sampling": "bayesian", "warm_start": ["a"]},
+            "warm_start: Azure's sampling takes no trials of other sweeps: [], or --set driver=here",
+        ),
+        ({"space": RATE, "keep_best": 2}, "keep_best: Azure keeps what every trial has written: all"),
         ({"space": RATE, "trials_per_gpu": 2}, "trials_per_gpu: a trial on Azure has its machines to itself"),
         ({"space": RATE, "trial": {"max_restarts": 1}}, "trial.max_restarts: Azure starts no trial again"),
         (

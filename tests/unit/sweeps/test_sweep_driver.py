@@ -8,113 +8,21 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from optuna.trial import TrialState
 
-from orchestrator import backends
-from orchestrator.backends.folder.files import RunFolder
 from orchestrator.errors import ConflictError
 from orchestrator.runs import RunState
-from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
-from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
 from orchestrator.sweeps.space import draw
-from orchestrator.sweeps.start import cancel_sweep, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.start import cancel_sweep
 from orchestrator.sweeps.termination import Decision
 from orchestrator.sweeps.trials import place, run_names
-from tests.conftest import MICRO, wait_for
-from tests.unit.sweeps.conftest import NO_GPU
-
-QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
-RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
-
-
-class Sweeps:
-    """Sweeps in a home of their own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.folders: list[SweepFolder] = []
-
-    def make(
-        self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
-    ) -> SweepFolder:
-        """A sweep of quick runs, that nobody drives yet."""
-        Path("notes.txt").write_text("Some text.\n")
-        job = json.loads(json.dumps(MICRO))
-        job |= {"backend": "quick", "data": {**job["data"], "text": ["notes.txt"]}}
-        job["train"] |= {"steps": steps, "log_every": pause}
-        for section, values in (trial or {}).items():
-            job[section] = {**job.get(section, {}), **values}
-        document = {"space": RATE, "trial": job, **sections}
-        document["limits"] = {"trials": 4, "concurrent": 2, **sections.get("limits", {})}
-        Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-        sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=NO_GPU))
-        self.folders.append(make_sweep(plan_sweep(sweep, self.home)[0], self.home))
-        return self.folders[-1]
-
-    def start(self, folder: SweepFolder) -> None:
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
-        start_driver(folder, self.home, QUICK)
-
-    def end(self, folder: SweepFolder) -> RunState:
-        """Waits for its end."""
-        return wait_for(lambda: (state := folder.state().state).terminal and state, what="the end of the sweep")
-
-    def run(self, **sections: Any) -> SweepFolder:
-        """A sweep that completed."""
-        folder = self.make(**sections)
-        self.start(folder)
-        assert self.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
-        return folder
-
-    def runs(self, folder: SweepFolder) -> list[RunFolder]:
-        return [RunFolder(path) for path in sorted((self.home / "runs").glob(f"{folder.name}-t*"))]
-
-    def starts(self, folder: SweepFolder) -> dict[str, list[str]]:
-        """Run -> the attempts that were started."""
-        logs = {run.name: run.path / "started.log" for run in self.runs(folder)}
-        return {name: log.read_text().split() for name, log in logs.items() if log.exists()}
-
-
-@pytest.fixture
-def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweeps]:
-    monkeypatch.setenv("PYTHONPATH", "")
-    found = Sweeps(tmp_path / "home")
-    yield found
-    for folder in found.folders:
-        kill(folder)
-
-
-def kill(folder: SweepFolder) -> None:
-    """kill -9 of its driver, if it has one."""
-    pid = folder.stored_state().pid
-    if pid is not None and folder.locked():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not folder.locked(), what="the driver's death")
-
-
-def killed_after_a_report(folder: SweepFolder, number: int) -> int:
-    """Kills its driver once it has told a report of a trial; returns how many it had told then."""
-    study = folder.study()
-    wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
-    kill(folder)
-    return len(folder.study().trials[number].intermediate_values)
-
-
-def spec_of(folder: SweepFolder) -> SweepSpec:
-    return folder.record().spec
-
-
-def settings(folder: SweepFolder) -> list[dict[str, Any]]:
-    return [trial.user_attrs["settings"] for trial in folder.study().trials]
+from tests.conftest import wait_for
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report, settings, spec_of, with_weights
 
 
 def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
@@ -267,14 +175,11 @@ def test_a_cancelled_sweep_cancels_its_trials_and_goes_on_where_it_was(sweeps: S
 
 
 @pytest.mark.slow
-def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(
-    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
     kill(folder)
-    monkeypatch.setitem(backends._OURS, "quick", "tests.unit.sweeps.quick_driver:QuickBackend")
     cancel_sweep(folder, sweeps.home)
     assert folder.state().state == RunState.CANCELLED
     wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
@@ -354,6 +259,38 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
             report for (number, report), told in folder.decisions().items() if number == trial.number and told.stop
         ]
         assert stops == ([len(trial.intermediate_values)] if trial.state == TrialState.PRUNED else [])
+    ranked = sorted((trial.user_attrs["end"]["outcome"], trial.number) for trial in study.trials)
+    assert with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
+    assert not [left for run in sweeps.runs(folder) for left in run.outputs.glob(".*")]
+
+
+def test_the_best_trials_keep_their_weights_and_others_all_but_these(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [3e-3, 1e-3, 4e-3, 2e-3, 1e-3]}
+    folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=2, pause=5)
+    assert with_weights(sweeps, folder) == {1: 2, 4: 2}, "of equals both"
+    for number, run in enumerate(sweeps.runs(folder)):
+        assert len(run.metrics.read_text().splitlines()) == 4
+        warning = run.read_state().warning
+        assert (warning is None) == (number in {1, 4})
+        assert warning is None or warning.endswith(f"sweep {folder.name} keeps those of the best 2 trials")
+
+
+def test_what_a_killed_deletion_left_goes_with_the_next_driver(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [2e-3, 1e-3]}
+    folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=1)
+    loser = sweeps.runs(folder)[0]
+    (loser.outputs / ".deleted.model").mkdir()
+    (loser.outputs / ".deleted.model" / "rest").touch()
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))  # it never said its last
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert not list(loser.outputs.glob(".*"))
+    assert with_weights(sweeps, folder) == {1: 2}
+
+
+def test_a_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:
+    folder = sweeps.run(limits={"trials": 4}, keep_best="all")
+    assert with_weights(sweeps, folder) == dict.fromkeys(range(4), 2)
 
 
 BANDIT = {"policy": "bandit", "slack_factor": 0.3, "delay": 2}

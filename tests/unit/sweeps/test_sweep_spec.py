@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from orchestrator.cli.completers import assignments
+from orchestrator.cli.main import main
 from orchestrator.errors import SpecError
 from orchestrator.specs import Flag
 from orchestrator.specs.sweep import SweepSpec
@@ -239,7 +240,7 @@ def test_flags_variables_and_the_project_are_about_the_trial() -> None:
 def test_who_drives(driver: str, backend: str, service: bool) -> None:
     compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
     found = resolve({"space": RATE, "driver": driver, "trial": {"backend": backend, "compute": compute}})
-    assert on_service(found.spec, found.trial) is service
+    assert on_service(found.spec, found.trial.spec.backend) is service
 
 
 @pytest.mark.parametrize("name", preset_names(SWEEP_PRESETS))
@@ -251,11 +252,27 @@ def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
         assert set(layer.tree[key]) == set(sections[key].model_fields)
 
 
-def test_the_articles_example_is_a_preset() -> None:
-    bert, glue = write_bert(Path("bert")), Path("glue")
+def write_mrpc() -> Path:
+    """A GLUE folder with a row of MRPC."""
+    glue = Path("glue")
     (glue / "MRPC").mkdir(parents=True)
     for split in ("train", "dev"):
         (glue / "MRPC" / f"{split}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    return glue
+
+
+def test_the_articles_example_takes_the_flags_of_a_fine_tuning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    bert, glue = write_bert(Path("bert")), write_mrpc()
+    flags = ["--recipe", "learning-rate", "--task", "MRPC", "--model", str(bert), "--data", str(glue)]
+    assert main(["validate", "sweep", *flags, "--set", "trial.data.max_length=64"]) == 0
+    assert capsys.readouterr().out.startswith("valid: sweep-finetune-mrpc-")
+
+
+def test_the_articles_example_is_a_preset() -> None:
+    bert, glue = write_bert(Path("bert")), write_mrpc()
     sets = ["recipe=learning-rate", "trial.task=MRPC", f"trial.init_from={bert.resolve()}", f"trial.data={glue}"]
     found = resolve(sets=sets)
     rate = found.spec.space["optimizer.learning_rate"]

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from orchestrator.cli.sweep import Shown, fitted, settings_text, sweep_text
+from orchestrator.cli.sweep import Shown, fitted, sweep_text
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.runs import RunState
 from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.sampling import distributions
+from orchestrator.sweeps.settings import settings_text
 from orchestrator.sweeps.space import latents, trials
 from orchestrator.sweeps.start import make_sweep
 from orchestrator.sweeps.sweeps import Sweep, Sweeps
@@ -41,14 +42,20 @@ def make(home: Path, *, name: str = "search-1", **sections: Any) -> Sweep:
     return Sweep(folder, home)
 
 
-def add(found: Sweep, reports: list[float], end: str | None = None, outcome: float | None = None) -> None:
+def add(
+    found: Sweep,
+    reports: list[float],
+    end: str | None = None,
+    outcome: float | None = None,
+    settings: dict[str, Any] | None = None,
+) -> None:
     """A trial with these reports; with `end`, one that ended so."""
     spec = found.folder.record().spec
     study = found.folder.study()
     number = len(study.trials)
     drawn = latents(spec, number)
     told: dict[str, Any] = {
-        "settings": {"optimizer.learning_rate": 0.001},
+        "settings": settings or {"optimizer.learning_rate": 0.001},
         "runs": [f"r{number}"],
         "started": time.time(),
     }
@@ -168,6 +175,7 @@ def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
         many.extend(1)
     for _ in range(4):
         add(many, [1.0], "completed", 1.0)
+    many.folder.write_state(SweepState(state=RunState.COMPLETED))
     with pytest.raises(ConflictError, match="has all of its 4 trials"):
         many.resume()
 

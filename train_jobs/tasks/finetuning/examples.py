@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_jobs.config.names import did_you_mean
-from train_jobs.tasks.finetuning.tables import Problems, Table, classes, numbers, texts
+from train_jobs.tasks.finetuning.columns import classes, numbers, texts
+from train_jobs.tasks.finetuning.tables import Problems, Table
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,10 @@ _MNLI = {
 }
 _AX = {
     "test": OfficialFile(
-        ("diagnostic/diagnostic.tsv", "AX/diagnostic.tsv", "AX/AX.tsv", "AX/test.tsv", "AX.tsv"), 1104, labelled=False
+        ("diagnostic/diagnostic.tsv", "AX/diagnostic.tsv", "AX/AX.tsv", "AX/test.tsv", "AX.tsv"),
+        1104,
+        "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd",  # as the Hub's `glue` has it
+        labelled=False,
     )
 }
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.tasks.finetuning.columns import classes
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask, make_examples
 from train_jobs.tasks.finetuning.named import dataset_table, is_labelled, open_dataset
-from train_jobs.tasks.finetuning.tables import Problems, Table, classes, column_names, read_table
+from train_jobs.tasks.finetuning.tables import Problems, Table, column_names, read_table
 
 _WHOLE = re.compile(r"-?\d+")
 _FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
@@ -98,8 +99,20 @@ def _found_classes(columns: ColumnsConfig, table: Table) -> tuple[str, ...]:
             facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(sorted(found)[:5])},
             fix="--set data.regression=true",
         )
+    table.notes.extend(_nearly_the_same(table, found))
     whole = all(map(_WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def _nearly_the_same(table: Table, names: set[str]) -> Iterator[str]:
+    """Notes on classes that are hardly meant to be several."""
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(name.strip().casefold(), []).append(name)
+    for some in alike.values():
+        if len(some) > 1:
+            several = ", ".join(map(repr, some))
+            yield f"{table.path}: labels {several} differ in white space or case alone, and are classes"
 
 
 def _is_number(name: str) -> bool:

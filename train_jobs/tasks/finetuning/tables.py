@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ LISTED = 10  # problems spelled out in an error; the rest are counted
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 BOM = "\ufeff"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,8 @@ def read_text(path: Path) -> tuple[str, list[str]]:
             facts={"where": f"{path}:{line}, byte {problem.start} of the file"},
             fix=recode(path, "latin1"),
         ) from None
+    if "\r" in text and "\n" not in text:
+        raise cr_alone(path)
     notes = []
     if text.startswith(BOM):
         notes.append(f"{path}:1: begins with a byte-order mark, which is no part of the first column")
@@ -191,6 +194,12 @@ def _bytes(path: Path) -> bytes:
         raise DataError(f"no such file: {path}", fix="give the file's own path") from None
     except PermissionError:
         raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+
+
+def cr_alone(path: Path) -> DataError:
+    """What is said of a file whose lines would be read as a single one."""
+    fix = f"tr '\\r' '\\n' < {path} > {path.stem}.lf{path.suffix}"
+    return DataError(f"{path} ends its lines with CR alone", facts={"where": f"{path}:1"}, fix=fix)
 
 
 def recode(path: Path, encoding: str) -> str:
@@ -310,7 +319,18 @@ def json_row(line: str) -> dict[str, Any] | str:
         row = json.loads(line)
     except (ValueError, RecursionError) as problem:
         return f"not JSON: {problem}"
-    return row if isinstance(row, dict) else f"no JSON object, but of type {type(row).__name__}"
+    if not isinstance(row, dict):
+        return f"no JSON object, but of type {type(row).__name__}"
+    return ("\\u" in line and half_character(row)) or row
+
+
+def half_character(document: Any) -> str:
+    """What is wrong with a JSON document that has half of a surrogate pair, which is no text: "" if it has none.
+
+    A program that cuts texts off after so many units of UTF-16 leaves one where it cuts an emoji in two.
+    """
+    half = _HALF.search(json.dumps(document, ensure_ascii=False))
+    return f"half a character: \\u{ord(half[0]):x} stands alone" if half else ""
 
 
 @contextmanager
@@ -344,57 +364,3 @@ def long_texts(table: Table) -> list[str]:
         for row, value in enumerate(values)
         if isinstance(value, str) and len(value) > LONG_TEXT
     ]
-
-
-def texts(table: Table, column: str, problems: Problems, *, may_be_empty: bool = False) -> list[str]:
-    """A column as text; what is none, or has nothing in it, is a problem."""
-    for row, value in enumerate(table.columns[column]):
-        if not isinstance(value, str):
-            kind = "nothing" if value is None else f"of type {type(value).__name__}"
-            problems.add(table.where(row), f"column {column!r} is no text: {kind}")
-        elif not value.strip() and not may_be_empty:
-            problems.add(table.where(row), f"column {column!r} has an empty text")
-    return table.columns[column]
-
-
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
-
-
-def numbers(table: Table, column: str, problems: Problems) -> list[float]:
-    """A column as finite numbers; NaN, infinity, nothing and words are problems."""
-    return _converted(table, column, problems, _number)
-
-
-def classes(table: Table, column: str, problems: Problems) -> list[str]:
-    """A column as names of classes; nothing and NaN are problems."""
-    return _converted(table, column, problems, _class)
-
-
-def _converted(table: Table, column: str, problems: Problems, convert: Callable[[Any], Any]) -> list[Any]:
-    found = []
-    for row, value in enumerate(table.columns[column]):
-        try:
-            found.append(convert(value))
-        except ValueError as problem:
-            found.append(None)
-            problems.add(table.where(row), f"column {column!r}: {problem}")
-    return found
-
-
-def _number(value: Any) -> float:
-    written = isinstance(value, str) and _NUMBER.fullmatch(value)
-    found = float(value) if written else value
-    if isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < float("inf"):
-        return float(found)
-    raise ValueError(f"{value!r} is no finite number")
-
-
-def _class(value: Any) -> str:
-    """As it is written; in JSON and Parquet true and 1 are written so, and NaN stands for nothing."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) or (isinstance(value, str) and value.strip()):
-        return str(value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    raise ValueError(f"{value!r} is no label" if value not in (None, "") else "there is no label")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.config import DataError
-from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems, read_text
+from train_jobs.tasks.finetuning.tables import LONG_TEXT, Problems, half_character, read_text
 
 
 class Answer(NamedTuple):
@@ -58,8 +58,9 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     problems = Problems(f"{path} has questions that cannot be used", fix=f"mend or delete those questions of {path}")
     found = Squad(path, [], _is_version_2(raw, document), notes)
     seen: set[str] = set()
+    surrogates = "\\ud" in raw.lower()
     for context, qa in _each(path, document):
-        if lacking := _lacks(context, qa):
+        if lacking := _lacks(context, qa) or (surrogates and half_character([context, qa])):
             problems.add(_where(path, raw, qa), lacking)
             continue
         question = _question(context, qa)

@@ -1,7 +1,8 @@
 """Exact match and F1 of SQuAD, to the letter of its two official scripts, evaluate-v1.1.py and evaluate-v2.0.py.
 
 They differ where a normalised answer is empty: 1.1's F1 of two empty texts is 0, 2.0's is 1; and in what they do about
-a question that was not answered: 1.1 counts it as wrong, 2.0 leaves it out of the mean.
+a question that was not answered: 1.1 counts it as wrong, 2.0 leaves it out of the mean (and its script then breaks off,
+looking for it among those that have an answer or have none).
 """
 
 from __future__ import annotations

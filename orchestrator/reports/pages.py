@@ -1,0 +1,77 @@
+"""Reports as files: the page of one run or of several, and the figures of it as PNGs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import StorageError, UsageError
+from orchestrator.reports.comparison import Subject, all_charts, render_comparison, require_comparable
+from orchestrator.reports.pictures import draw_charts
+from orchestrator.reports.profile import read_profile
+from orchestrator.reports.run import HAVE_CURVES, render
+from orchestrator.reports.series import last_step
+
+PAGE, COMPARISON = "report.html", "comparison.html"
+
+
+def write_report(subjects: Sequence[Subject], to: Path | None = None) -> Path:
+    """Writes the page of a run, or of several compared; returns where.
+
+    Args:
+        subjects: the runs.
+        to: the file; None: report.html in the run's folder, or comparison.html here.
+
+    Raises:
+        UsageError: a run has no curves, or they have no figures in common.
+        StorageError: it cannot be written there.
+    """
+    _require(subjects)
+    if len(subjects) > 1:
+        return write_page(render_comparison(subjects), to or Path.cwd() / COMPARISON)
+    side, reports = subjects[0].side, subjects[0].reports
+    page = render(side.status, reports, side.plan, side.result, read_profile(side.status.trace))
+    return write_page(page, to or Path(side.status.folder or Path.cwd()) / PAGE)
+
+
+def write_pictures(subjects: Sequence[Subject], folder: Path) -> list[Path]:
+    """Writes the figures of that page as PNGs; returns where. None of runs that have reported nothing yet.
+
+    Args:
+        subjects: the runs.
+        folder: made if it is not there.
+
+    Raises:
+        UsageError: as of `write_report`; or matplotlib is not installed.
+        StorageError: a file cannot be written.
+    """
+    _require(subjects)
+    last = max(last_step(subject.series) for subject in subjects)
+    return draw_charts(all_charts(subjects), folder, last_step=last)
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Writes a page; returns its path.
+
+    Raises:
+        StorageError: it cannot be written there.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise StorageError(
+            f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"
+        ) from problem
+    return path
+
+
+def _require(subjects: Sequence[Subject]) -> None:
+    if len(subjects) > 1:
+        require_comparable(subjects)
+        return
+    status = subjects[0].side.status
+    if status.kind not in HAVE_CURVES:
+        raise UsageError(
+            f"run {status.name} trains nothing: there are no curves to report",
+            fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {status.name}",
+        )

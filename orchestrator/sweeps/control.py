@@ -1,0 +1,136 @@
+"""A sweep as whoever drives it has it: how it stands, and what may be asked of it.
+
+There are two kinds, which their users see no difference of: those that a process of this machine drives, and those of
+Azure's own sweep service (`orchestrator.sweeps.service`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.errors import ConflictError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.start import cancel_sweep, resume_sweep
+from orchestrator.sweeps.status import SweepStatus, sweep_status
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+POLL_SECONDS = 0.5
+SERVICE = "service.json"  # in the folder of a sweep that Azure's service drives, and of no other
+
+
+class Control(Protocol):
+    """What can be asked of and about one sweep."""
+
+    poll_seconds: float
+    """Between two looks of somebody who waits."""
+
+    def status(self) -> SweepStatus:
+        """How it stands now, with all of its trials."""
+        ...
+
+    def state(self) -> RunState:
+        """Where it stands now."""
+        ...
+
+    def cancel(self) -> None:
+        """Asks it and its trials to end; one that has ended is left alone."""
+        ...
+
+    def resume(self) -> None:
+        """Goes on with it.
+
+        Raises:
+            ConflictError: it goes on already, has all of its trials, or can't be taken up again.
+        """
+        ...
+
+    def extend(self, longer: SweepRecord) -> None:
+        """Goes on with it, with more trials.
+
+        Raises:
+            ConflictError: it goes on already, or can't be taken up again.
+        """
+        ...
+
+    def way_on(self, trials: int | None = None) -> str:
+        """The command that goes on with it once it has ended.
+
+        Args:
+            trials: that it is to have in all; None: as many as it was to have.
+        """
+        ...
+
+
+def control_of(folder: SweepFolder, home: Path) -> Control:
+    """The control of a sweep.
+
+    Args:
+        folder: of the sweep.
+        home: the home folder.
+    """
+    if (folder.path / SERVICE).is_file():
+        from orchestrator.sweeps.service import ServiceControl
+
+        return ServiceControl(folder, home)
+    return HereControl(folder, home)
+
+
+class HereControl(Control):
+    """Of a sweep that a process of this machine drives.
+
+    Args:
+        folder: of the sweep.
+        home: the home folder.
+    """
+
+    poll_seconds = POLL_SECONDS
+
+    def __init__(self, folder: SweepFolder, home: Path) -> None:
+        self._folder, self._home = folder, home
+
+    @cached_property
+    def _study(self) -> Study:
+        return self._folder.study()
+
+    def status(self) -> SweepStatus:
+        """By its study, which the driver writes."""
+        return sweep_status(self._folder, self._study)
+
+    def state(self) -> RunState:
+        """By state.json and the driver's lock."""
+        return self._folder.state().state
+
+    def cancel(self) -> None:
+        """Leaves the driver a file; does itself what a driver that is gone can't."""
+        cancel_sweep(self._folder, self._home)
+
+    def resume(self) -> None:
+        """Starts another driver."""
+        status = self.status()
+        if status.state == RunState.COMPLETED and status.ended == status.trials:
+            raise ConflictError(
+                f"sweep {self._folder.name} has all of its {status.trials} trials",
+                fix=f"orchestrator sweep extend {self._folder.name} --trials 20",
+            )
+        resume_sweep(self._folder, self._home)
+
+    def extend(self, longer: SweepRecord) -> None:
+        """Starts another driver: the one that there is has read how many trials are to be."""
+        if self._folder.locked():
+            raise ConflictError(
+                f"sweep {self._folder.name} is going on",
+                fix=f"when it has ended: orchestrator sweep extend {self._folder.name}",
+            )
+        self._folder.write_record(longer)
+        resume_sweep(self._folder, self._home)
+
+    def way_on(self, trials: int | None = None) -> str:
+        """What it began with goes on."""
+        if trials is None:
+            return f"orchestrator resume {self._folder.name}"
+        return f"orchestrator sweep extend {self._folder.name} --trials {trials - self.status().trials}"

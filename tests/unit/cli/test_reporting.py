@@ -1,0 +1,109 @@
+"""report: one verb for a run, for several, for a sweep; while they go on and when they failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan import make_plan
+from orchestrator.runs import RunState
+from orchestrator.specs import Flag, resolve_spec
+from orchestrator.sweeps.folder import SweepState
+from tests.run_folders import live_run, make_run, report
+from tests.unit.cli.conftest import Command
+from tests.unit.reports.drawings import empty_figures, figures, references
+from tests.unit.sweeps.test_sweep_table import add, make
+
+
+@pytest.fixture
+def plan(tmp_path: Path, small_snapshot: None) -> dict[str, Any]:
+    (tmp_path / "corpus.txt").write_text("One sentence. Another one.\n\nA second document.\n", encoding="utf-8")
+    flags = {"recipe": Flag("tiny", "--recipe"), "data.text": Flag([str(tmp_path / "corpus.txt")], "--data")}
+    made = make_plan(resolve_spec("pretrain", flags=flags, environ={}), home=tmp_path / "cache")
+    document: dict[str, Any] = json.loads(json.dumps(made.as_dict()))
+    return document
+
+
+def reported(run: Any, *steps: int) -> None:
+    for step in steps:
+        report(run, step, at=1000.0 + step, train_mlm_loss=9.0 - step / 10, learning_rate=1e-4 * step)
+
+
+def test_a_run_that_goes_on_is_reported_as_far_as_it_has_come(
+    home: Path, orchestrator: Command, plan: dict[str, Any]
+) -> None:
+    with live_run(home, "live", plan=plan, started=1000.0) as run:
+        first = orchestrator("report", "live", "-o", "json")
+        assert first.code == 0, first.err
+        page = Path(first.json["report"])
+        assert page == run.path / "report.html"
+        assert "No metrics yet: the run is running." in page.read_text()
+        reported(run, 1, 2, 3)
+        with run.metrics.open("a") as stream:
+            stream.write('{"step": 4, "time"')  # the job is in the middle of a line
+        assert orchestrator("report", "live").out == f"{page}\n"
+        text = page.read_text()
+        assert len(figures(text)["MLM loss (nats per token)"]) == 3
+        assert empty_figures(text) == []
+        assert "running" in text
+
+
+def test_a_failed_run_is_reported_with_why_and_what_to_type(
+    home: Path, orchestrator: Command, plan: dict[str, Any]
+) -> None:
+    make_run(home, "bad", RunState.FAILED, plan=plan, reason="error[training]: the loss of step 2 is not finite")
+    page = Path(orchestrator("report", "bad", "-o", "json").json["report"]).read_text()
+    assert "error[training]: the loss of step 2 is not finite" in page
+    assert page.index("orchestrator resume local://bad") < page.index("Validation MLM loss"), "above all figures"
+
+
+def test_several_runs_are_compared_and_their_figures_drawn(
+    home: Path, orchestrator: Command, plan: dict[str, Any]
+) -> None:
+    for name, age in (("one", 9), ("two", 5)):
+        reported(make_run(home, name, plan=plan, age=age), 1, 2, 3)
+    done = orchestrator("report", "one", "two", "--png", "figures")
+    assert done.code == 0, done.err
+    page, *pictures = done.out.splitlines()
+    assert Path(page) == Path.cwd() / "comparison.html"
+    assert references(Path(page).read_text()) == []
+    assert pictures == ["figures/mlm-loss-nats-per-token-training.png", "figures/learning-rate.png"]
+    assert all(Path(picture).read_bytes()[:4] == b"\x89PNG" for picture in pictures)
+    twice = orchestrator("report", "one", "one")
+    assert (twice.code, "named twice" in twice.err) == (2, True)
+
+
+def test_a_sweep_is_reported_under_the_same_verb_alone(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
+    found = make(home)
+    for outcome in (3.0, 2.0, 1.0, 4.0, 5.0):
+        add(found, [outcome + 1, outcome], "completed", outcome)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    make_run(home, "one", plan=plan)
+    done = orchestrator("report", found.name, "--to", "page.html", "--png", "figures", "-o", "json")
+    assert done.json == {
+        "report": "page.html",
+        "pictures": ["figures/reports.png", "figures/optimizer.learning_rate.png"],
+    }
+    assert Path("page.html").read_text() == found.report(Path("other.html")).read_text(), "the page of `sweep report`"
+    assert empty_figures(Path("page.html").read_text()) == []
+    assert orchestrator("report", found.name[:4], "--to", "again.html").out == "again.html\n"
+    missing = orchestrator("report", "nothing")
+    assert (missing.code, "no run nothing" in missing.err) == (5, True)
+    refused = orchestrator("report", found.name, "one")
+    assert refused.code == 2
+    assert f"orchestrator report {found.name}" in refused.err
+
+
+def test_runs_of_other_kinds_are_refused_and_nothing_is_written(
+    home: Path, orchestrator: Command, plan: dict[str, Any]
+) -> None:
+    make_run(home, "one", plan=plan)
+    make_run(home, "words", plan={**plan, "spec": {**plan["spec"], "kind": "prepare"}})
+    for names in (("one", "words"), ("words",)):
+        refused = orchestrator("report", *names)
+        assert refused.code == 2
+        assert refused.err.startswith("error[usage]: ")
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,28 @@
+"""The plan that reports are made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.plan import make_plan
+from orchestrator.specs import Flag, resolve_spec
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "corpus.txt").write_text("One sentence. Another one.\n\nA second document.\n", encoding="utf-8")
+    resolved = resolve_spec(
+        "pretrain",
+        sets=["train.steps=40", "train.global_batch_size=32", "train.micro_batch_size=8", "train.precision=bf16"],
+        flags={
+            "recipe": Flag("small", "--recipe"),
+            "data.text": Flag([str(folder / "corpus.txt")], "--data"),
+            "environment.variables": Flag({"HUB_TOKEN": "hush-hush"}, "--env"),
+        },
+    )
+    document: dict[str, Any] = json.loads(json.dumps(make_plan(resolved, home=folder).as_dict()))
+    return document

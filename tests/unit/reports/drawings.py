@@ -1,0 +1,48 @@
+"""What a page really draws: the points of each of its figures, parsed."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+LOADS = {"src", "href", "srcset", "data", "poster", "xlink:href", "action"}  # attributes that a browser fetches
+
+
+def figures(page: str) -> dict[str, set[tuple[float, float]]]:
+    """Title of each figure with a drawing -> the distinct places of its lines and dots; axes and hovers are not it."""
+    found = {}
+    for written in re.findall(r"<figure>.*?</figure>", page, re.DOTALL):
+        tree = ElementTree.fromstring(written)
+        if (drawing := tree.find("svg")) is None:
+            continue
+        places = {
+            (float(x), float(y))
+            for line in drawing.findall("polyline")
+            for x, y in (pair.split(",") for pair in line.attrib["points"].split())
+        }
+        places |= {(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in drawing.findall("circle")}
+        found[tree.findtext("figcaption/h2") or ""] = places
+    return found
+
+
+def outside(page: str) -> list[str]:
+    """Figures that draw beyond their own edges."""
+    found = []
+    for written in re.findall(r"<svg .*?</svg>", page, re.DOTALL):
+        tree = ElementTree.fromstring(written)
+        _, _, width, height = map(float, tree.attrib["viewBox"].split())
+        points = [pair.split(",") for line in tree.iter() if (pairs := line.get("points")) for pair in pairs.split()]
+        if any(not (0 <= float(x) <= width and 0 <= float(y) <= height) for x, y in points):
+            found.append(tree.attrib["aria-label"])
+    return found
+
+
+def empty_figures(page: str) -> list[str]:
+    """Titles of figures that have nothing to look at: fewer than two distinct places."""
+    return [title for title, places in figures(page).items() if len(places) < 2]
+
+
+def references(page: str) -> list[str]:
+    """All that a browser would fetch for the page, or could be sent to."""
+    attributes = re.findall(r'\s([\w:-]+)="([^"]*)"', page)
+    return [value for name, value in attributes if name in LOADS] + re.findall(r"url\(|@import|https?://[^\s<]+", page)

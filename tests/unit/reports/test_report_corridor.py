@@ -1,0 +1,76 @@
+"""Where a loss is expected: levels of chance and frequencies, and the curves of published recipes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from orchestrator.reports.charts import Corridor
+from orchestrator.reports.corridors import CURVE, NVIDIA_LARGE, NVIDIA_LARGE_LONG, frequencies_alone, levels, published
+from orchestrator.reports.run import render
+from tests.unit.reports.drawings import outside
+from tests.unit.reports.test_report_run import RESULT, Page, reports_of, status_of
+
+
+def of_recipe(plan: dict[str, Any], recipe: str, *changed: str) -> dict[str, Any]:
+    changes = {key: {"value": 1, "from": "--set"} for key in changed}
+    return {**plan, "spec": {**plan["spec"], "recipe": recipe}, "changes": changes}
+
+
+def inside(corridor: Corridor, step: int, value: float) -> bool:
+    _, low, high = corridor.until(step)[-1]
+    return low <= value <= high
+
+
+def test_a_model_without_context_stays_between_an_even_guess_and_unigram_entropy(plan: dict[str, Any]) -> None:
+    guess = math.log(plan["job"]["data"]["vocab_size"])
+    assert [(level.label, level.value) for level in levels(plan, None)] == [("even guess", guess)]
+    assert [level.label for level in levels(plan, 6.0)] == ["even guess", "unigram entropy"]
+    corridor = frequencies_alone(plan, 6.0, 100)
+    assert corridor is not None
+    assert corridor.points == ((0, 6.0, guess), (100, 6.0, guess))
+    assert frequencies_alone(plan, None, 100) is None
+    page = render(status_of(), reports_of(), plan, RESULT)
+    assert "no context learned yet" in Page(page).text
+    assert [attributes["class"] for tag, attributes in Page(page).tags if tag == "polygon"] == ["corridor"]
+    assert outside(page) == []
+
+
+@pytest.mark.parametrize("key", ["init_from", "phase_from"])
+def test_who_starts_from_weights_guesses_better_than_evenly(plan: dict[str, Any], key: str) -> None:
+    job = {**plan["job"], key: "/models/bert"}
+    assert [level.label for level in levels({**plan, "job": job}, 6.0)] == ["unigram entropy"]
+    assert frequencies_alone({**plan, "job": job}, 6.0, 100) is None
+
+
+def test_a_published_curve_lies_inside_its_corridor_and_a_plateau_that_goes_on_does_not(plan: dict[str, Any]) -> None:
+    corridor, ends = published(of_recipe(plan, NVIDIA_LARGE))
+    assert corridor is not None
+    assert ends == ()
+    assert all(inside(corridor, step, loss) for step, loss in CURVE)
+    assert all(low < high for _, low, high in corridor.points)
+    assert not inside(corridor, 2000, 6.4), "BERT-large that does not leave its plateau"
+    assert not inside(corridor, 200, 11.0), "one that learns nothing"
+    assert "read off a picture" in corridor.source
+
+
+def test_the_corridor_of_a_run_that_goes_on_ends_where_the_run_is(plan: dict[str, Any]) -> None:
+    page = render(status_of(), reports_of(), of_recipe(plan, NVIDIA_LARGE), {})
+    text = Page(page).text
+    assert "Loss, MLM and NSP (nats)" in text
+    assert "as published" in text
+    assert outside(page) == []
+    corridor, _ = published(of_recipe(plan, NVIDIA_LARGE))
+    assert corridor is not None
+    assert corridor.until(40)[-1][0] == 40
+    assert corridor.until(10**6)[-1][0] == CURVE[-1][0]
+
+
+def test_a_recipe_that_was_changed_has_no_published_corridor(plan: dict[str, Any]) -> None:
+    assert published(of_recipe(plan, NVIDIA_LARGE, "train.steps")) == (None, ())
+    assert published(of_recipe(plan, NVIDIA_LARGE, "train.log_every"))[0] is not None
+    assert published(plan) == (None, ())
+    nothing, (end,) = published(of_recipe(plan, NVIDIA_LARGE_LONG))
+    assert (nothing, end.value) == (None, 1.265)

@@ -1,0 +1,97 @@
+"""The pages in headless Chromium, where there is one: nothing sticks out of a phone, and lines are drawn."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.reports.comparison import render_comparison
+from orchestrator.reports.run import render
+from orchestrator.sweeps.report import render_sweep
+from tests.unit.orchestrator.test_scores import SEVERAL
+from tests.unit.reports.test_report_comparison import subject
+from tests.unit.reports.test_report_run import RESULT, reports_of, status_of
+from tests.unit.sweeps.test_sweep_report import ROWS, status
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless",
+    "--hide-scrollbars",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=3000",
+)
+SCHEMES = {"light": "1", "dark": "0"}
+PHONE, LAPTOP = 375, 1280
+LONG = "a-run-whose-name-is-as-long-as-any-name-can-be-0123abcd"
+# What each frame is asked: how far its page reaches, and how large and of which colour what its figures draw is.
+ASK = """
+onload = () => {
+  const told = [...document.querySelectorAll("iframe")].map(frame => {
+    const page = frame.contentDocument, shown = frame.contentWindow;
+    const marks = [...page.querySelectorAll("svg")].map(svg => {
+      const drawn = [...svg.querySelectorAll(":scope > polyline, :scope > circle")].map(mark => {
+        const box = mark.getBoundingClientRect(), style = shown.getComputedStyle(mark);
+        return [box.width, box.height, style.stroke, style.fill];
+      });
+      return drawn;
+    });
+    return {width: page.documentElement.scrollWidth, ink: shown.getComputedStyle(page.body).color, marks};
+  });
+  document.body.innerHTML = "<pre></pre>";
+  document.querySelector("pre").textContent = JSON.stringify(told);
+};
+"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+
+
+def looked_at(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
+    """What Chromium tells of each page in a frame as wide as a phone, then of each in one as wide as a laptop."""
+    frames = [
+        f'<iframe width="{width}" height="800" style="border: 0" srcdoc="{html.escape(page)}"></iframe>'
+        for width in (PHONE, LAPTOP)
+        for page in pages
+    ]
+    (folder / "frames.html").write_text(f"<meta charset='utf-8'>{''.join(frames)}<script>{ASK}</script>")
+    scheme_flag = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
+    command = [str(CHROMIUM), *FLAGS, scheme_flag, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    done = subprocess.run([*command, f"file://{folder / 'frames.html'}"], capture_output=True, text=True, timeout=120)
+    found: list[dict[str, Any]] = json.loads(html.unescape(re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[0]))
+    return found
+
+
+@pytest.fixture
+def pages(plan: dict[str, Any]) -> list[str]:
+    """A page of each kind, with long names."""
+    run = render(status_of(name=LONG, handle=f"local://{LONG}", reason="why " * 60), reports_of(), plan, RESULT)
+    runs = [subject(plan, f"{LONG}-{seed}", train__seed=seed) for seed in (1, 2)]
+    tuned = {**plan, "job": {**plan["job"], "task": "RTE"}}
+    compared = render_comparison([*runs, subject(plan, LONG, train__log_every=3)])
+    both = render_comparison([subject(tuned, name, kind="finetune", result=SEVERAL) for name in (LONG, "b")])
+    return [run, compared, both, render_sweep(status(*ROWS, name=LONG), {"train.seed": 0.5})]
+
+
+@pytest.mark.slow
+def test_pages_fit_a_phone_and_their_figures_are_drawn_in_both_schemes(pages: list[str], tmp_path: Path) -> None:
+    ink = {}
+    for scheme in SCHEMES:
+        folder = tmp_path / scheme
+        folder.mkdir()
+        found = looked_at(pages, folder, scheme)
+        assert [page["width"] for page in found] == [PHONE] * len(pages) + [LAPTOP] * len(pages)
+        drawings = [drawing for page in found for drawing in page["marks"]]
+        assert len(drawings) > 40
+        for drawing in drawings:
+            assert any(max(width, height) > 2 for width, height, *_ in drawing)
+            assert all({stroke, fill} != {"none"} for *_, stroke, fill in drawing)
+        (ink[scheme],) = {page["ink"] for page in found}
+    assert ink["light"] != ink["dark"]

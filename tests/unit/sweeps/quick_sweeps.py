@@ -1,0 +1,112 @@
+"""Sweeps of quick runs (quick_trial.py) in a home of their own, for tests of the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.runs import RunState
+from orchestrator.specs.sweep import SweepSpec
+from orchestrator.sweeps.folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.history import read_history
+from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
+from orchestrator.sweeps.start import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.status import TrialRow, sweep_status
+from tests.conftest import MICRO, wait_for
+from tests.unit.sweeps.conftest import NO_GPU
+
+QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
+RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
+
+
+class Sweeps:
+    """Sweeps in a home of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folders: list[SweepFolder] = []
+
+    def make(
+        self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
+    ) -> SweepFolder:
+        """A sweep of quick runs, that nobody drives yet."""
+        Path("notes.txt").write_text("Some text.\n")
+        job = json.loads(json.dumps(MICRO))
+        job |= {"backend": "quick", "data": {**job["data"], "text": ["notes.txt"]}}
+        job["train"] |= {"steps": steps, "log_every": pause}
+        for section, values in (trial or {}).items():
+            job[section] = {**job.get(section, {}), **values}
+        document = {"space": RATE, "trial": job, **sections}
+        document["limits"] = {"trials": 4, "concurrent": 2, **sections.get("limits", {})}
+        Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=NO_GPU))
+        earlier = [told(folder) for folder in self.folders if folder.name in sweep.spec.warm_start]
+        history = read_history(sweep.spec, "pretrain", earlier)
+        self.folders.append(make_sweep(plan_sweep(sweep, self.home, history)[0], self.home, history=history))
+        return self.folders[-1]
+
+    def start(self, folder: SweepFolder) -> None:
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        start_driver(folder, self.home, QUICK)
+
+    def end(self, folder: SweepFolder) -> RunState:
+        """Waits for its end."""
+        return wait_for(lambda: (state := folder.state().state).terminal and state, what="the end of the sweep")
+
+    def run(self, **sections: Any) -> SweepFolder:
+        """A sweep that completed."""
+        folder = self.make(**sections)
+        self.start(folder)
+        assert self.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+        return folder
+
+    def runs(self, folder: SweepFolder) -> list[RunFolder]:
+        return [RunFolder(path) for path in sorted((self.home / "runs").glob(f"{folder.name}-t*"))]
+
+    def starts(self, folder: SweepFolder) -> dict[str, list[str]]:
+        """Run -> the attempts that were started."""
+        logs = {run.name: run.path / "started.log" for run in self.runs(folder)}
+        return {name: log.read_text().split() for name, log in logs.items() if log.exists()}
+
+
+def kill(folder: SweepFolder) -> None:
+    """kill -9 of its driver, if it has one."""
+    pid = folder.stored_state().pid
+    if pid is not None and folder.locked():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not folder.locked(), what="the driver's death")
+
+
+def killed_after_a_report(folder: SweepFolder, number: int) -> int:
+    """Kills its driver once it has told a report of a trial; returns how many it had told then."""
+    study = folder.study()
+    wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
+    kill(folder)
+    return len(folder.study().trials[number].intermediate_values)
+
+
+def spec_of(folder: SweepFolder) -> SweepSpec:
+    return folder.record().spec
+
+
+def told(folder: SweepFolder) -> tuple[SweepRecord, list[TrialRow]]:
+    """What it has to tell a later sweep."""
+    return folder.record(), sweep_status(folder).rows
+
+
+def settings(folder: SweepFolder) -> list[dict[str, Any]]:
+    return [trial.user_attrs["settings"] for trial in folder.study().trials]
+
+
+def with_weights(sweeps: Sweeps, folder: SweepFolder) -> dict[int, int]:
+    """Trial -> files of its checkpoints and models, of trials that have such."""
+    found = {number: len(list(run.outputs.glob("**/weights"))) for number, run in enumerate(sweeps.runs(folder))}
+    return {number: files for number, files in found.items() if files}

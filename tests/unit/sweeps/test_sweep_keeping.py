@@ -1,0 +1,106 @@
+"""Which trials keep their checkpoints and models, what these need of the disk, and how they are deleted."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.backends import load_backend
+from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.weights import delete_weights
+from orchestrator.cli.sweep import plan_text
+from orchestrator.errors import SpecError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.keeping import AUTO, at_once, kept_trials, losers
+from orchestrator.sweeps.sweeps import Sweeps
+from tests.conftest import MICRO
+from tests.unit.sweeps.conftest import NO_GPU, sweep
+
+RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+
+
+def test_losers_are_all_but_the_best_and_of_equals_who_came_later() -> None:
+    outcomes = {0: 0.5, 1: None, 2: 0.1, 3: 0.5, 4: 0.9}
+    assert losers(outcomes, 2, maximize=False) == {1, 3, 4}
+    assert losers(outcomes, 2, maximize=True) == {1, 2, 3}
+    assert losers(outcomes, None, maximize=True) == set()
+    assert losers({1: None, 2: 3.0}, 5, maximize=True) == {1}, "a trial that came to nothing keeps nothing"
+
+
+def test_who_lost_once_never_comes_back() -> None:
+    outcomes: dict[int, float | None] = {}
+    gone: set[int] = set()
+    for number, value in enumerate([3.0, 1.0, 2.0, None, 1.0, 0.5, 4.0]):
+        outcomes[number] = value
+        now = losers(outcomes, 2, maximize=False)
+        assert gone <= now
+        gone = now
+    assert outcomes.keys() - gone == {1, 5}
+
+
+def test_a_number_is_refused_where_nothing_is_deleted(tmp_path: Path) -> None:
+    local, azure = load_backend("local", tmp_path), load_backend("azure", tmp_path)
+    limits = {"trials": 9, "concurrent": 2}
+    for keep, here, there in (("auto", AUTO, None), ("all", None, None)):
+        spec = sweep(RATE, keep_best=keep, limits=limits)
+        assert (kept_trials(spec, local), kept_trials(spec, azure)) == (here, there)
+    spec = sweep(RATE, keep_best=1, limits=limits)
+    assert kept_trials(spec, local) == 1
+    with pytest.raises(SpecError, match="keep_best 1: backend azure keeps what every trial has written"):
+        kept_trials(spec, azure)
+    assert (at_once(spec, 1), at_once(spec, None), at_once(spec, 8)) == (3, 9, 9)
+
+
+def test_the_plan_tells_what_is_kept_and_what_the_disk_needs(tmp_path: Path) -> None:
+    Path("notes.txt").write_text("Some text.\n")
+    job = json.loads(json.dumps(MICRO))
+    job["data"] |= {"text": ["notes.txt"]}
+    document = {"space": RATE, "trial": job, "limits": {"trials": 9, "concurrent": 2}, "seeds": [1, 2]}
+    told = {}
+    for keep in (1, "all"):
+        Path("sweep.yaml").write_text(yaml.safe_dump({**document, "keep_best": keep}))
+        planned = Sweeps(tmp_path / "home", environ=NO_GPU).plan(file=Path("sweep.yaml"))
+        told[keep] = dict(line.split(maxsplit=1) for line in plan_text(planned).splitlines())
+    assert told[1]["keeps"] == "checkpoints and models of the best trial"
+    assert "at most: 3 trials x 2 seeds of " in told[1]["disk"]
+    assert told["all"]["keeps"] == "checkpoints and models of all trials"
+    assert "at most: 9 trials x 2 seeds of " in told["all"]["disk"]
+
+
+def make_run(path: Path) -> RunFolder:
+    """A run that has ended, with weights wherever a job may put them."""
+    run = RunFolder(path)
+    for folder in ("model", "checkpoints/step-00000007", "seed-2/model", "MRPC/seed-1/checkpoints/x", "predictions"):
+        (run.outputs / folder).mkdir(parents=True)
+        (run.outputs / folder / "file").write_text("some")
+    run.metrics.write_text("{}\n")
+    (path / "lock").touch()
+    run.write_state(LocalState(state=RunState.COMPLETED, created=time.time()))
+    return run
+
+
+def test_weights_go_and_all_else_stays(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with run.lock():
+        assert not delete_weights(run, "why")
+    assert len(list(run.outputs.glob("**/file"))) == 5, "somebody holds the run"
+    assert run.read_state().warning is None
+    assert delete_weights(run, "why")
+    assert [path.parent.name for path in run.outputs.glob("**/file")] == ["predictions"]
+    assert run.metrics.exists()
+    assert (run.read_state().state, run.read_state().warning) == (RunState.COMPLETED, "why")
+    assert delete_weights(run, "again")
+    assert run.read_state().warning == "why", "there was nothing more to delete"
+
+
+def test_a_deletion_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run.outputs / "model").rename(run.outputs / ".deleted.model")  # killed before it had told why
+    assert delete_weights(run, "why")
+    assert not list(run.outputs.glob("**/.deleted.*"))
+    assert run.read_state().warning == "why"

@@ -1,0 +1,128 @@
+"""The SDK as a user's script sees it: clean under mypy --strict, every public name explained."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator import Orchestrator, Run, Sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = '''\
+"""What a user's own script does: plans, submits, follows, sweeps, predicts."""
+
+from pathlib import Path
+from typing import Any, assert_type
+
+from orchestrator import Orchestrator, Plan, Run, RunState, RunStatus, Sweep, UserError
+
+
+def pretrain(orchestrator: Orchestrator, text: Path) -> Run:
+    plan = orchestrator.plan(overrides={"recipe": "tiny", "data.text": [str(text)], "train.steps": 500})
+    assert_type(plan, Plan)
+    print(plan.summary(), plan.name)
+    run = orchestrator.submit(plan)
+    assert_type(run, Run)
+    for line in run.logs(tail=20, all_ranks=True):
+        print(line.rank, line.text)
+    return run
+
+
+def score(run: Run) -> float:
+    status = run.wait(timeout=6 * 3600)
+    assert_type(status, RunStatus)
+    run.raise_for_status()
+    if status.state is not RunState.COMPLETED or status.model is None:
+        raise SystemExit(status.exit_code)
+    for path in run.download("model", to=Path("out")):
+        print(path.name)
+    hours: float = run.cost().node_hours
+    return status.metrics["validation_mlm_loss"] / max(hours, 1e-9)
+
+
+def sweep(orchestrator: Orchestrator, file: Path) -> dict[str, Any]:
+    found = orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=file))
+    assert_type(found, Sweep)
+    found.wait()
+    return found.best_spec()
+
+
+def predict(orchestrator: Orchestrator, model: str, rows: Path) -> Path | None:
+    plan = orchestrator.plan("predict", overrides={"model": model, "input": [str(rows)], "output": "labels.jsonl"})
+    run = orchestrator.submit(plan)
+    run.wait()
+    return run.deliver()
+
+
+def main() -> None:
+    orchestrator = Orchestrator("local", home=Path("home"))
+    try:
+        print(score(pretrain(orchestrator, Path("notes"))))
+    except UserError as problem:
+        print(problem.kind, problem.message, problem.fix)
+        raise SystemExit(problem.exit_code) from problem
+    print([status.name for status in orchestrator.runs(states=[RunState.RUNNING], limit=5)])
+    print(orchestrator.attach("@last").handle)
+
+
+main()
+'''
+WRONG = """\
+from orchestrator import Orchestrator
+
+run = Orchestrator().attach("@last")
+run.wait(timeout="6h")
+run.state
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What mypy says of each of the scripts, run outside of the checkout as a user would."""
+    folder = tmp_path_factory.mktemp("script")
+    said = {}
+    for name, text in (("right", SCRIPT), ("wrong", WRONG)):
+        (folder / f"{name}.py").write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent"]
+        found = subprocess.run(
+            [*command, f"{name}.py"], cwd=folder, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        said[name] = found.stdout + found.stderr
+    return said
+
+
+@pytest.mark.slow  # all that the SDK is made of is read
+def test_a_script_is_clean_under_mypy_strict_and_a_wrong_one_is_not(checked: dict[str, str]) -> None:
+    assert checked["right"] == ""
+    lines = checked["wrong"].splitlines()
+    assert [line.split(":")[1] for line in lines] == ["4", "5"]
+
+
+def explained(found: type) -> list[str]:
+    """Public methods and properties without a docstring, or with an argument that it does not name."""
+    lacking = []
+    for name, member in vars(found).items():
+        if name.startswith("_"):
+            continue
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if not callable(function):
+            continue
+        text = inspect.getdoc(function) or ""
+        names = [one for one in inspect.signature(function).parameters if one not in {"self", "cls"}]
+        unexplained = [one for one in names if not any(f"{quote}{one}" in text for quote in (" ", "`", "\n"))]
+        lacking += [f"{found.__name__}.{name}: {unexplained or 'no docstring'}"] if unexplained or not text else []
+    return lacking
+
+
+@pytest.mark.parametrize("found", [Orchestrator, Run, Sweep], ids=lambda found: found.__name__)
+def test_every_public_method_says_what_it_does_and_what_it_takes(found: type) -> None:
+    assert explained(found) == []
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name in orchestrator.__all__ if not (getattr(orchestrator, name).__doc__ or "").strip()] == []

@@ -1,0 +1,282 @@
+"""Sweeps of Azure's own service as their user sees them: sent once, read back into the table of any sweep, ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from wire_entities import write_sweep
+
+from orchestrator.cli.main import main
+from orchestrator.client import Orchestrator
+from orchestrator.errors import ConflictError, NotFoundError, QuotaError, ServiceError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.azure import alias
+from orchestrator.sweeps.folder import SWEEPS
+from orchestrator.sweeps.sweeps import Sweep
+from orchestrator.testing import AzureDouble
+from tests.conftest import wait_for
+
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
+RATE, STEPS = "optimizer.learning_rate", "train.steps"
+JOB = "PUT management.azure.com*/jobs/*"
+BANDIT = {"policy": "bandit", "slack_factor": 0.5, "delay": 2}
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orchestrator:
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.1")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Orchestrator(home=tmp_path / "home", environ={})
+
+
+def submit(orchestrator: Orchestrator, space: dict[str, Any], **sections: Any) -> Sweep:
+    sweeps = orchestrator.sweeps
+    return sweeps.submit(sweeps.plan(file=write_sweep(space, **sections)))
+
+
+def sent(azure: AzureDouble) -> tuple[list[str], int]:
+    """Jobs that the workspace has, and how often one was put."""
+    return [job.name for job in azure.jobs.all()], len(azure.requests(JOB))
+
+
+def test_a_sweep_by_the_command_line(
+    running_azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = {RATE: [0.01, 9.0, 0.012, 100.0], STEPS: [2]}
+    write_sweep(space, early_termination=BANDIT, limits={"concurrent": 1})
+    assert main(["submit", "sweep", "-f", "sweep.yaml", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    name, rows = shown["name"], shown["rows"]
+    assert (shown["state"], shown["ended"], shown["trials"], shown["mlflow_run_id"]) == ("completed", 4, 4, name)
+    assert [row["state"] for row in rows] == ["completed", "stopped", "completed", "failed"]
+    assert [row["runs"] for row in rows] == [[f"{name}_{number}"] for number in range(4)]
+    assert [row["settings"] for row in rows] == [{RATE: rate, STEPS: 2} for rate in (0.01, 9.0, 0.012, 100.0)]
+    assert [row["values"] for row in rows] == [[11.0, 10.5], [9001.0, 9000.5], [13.0, 12.5], []]
+    assert [row["outcome"] for row in rows] == [10.5, 9000.5, 12.5, None]
+    assert [row["incumbent"] for row in rows] == [True, False, False, False]
+    assert rows[1]["why"] == "stopped at report 2: 9000 > 10.5 x 1.5"
+    assert "status code 3" in rows[3]["why"]
+
+    assert main(["sweep", "best", "@last", "--spec", "best.yaml"]) == 0
+    assert capsys.readouterr().out.startswith(f"trial 0 of sweep {name}: validation_loss 10.5\n")
+    assert yaml.safe_load(Path("best.yaml").read_text())["optimizer"]["learning_rate"] == 0.01
+    assert main(["logs", f"{name}_0"]) == 0
+    assert capsys.readouterr().out == "learning rate 0.01\n"
+    assert main(["download", f"{name}_0", "model", "--to", "best"]) == 0
+    assert json.loads(Path("best/model/settings.json").read_text())[RATE] == 0.01
+    assert main(["cancel", name]) == 0
+    assert main(["wait", name, "-o", "json"]) == 0
+
+    asked = len(running_azure.requests())
+    sweep = orchestrator.sweeps.attach(name)
+    assert sweep.status().as_dict() == shown
+    assert len(running_azure.requests()) == asked, "what can change no more is asked of nobody"
+    assert "10.50" in sweep.report().read_text()
+    assert "4 of 4 trials" in sweep._repr_html_()
+    assert set(sweep.importance()) == set(), "of three trials nothing can be told"
+    run = orchestrator.attach(f"{name}_3")
+    assert (run.status().state, run.plan()["spec"]["optimizer"]["learning_rate"]) == (RunState.FAILED, 100.0)
+    with pytest.raises(ConflictError, match="makes no other one of it"):
+        run.resume()
+    assert run.wait(max_restarts=3).attempt == 1
+    assert not orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml"))).created
+    assert len(running_azure.requests(JOB)) == 1
+
+    other = Orchestrator(home=tmp_path / "other", environ={}).sweeps
+    seen = other.attach(f"azure://double/{name}").status().as_dict()
+    assert {**seen, "folder": ""} == {**shown, "folder": ""}
+    with pytest.raises(NotFoundError, match="no sweep azure://double/nothing"):
+        other.attach("azure://double/nothing")
+
+
+def test_what_was_cancelled_goes_on_from_here_alone(
+    running_azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space, limits = {RATE: {"low": 1.0, "high": 9.0, "log": True}}, {"trials": 3, "concurrent": 2}
+    sweep = submit(orchestrator, space, sampling="random", limits=limits)
+    wait_for(lambda: [row.reports for row in sweep.status().rows] == [2, 2], what="reports of two trials at a time")
+    assert {row.state for row in sweep.status().rows} == {"running"}
+    with pytest.raises(ConflictError, match="is running"):
+        sweep.resume()
+    assert main(["cancel", f"azure://double/{sweep.name}"]) == 0
+    assert capsys.readouterr().out == f"cancelled  {sweep.name}\n"
+    status = sweep.wait(timeout=60)
+    assert (status.state, status.reason, status.ended) == (RunState.CANCELLED, "it was cancelled", 2)
+    assert [row.state for row in status.rows] == ["ended early", "ended early"]
+    assert [row.outcome for row in status.rows] == [1000 * row.settings[RATE] + 0.5 for row in status.rows]
+    assert [job.status for job in running_azure.jobs.all()] == ["Canceled"] * 3
+
+    here = f"orchestrator submit sweep -f {sweep.folder.path / 'here.yaml'}"
+    with pytest.raises(ConflictError, match="takes no sweep up again") as refused:
+        sweep.resume()
+    assert refused.value.fix == here
+    assert f">{here}\n" in sweep.report().read_text(), "its page names a command that works"
+    with pytest.raises(ConflictError, match="lets no sweep have more trials") as refused:
+        sweep.extend(2)
+    assert refused.value.fix == f"{here} --set limits.trials=5"
+    with pytest.raises(ConflictError, match="is cancelled") as refused:
+        orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml")))
+    assert refused.value.fix == here
+    again = orchestrator.sweeps.plan(file=sweep.folder.path / "here.yaml", sets=["limits.trials=5"])
+    assert (again.on_service, again.record.name == sweep.name) == (False, False)
+    sets = ["sampling=tpe", f"warm_start=[{sweep.name}]"]
+    begun = orchestrator.sweeps.plan(file=sweep.folder.path / "here.yaml", sets=sets)
+    assert [(one.sweep, one.used) for one in begun.record.earlier] == [(sweep.name, 2)]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sleeps between two tries."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("when", "more"), [("reply", 0), ("connection", 0), ("upload", 0), ("429", 1), ("503", 2)], ids=str
+)
+def test_however_it_is_sent_there_is_one_sweep(
+    azure: AzureDouble, orchestrator: Orchestrator, when: str, more: int
+) -> None:
+    if when.isdigit():
+        azure.fail_next(JOB, status=int(when), retry_after=0.01, times=more)
+    else:
+        azure.reset_next(JOB, when=when)
+    sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
+    jobs, puts = sent(azure)
+    assert jobs == [sweep.name]
+    assert puts == (1 if when == "reply" else 2 if when in {"connection", "upload"} else 1 + more)
+    assert sweep.status().state == RunState.STARTING
+    assert (azure.faults.left, azure.violations) == ([], [])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_when_nobody_can_tell_the_next_look_does(
+    azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.wire import Wire
+
+    azure.reset_next(JOB, when="reply")
+    put = Wire.put_job
+
+    def then_nobody_may_ask(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        azure.fail_next(f"GET *jobs/{name}", status=403)
+        put(wire, name, body)
+
+    monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
+    with pytest.raises(ServiceError, match="is not known") as failure:
+        submit(orchestrator, {RATE: [0.01, 0.02]})
+    sweep = orchestrator.sweeps.attach("@last")
+    assert failure.value.fix == f"orchestrator sweep show {sweep.name}"
+    assert sweep.status().state == RunState.STARTING
+    assert not orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml"))).created
+    assert sent(azure) == ([sweep.name], 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_sweep_that_was_not_sent_any_more_is_sent_by_resume(
+    azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure.wire import Wire
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            submit(orchestrator, {RATE: [0.01, 0.02]})
+    sweep = orchestrator.sweeps.attach("@last")
+    assert sweep.status().state == RunState.FAILED
+    assert "not submitted" in str(sweep.status().reason)
+    with pytest.raises(ConflictError) as refused:
+        orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml")))
+    assert refused.value.fix == f"orchestrator resume {sweep.name}"
+    sweep.resume()
+    assert sweep.status().state == RunState.STARTING
+    assert sent(azure) == ([sweep.name], 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_is_refused_leaves_nothing(azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path) -> None:
+    azure.set_quota("standardDSv5Family", 6)
+    with pytest.raises(QuotaError):
+        submit(orchestrator, {RATE: [0.01, 0.02]})
+    assert azure.requests("PUT *") == []
+    azure.set_quota("standardDSv5Family", 400)
+    azure.fail_next(JOB, status=400, message="no such thing")
+    with pytest.raises(ServiceError, match="refused"):
+        submit(orchestrator, {RATE: [0.01, 0.02]})
+    assert list((tmp_path / "home" / SWEEPS).iterdir()) == []
+    other = Orchestrator(home=tmp_path / "other", environ={})
+    name = submit(other, {RATE: [0.01, 0.02]}).name
+    with pytest.raises(ConflictError, match="has a job") as refused:
+        submit(orchestrator, {RATE: [0.01, 0.02]})
+    assert refused.value.fix == f"orchestrator attach azure://double/{name}"
+    assert sent(azure) == ([name], 2)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_who_follows_outlives_an_outage(azure: AzureDouble, orchestrator: Orchestrator) -> None:
+    sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
+    before = sweep.status()
+    azure.fail_next(f"GET *jobs/{sweep.name}", status=503, retry_after=0.01, times=50)
+    during = sweep.status()
+    assert (during.state, "HTTP 503" in str(during.reason)) == (before.state, True)
+    azure.faults.clear()
+    assert sweep.status() == before
+
+
+def test_how_trials_ended_is_told(azure: AzureDouble, orchestrator: Orchestrator) -> None:
+    """Of Azure's word, which is Canceled for whatever the service ended, and of what each trial had reported."""
+    space = {"objective.next_sentence": [True, False], RATE: [0.01, 0.02, 0.03, 0.04]}
+    limits = {"concurrent": 8, "trial_hours": 2}
+    policy = {"policy": "bandit", "slack_amount": 1.0, "delay": 2}
+    sweep = submit(orchestrator, space, limits=limits, early_termination=policy)
+    ends = [
+        ([3.0, 2.0], "Completed", 1.0),
+        ([4.0, 3.5, 3.4], "Canceled", 1.0),
+        ([2.5], "Canceled", 2.0),
+        ([], "Completed", 1.0),
+        ([2.0], "Canceled", 1.0),
+        ([9.0], "Running", 1.0),
+    ]
+    for number, (reports, status, hours) in enumerate(ends):
+        name = f"{sweep.name}_{number}"
+        told = {alias("objective.next_sentence"): "false" if number % 2 else "true", alias(RATE): "0.03"}
+        body = {"jobType": "Command", "tags": {"hyperparameters": json.dumps(told)}}
+        job = azure.jobs.submit(name, body, parent=sweep.name)
+        for moved in ("Running", status):
+            azure.move(name, moved)
+        job.started, job.ended = "2026-01-01T00:00:00Z", f"2026-01-01T0{hours:.0f}:00:00Z"
+        folder = azure.folder() / "orchestrator" / "runs" / name / "outputs"
+        folder.mkdir(parents=True)
+        lines = [
+            {"step": step, "time": 1.0, "metrics": {"validation_loss": value}} for step, value in enumerate(reports)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    azure.move(sweep.name, "Running")
+    azure.job(sweep.name).properties["properties"] = {"best_child_run_id": f"{sweep.name}_0"}
+    status = sweep.status()
+    assert [(row.state, row.why) for row in status.rows] == [
+        ("completed", None),
+        ("stopped", "stopped at report 2: 3.5 > 2 + 1"),
+        ("timed out", "took more than 2 h"),
+        ("failed", "it never reported validation_loss"),
+        ("stopped", "by Azure's bandit, which does not say by what numbers"),
+        ("running", None),
+    ]
+    assert [row.outcome for row in status.rows] == [2.0, 3.4, 2.5, None, 2.0, None]
+    assert [row.settings["objective.next_sentence"] for row in status.rows] == [True, False] * 3
+    assert status.rows[0].settings[RATE] == 0.03
+    assert status.best == status.rows[0], "of two that are as good, the one that Azure names"
+    assert status.rows[0].seconds == 3600.0
+
+    azure.move(f"{sweep.name}_5", "Canceled")
+    azure.job(f"{sweep.name}_5").ended = "2026-01-01T01:00:00Z"
+    azure.move(sweep.name, "Canceled")
+    status = sweep.status()
+    assert (status.state, status.rows[5].state, status.ended) == (RunState.CANCELLED, "ended early", 6)

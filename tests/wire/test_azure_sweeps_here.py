@@ -1,0 +1,53 @@
+"""A process of this machine drives trials that are jobs on Azure: what the service can't do, and a driver that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from wire_entities import write_sweep
+
+from orchestrator.client import Orchestrator
+from orchestrator.runs import RunState
+from orchestrator.testing import AzureDouble
+from tests.conftest import wait_for
+
+RATE = "optimizer.learning_rate"
+
+
+@pytest.mark.slow
+def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
+    running_azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bayesian sampling over a logarithmic range, successive halving and seeds, none of which the service has."""
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.1")
+    monkeypatch.chdir(tmp_path)
+    document = {
+        "driver": "here",
+        "sampling": "bayesian",
+        "early_termination": {"policy": "asha", "reduction_factor": 2},
+        "limits": {"trials": 3, "concurrent": 2},
+        "seeds": [1, 2],
+    }
+    file = write_sweep({RATE: {"low": 1e-4, "high": 1e-1, "log": True}}, **document)
+    sweeps = Orchestrator(home=tmp_path / "home", environ={}).sweeps
+    sweep = sweeps.submit(sweeps.plan(file=file))
+    wait_for(lambda: running_azure.jobs.get(f"{sweep.name}-t0001-r0"), what="the second trial")
+    os.kill(sweep.folder.stored_state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not sweep.folder.locked(), what="the driver's death")
+    assert sweep.state() == RunState.FAILED
+    sweep.resume()
+    status = sweep.wait(timeout=200)
+    assert (status.state, status.ended) == (RunState.COMPLETED, 3), (sweep.folder.path / "driver.log").read_text()
+    names = [f"{sweep.name}-t{trial:04d}-r{seed}" for trial in range(3) for seed in range(2)]
+    assert sorted(job.name for job in running_azure.jobs.all()) == names, "no trial twice, none lost"
+    assert {row.state for row in status.rows} <= {"completed", "stopped"}
+    assert [row.runs for row in status.rows] == [names[trial * 2 : trial * 2 + 2] for trial in range(3)]
+    for row in status.rows:
+        assert row.values[0] == pytest.approx(1000 * row.settings[RATE] + 1.0015), "the median of both seeds"
+    assert len({row.settings[RATE] for row in status.rows}) == 3
+    assert sweep.best().outcome == min(row.outcome for row in status.rows if row.outcome is not None)
+    decided = [row.why for row in status.rows if row.state == "stopped"]
+    assert all("in this rung, of which the first" in str(why) for why in decided)
