@@ -23,6 +23,7 @@ from train_jobs.config.predict import (
 )
 from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
 from train_jobs.model.finetuning import (
+    BertEncoder,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -172,7 +173,7 @@ def _empty(folder: Folder) -> Model:
         return BertForQuestionAnswering(folder.shape, folder.rows)
     if folder.kind == FILL_MASK:
         return BertForPreTraining(folder.shape, folder.rows)
-    return Finetuned(folder.shape, folder.rows, pooler=False)
+    return BertEncoder(folder.shape, folder.rows)
 
 
 def _saved_tokenizer(path: Path) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""BERT with a head to be fine-tuned: a class or a number, an answer's span, a tag for each word.
+"""BERT with a head to be fine-tuned: a class or a number, an answer's span, a tag for each word; or with none.
 
 Parameters have Hugging Face's names, so that what is exported loads in `AutoModelForSequenceClassification` and its
 like. B is the batch, S the sequence length, C the number of classes. Losses are sums over what counts: the mean over a
@@ -50,6 +50,19 @@ class Finetuned(nn.Module, ABC):
     ) -> Tensor:
         """Arguments as of `BertModel` -> what `head` says."""
         return self.head(self.bert(input_ids, token_type_ids, attention_mask, packing), packing)
+
+
+class BertEncoder(Finetuned):
+    """No head: what the encoder makes of each token, for embeddings."""
+
+    hugging_face = "BertModel"
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__(config, vocab_size, pooler=False)
+
+    def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
+        """[B, S, H], or packed [T, H], as it is."""
+        return hidden
 
 
 class Output(nn.Linear):
