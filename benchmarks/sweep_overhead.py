@@ -7,7 +7,7 @@ in turn with a loop that starts the very same command lines in folders that lie 
 makes its folder with the code in it, keeps the study, reads what was reported, and hears of the end. Then a sweep of
 1,000 trials: what the driver's memory grows by, and what `orchestrator sweep show` takes, the whole process.
 
-As a script, with the arguments of orchestrator.sweeps.driver, it is that driver with one more backend.
+With the arguments of orchestrator.sweeps.driver, it is that driver with one more backend.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Driven:
 
 def driven(folder: SweepFolder, home: Path) -> Driven:
     """Drives it to its end."""
-    start_driver(folder, home, (str(HERE),))
+    start_driver(folder, home, ("-m", f"benchmarks.{HERE.stem}"))
     pid, memory, used = folder.stored_state().pid, {}, []
     while not folder.state().state.terminal:
         begun = sum(1 for _ in (home / "runs").glob(f"{folder.name}-t*"))
