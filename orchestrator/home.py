@@ -10,6 +10,7 @@ from pathlib import Path
 HOME_VARIABLE = "ORCHESTRATOR_HOME"
 DEFAULT_HOME = "~/.orchestrator"
 RUNS = "runs"  # below it: a folder for each local run
+SWEEPS = "sweeps"  # a folder for each sweep
 TOKEN_STORES = "token-stores"  # prepared data, shared by all of them
 
 
@@ -20,11 +21,21 @@ def home_folder(environ: Mapping[str, str]) -> Path:
 
 def run_names(*places: Path) -> list[str]:
     """Names of the runs whose folders lie in one of `places`, the newest submission first; loads nothing."""
+    return _names_beside("request.json", *places)
+
+
+def sweep_names(home: Path) -> list[str]:
+    """Names of the sweeps of a home folder, the newest submission first; loads nothing."""
+    return _names_beside("lock", home / SWEEPS)
+
+
+def _names_beside(file: str, *places: Path) -> list[str]:
+    """Names of the folders in `places`, by the age of a file that each has from its submission on."""
     found = []
     for place in places:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     if not entry.name.startswith("."):
-                        found.append((Path(entry.path, "request.json").stat().st_mtime_ns, entry.name))
+                        found.append((Path(entry.path, file).stat().st_mtime_ns, entry.name))
     return [name for _, name in sorted(found, reverse=True)]

@@ -61,10 +61,17 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     completers.attach(argument, completers.backends)
 
 
-def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None, metavar: str = "RUN") -> None:
-    """RUN, or as many of them as argparse's `nargs` says; and -b, for those that are not handles."""
+def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None, sweep: bool = False) -> None:
+    """RUN, or as many of them as argparse's `nargs` says; and -b, for those that are not handles.
+
+    Args:
+        parser: of the verb.
+        count: `nargs`.
+        sweep: it may be a sweep too.
+    """
+    metavar = "RUN|SWEEP" if sweep else "RUN"
     argument = parser.add_argument("name", metavar=metavar, nargs=count, help="handle, name, its beginning, or @last")
-    completers.attach(argument, completers.runs)
+    completers.attach(argument, completers.runs_and_sweeps if sweep else completers.runs)
     add_backend(parser)
 
 

@@ -31,6 +31,18 @@ def runs(prefix: str, **_: Any) -> list[str]:
     return ["@last", *names]
 
 
+def sweeps(**_: Any) -> list[str]:
+    """@last and the names of all sweeps of the home folder, the newest first."""
+    from orchestrator.home import home_folder, sweep_names
+
+    return ["@last", *sweep_names(home_folder(os.environ))]
+
+
+def runs_and_sweeps(prefix: str, **_: Any) -> list[str]:
+    """What `runs` offers, and then the sweeps."""
+    return [*runs(prefix), *sweeps()[1:]]
+
+
 def backends(**_: Any) -> list[str]:
     """Names of the backends."""
     from orchestrator.backends import backend_names

@@ -53,7 +53,7 @@ def add_verbs(verbs: Any) -> None:
         "  orchestrator report pretrain-tiny-4e919d08 @last --to both.html\n"
         "  orchestrator report search-1f3a77c2",
     )
-    add_run(report, count="+", metavar="RUN|SWEEP")
+    add_run(report, count="+", sweep=True)
     report.add_argument(
         "--to",
         type=Path,

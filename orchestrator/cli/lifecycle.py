@@ -18,21 +18,21 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "attach",
         run_attach,
-        summary="follow a run",
-        description="Follow a run as submit does; Ctrl-C leaves the job alone.",
+        summary="follow a run or a sweep",
+        description="Follow a run or a sweep as submit does; Ctrl-C leaves it alone.",
         example="attach @last",
     )
-    add_run(attach)
+    add_run(attach, sweep=True)
     add_output(attach)
     wait = add_verb(
         verbs,
         "wait",
         run_wait,
-        summary="until a run has ended",
-        description="Wait until a run has ended; the exit code is the job's.",
+        summary="until a run or a sweep has ended",
+        description="Wait until a run or a sweep has ended. The exit code is the job's; of a sweep 0 if it completed.",
         example="wait @last --timeout 2h",
     )
-    add_run(wait)
+    add_run(wait, sweep=True)
     wait.add_argument("--timeout", type=seconds, metavar="T", help="30, 90s, 10m, 2h, 1d")
     add_output(wait)
     supervise = add_verb(
@@ -51,11 +51,12 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "cancel",
         run_cancel,
-        summary="end runs",
-        description="End runs. Each saves a checkpoint first and can be resumed.",
+        summary="end runs and sweeps",
+        description="End runs and sweeps. Each run, and each trial that goes on, saves a checkpoint first and can be"
+        " resumed.",
         example="cancel @last",
     )
-    add_run(cancel, count="+")
+    add_run(cancel, count="+", sweep=True)
     cancel.add_argument("--no-wait", action="store_true", help="ask, and do not wait until they have ended")
     add_output(cancel)
     preempt = add_verb(
@@ -73,12 +74,13 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "resume",
         run_resume,
-        summary="go on with a run",
+        summary="go on with a run or a sweep",
         description="Go on from the newest checkpoint. With another number of processes the global batch, the order of"
-        " examples and the schedule stay the same; the result is not the same bit for bit.",
+        " examples and the schedule stay the same; the result is not the same bit for bit. A sweep goes on with what is"
+        " left of it.",
         example="resume @last --processes 6",
     )
-    add_run(resume)
+    add_run(resume, sweep=True)
     resume.add_argument(
         "--processes", type=int, metavar="N", help="processes on each node from now on (default: as before)"
     )

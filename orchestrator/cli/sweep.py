@@ -22,6 +22,7 @@ HEAD_LINES = 2  # of the table
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
+    from orchestrator.cli import completers
     from orchestrator.cli.arguments import add_group, add_output, add_verb, positive
 
     actions = add_group(
@@ -38,7 +39,8 @@ def add_verbs(verbs: Any) -> None:
             actions, name, run, summary=summary, description=f"{summary.capitalize()}{more}", example=f"sweep {example}"
         )
         if name != "list":
-            parser.add_argument("name", metavar="SWEEP", help="name, its beginning, or @last")
+            which = parser.add_argument("name", metavar="SWEEP", help="name, its beginning, or @last")
+            completers.attach(which, completers.sweeps)
         add_output(parser)
         return parser
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from orchestrator.errors import ConflictError
+from orchestrator.home import SWEEPS, sweep_names
 from orchestrator.runs import RunState
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.termination import Decision
@@ -37,7 +38,6 @@ from train_jobs.config.files import write_text
 if TYPE_CHECKING:
     from optuna import Study
 
-SWEEPS = "sweeps"  # below the home folder
 QUEUED_SECONDS = 30.0  # a driver starts in a second or two, on a busy machine in some
 DRIVER_LOST = "driver lost: its process ended without a word (killed, or out of memory)"
 STUDY = "study.journal"
@@ -257,5 +257,4 @@ def append(path: Path, document: dict[str, Any]) -> None:
 
 def sweep_folders(home: Path) -> list[SweepFolder]:
     """All sweeps, the newest first."""
-    found = [path for path in (home / SWEEPS).glob("*") if (path / "sweep.json").is_file() and path.name[0] != "."]
-    return [SweepFolder(path) for path in sorted(found, key=lambda path: -(path / "lock").stat().st_mtime_ns)]
+    return [SweepFolder(home / SWEEPS / name) for name in sweep_names(home)]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cards import card
 from orchestrator.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
+from orchestrator.home import SWEEPS
 from orchestrator.runs import Handle, RunState
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolve import find_project
 from orchestrator.specs.sweep import MOST_TRIALS, as_tree
 from orchestrator.summary import bytes_text
 from orchestrator.sweeps.control import control_of
-from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, sweep_folders
+from orchestrator.sweeps.folder import SweepFolder, SweepRecord, sweep_folders
 from orchestrator.sweeps.history import History, read_history
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.keeping import at_once, most_bytes, told

@@ -14,9 +14,9 @@ from wire_entities import write_sweep
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, QuotaError, ServiceError
+from orchestrator.home import SWEEPS
 from orchestrator.runs import RunState
 from orchestrator.sweeps.azure import alias
-from orchestrator.sweeps.folder import SWEEPS
 from orchestrator.sweeps.sweeps import Sweep
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for

@@ -27,10 +27,13 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Console:
-    """A home with two runs, and `orchestrator` on the PATH."""
+    """A home with two runs and a sweep, and `orchestrator` on the PATH."""
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     for age, name in enumerate(["pretrain-tiny-00000001", "other-00000002"]):
         make_run(console.home, name, age=age)
+    sweep = console.home / "sweeps" / "search-00000003"
+    sweep.mkdir(parents=True)
+    (sweep / "lock").touch()
     program = tmp_path / "bin" / "orchestrator"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator.cli.main "$@"\n')
@@ -60,6 +63,9 @@ def offered(console: Console, line: str) -> list[str]:
         ("orchestrator sub", ["submit"]),
         ("orchestrator status ", ["@last", "pretrain-tiny-00000001", "other-00000002"]),
         ("orchestrator status pre", ["pretrain-tiny-00000001"]),
+        ("orchestrator sweep show ", ["@last", "search-00000003"]),
+        ("orchestrator resume s", ["search-00000003"]),
+        ("orchestrator status s", []),
         ("orchestrator diff @last o", ["other-00000002"]),
         ("orchestrator status loc", ["local://pretrain-tiny-00000001", "local://other-00000002"]),
         ("orchestrator status local://o", ["//other-00000002"]),  # bash itself holds what is before the colon

@@ -12,8 +12,9 @@ from optuna.trial import TrialState, create_trial
 
 from orchestrator.cli.sweep import Shown, fitted, sweep_text
 from orchestrator.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.home import SWEEPS
 from orchestrator.runs import RunState
-from orchestrator.sweeps.folder import SWEEPS, SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.sampling import distributions
 from orchestrator.sweeps.settings import settings_text
 from orchestrator.sweeps.space import latents, trials
