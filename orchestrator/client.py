@@ -115,9 +115,19 @@ class Run:
         """The plan that it was made from, as `Plan.as_dict` gave it."""
         return self._backend.plan(self.name)
 
-    def metrics(self) -> Iterator[dict[str, Any]]:
-        """What the job reported: {step, time, metrics}."""
-        return self._backend.metrics(self.name)
+    def metrics(self, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
+        """What the job reported: {step, time, metrics}.
+
+        Args:
+            seed: of a fine-tuning with several seeds: while it trained with this one. None: the job's own reports, of
+                several seeds one for each that is done.
+        """
+        return self._backend.metrics(self.name, seed=seed)
+
+    def _seeds(self, status: RunStatus, plan: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
+        """Of a fine-tuning with several seeds: what was reported with each that has begun."""
+        seeds = plan["job"]["seeds"] if status.counts == "runs" else ()
+        return {seed: list(self.metrics(seed=seed)) for seed in seeds[: (status.step or 0) + 1]}
 
     def wait(self, timeout: float | None = None, *, max_restarts: int | None = None) -> RunStatus:
         """Waits until it has ended, and sees to its restarts where its backend has nobody who does.
@@ -163,7 +173,9 @@ class Run:
         """How it stands, as a notebook shows it."""
         from orchestrator.reports.notebook import run_html
 
-        return run_html(self.status(), self.metrics(), self.plan(), self._backend.result(self.name))
+        status, plan = self.status(), self.plan()
+        result, seeds = self._backend.result(self.name), self._seeds(status, plan)
+        return run_html(status, self.metrics(), plan, result, seeds=seeds)
 
     def _tended(self, max_restarts: int | None) -> RunStatus:
         """How it stands, unless it has ended and was started again."""
@@ -295,7 +307,8 @@ class Run:
     def _subject(self) -> Subject:
         from orchestrator.reports.comparison import Subject
 
-        return Subject(self._side(), list(self.metrics()))
+        side = self._side()
+        return Subject(side, list(self.metrics()), self._seeds(side.status, side.plan))
 
     def cancel(self) -> None:
         """Asks it to end; it saves a checkpoint first."""

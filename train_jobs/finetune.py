@@ -26,6 +26,7 @@ from typing import Any
 from train_jobs.config import DataError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
 from train_jobs.config.load import build, merge, read_assignments, read_file
+from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.engine import boundary, determinism, distributed, storage
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import StopRequest
@@ -76,8 +77,8 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
     for name, task in tasks.items():
         if results[name] is None:
             read_data(task)  # what is wrong with the last task's rows is told before the first is trained
-    mirror = MirrorThread(output / "metrics.jsonl", config)
-    metrics = MetricsLog(output / "metrics.jsonl" if world.is_main else None)
+    mirror = MirrorThread(output / METRICS_FILE, config)
+    metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
     metrics.open(from_step=0)
     if world.is_main:
         mirror.start()

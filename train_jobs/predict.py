@@ -34,6 +34,7 @@ from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.files import file_sha256
 from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY, initial_weights
 from train_jobs.config.load import Layer, build, merge, read_assignments, read_file
+from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine import boundary, distributed, storage
 from train_jobs.engine.distributed import World
@@ -116,8 +117,8 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
 def run(job: Job, output: Path) -> dict[str, Any]:
     """Predicts all windows that are not done, and joins them."""
     world, parts = job.world, job.parts
-    metrics = MetricsLog(output / "metrics.jsonl" if world.is_main else None)
-    mirror = MirrorThread(output / "metrics.jsonl", job.config)
+    metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
+    mirror = MirrorThread(output / METRICS_FILE, job.config)
     metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
     result: dict[str, Any] = {}
     if world.is_main:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from train_jobs.config import InternalError, PrepareConfig, UserError
 from train_jobs.config.formats import require_outside
 from train_jobs.config.load import PREPARE_PRESETS, build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.keys import store_key
 from train_jobs.corpus.memory import keep_freed_memory
@@ -73,8 +74,8 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     storage.require_writable(output)
     found = fingerprint(config.data.text, cache / HASHES)
     folder = config.store or cache / store_key(config.data, found)
-    metrics = MetricsLog(output / "metrics.jsonl" if node.leads else None)
-    mirror = MirrorThread(output / "metrics.jsonl", config)
+    metrics = MetricsLog(output / METRICS_FILE if node.leads else None)
+    mirror = MirrorThread(output / METRICS_FILE, config)
     metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
     if node.leads:
         mirror.start()

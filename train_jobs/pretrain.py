@@ -34,6 +34,7 @@ from train_jobs.config.files import write_text
 from train_jobs.config.initial import found_on_hub
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 from train_jobs.config.load import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.phase import merge_with_start
 from train_jobs.config.pretrain import on_store
 from train_jobs.config.sources import fingerprint
@@ -115,7 +116,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
             "threads": torch.get_num_threads(),
             "device": world.device_name,
         },
-        metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
+        metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
         progress=progress,
         stop=stop,
         budget=TimeBudget(config.schedule.hours),
@@ -138,8 +139,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     attempt = lineage.this_attempt(world, precision, loop.state.step)
     begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
     watchdog = Watchdog(config.watchdog, world, output)
-    mirror = MirrorThread(output / "metrics.jsonl", config)
-    tensorboard = TensorBoardThread(output / "metrics.jsonl", output / "tensorboard", on=config.metrics.tensorboard)
+    mirror = MirrorThread(output / METRICS_FILE, config)
+    tensorboard = TensorBoardThread(output / METRICS_FILE, output / "tensorboard", on=config.metrics.tensorboard)
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main:
         mirror.start()

@@ -18,6 +18,7 @@ from train_jobs.config.files import write_text
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
 from train_jobs.config.lineage import Attempt, Lineage
+from train_jobs.config.outputs import METRICS_FILE, seed_folder
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine import storage
 from train_jobs.engine.checkpoint import CheckpointStore
@@ -99,8 +100,8 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
     """One run for each seed, those that are done already left alone; what all of them come to."""
     found = []
     mirror, metrics = (
-        MirrorThread(output / "metrics.jsonl", job.config),
-        MetricsLog(output / "metrics.jsonl" if job.world.is_main else None),
+        MirrorThread(output / METRICS_FILE, job.config),
+        MetricsLog(output / METRICS_FILE if job.world.is_main else None),
     )
     mirrored = mirrored and job.world.is_main
     metrics.open(from_step=0)
@@ -108,7 +109,7 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
         mirror.start()
     try:
         for number, seed in enumerate(job.config.seeds, start=1):
-            folder = output / f"seed-{seed}"
+            folder = output / seed_folder(seed)
             job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
             one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.sha256)
             if one is None:
@@ -118,7 +119,7 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
             found.append({key: value for key, value in one.items() if key != "config"})
             metrics.report(number, {f"validation_{name}": value for name, value in one["metrics"].items()})
         result = together(job.config.task, found)
-        best = output / f"seed-{result['best_seed']}"
+        best = output / seed_folder(result["best_seed"])
         if job.world.is_main:
             for name in ("model", "predictions"):
                 if (best / name).is_dir():
@@ -162,7 +163,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
             "threads": torch.get_num_threads(),
             "device": world.device_name,
         },
-        metrics=MetricsLog(output / "metrics.jsonl" if world.is_main else None),
+        metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
         progress=progress,
         stop=job.stop,
         peak_flops=peak_flops(world, job.precision),
@@ -180,7 +181,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         world.say(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
     begun = begin(job, seed, attempt, model, absent, output) if world.is_main else None
-    mirror = MirrorThread(output / "metrics.jsonl", config)
+    mirror = MirrorThread(output / METRICS_FILE, config)
     watchdog = Watchdog(config.watchdog, world, output)
     loop.metrics.open(from_step=loop.state.step)
     if world.is_main and mirrored:

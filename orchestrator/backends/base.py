@@ -174,8 +174,13 @@ class Backend(Protocol):
         """
         return (line for block in self.log_blocks(name, query) for line in block.lines())
 
-    def metrics(self, name: str) -> Iterator[dict[str, Any]]:
-        """Reports {step, time, metrics} in the order in which they were made."""
+    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
+        """Reports {step, time, metrics} in the order in which they were made.
+
+        Args:
+            seed: of a fine-tuning with several seeds those that were made while it trained with this one; none before
+                that has begun.
+        """
         ...
 
     def plan(self, name: str) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class Chart:
         from_zero: the axis starts at zero, because the size itself is what counts.
         shares: values are shares of one, written as percent.
         across: what the values are numbered by.
+        until: right end of its axis. None: that of the page's other charts.
     """
 
     title: str
@@ -94,6 +95,7 @@ class Chart:
     from_zero: bool = False
     shares: bool = False
     across: str = STEP
+    until: int | None = None
 
     @property
     def drawn(self) -> list[Line]:
@@ -133,14 +135,14 @@ def figure(chart: Chart, *, last_step: int) -> Markup:
 
     Args:
         chart: what to show.
-        last_step: right end of the step axis; charts of one page share it.
+        last_step: right end of the step axis; charts of one page share it, unless one has its own.
     """
     left_out = f"{counted(chart.left_out, 'value')} not finite"
     title = element("h2", chart.title)
     if not chart.drawn:
         return element("figure", title, element("p", f"Nothing to draw: {left_out}.", class_="note"))
     caption = element("figcaption", title, _legend(chart))
-    parts = [caption, _svg(chart, _scale(chart, last_step))]
+    parts = [caption, _svg(chart, _scale(chart, chart.until or last_step))]
     if chart.corridor and chart.corridor.source:
         parts.append(element("p", chart.corridor.source, class_="note"))
     if chart.left_out:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.compare import Side, Table, tabulate
@@ -22,6 +22,7 @@ from orchestrator.reports.progress import NONE_YET
 from orchestrator.reports.run import HAVE_CURVES, charts_of, document
 from orchestrator.reports.series import Series, collect, last_step
 from orchestrator.reports.style import COMPARISON_STYLE
+from orchestrator.reports.tuning import seed_charts
 
 SEED = "train.seed"
 TRAINING, HELD_OUT = "training", "validation"
@@ -49,6 +50,8 @@ class Subject:
 
     side: Side
     reports: Sequence[dict[str, Any]]
+    seeds: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
+    """Of a fine-tuning with several: what was reported with each."""
 
     @property
     def name(self) -> str:
@@ -62,7 +65,7 @@ class Subject:
 
     @property
     def charts(self) -> list[Chart]:
-        """As its own report has them."""
+        """As its own report has them, without those of its seeds."""
         return charts_of(self.side.status, self.series, self.side.plan, self.side.result)
 
 
@@ -138,7 +141,7 @@ def compared_charts(groups: Sequence[Group]) -> list[Chart]:
 def all_charts(subjects: Sequence[Subject]) -> list[Chart]:
     """The charts of one run's report, or of several compared."""
     if len(subjects) == 1:
-        return subjects[0].charts
+        return [*subjects[0].charts, *seed_charts(subjects[0].seeds)]
     return compared_charts(grouped(subjects, tabulate([subject.side for subject in subjects])))
 
 

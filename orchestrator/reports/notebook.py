@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from orchestrator.cards import card
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number
-from orchestrator.reports.run import HAVE_CURVES, state_and_outcome
+from orchestrator.reports.run import HAVE_CURVES, NO_SEEDS, state_and_outcome
 from orchestrator.reports.style import STYLE
 from orchestrator.runs import RunStatus
 
@@ -24,7 +24,12 @@ FRAME = """
 
 
 def run_html(
-    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+    status: RunStatus,
+    reports: Iterable[dict[str, Any]],
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    *,
+    seeds: Mapping[int, Iterable[dict[str, Any]]] = NO_SEEDS,
 ) -> str:
     """How a run stands, with its curves until now: arguments as of `run.render`."""
     if status.kind not in HAVE_CURVES:
@@ -34,7 +39,7 @@ def run_html(
         "div",
         element("style", Markup(f".{SCOPE} {{\n{style}\n{FRAME}}}")),  # nested rules hold below the class alone
         *_progress(status),
-        *state_and_outcome(status, reports, plan, result),
+        *state_and_outcome(status, reports, plan, result, seeds),
         class_=SCOPE,
     )
 

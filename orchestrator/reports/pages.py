@@ -29,8 +29,8 @@ def write_report(subjects: Sequence[Subject], to: Path | None = None) -> Path:
     _require(subjects)
     if len(subjects) > 1:
         return write_page(render_comparison(subjects), to or Path.cwd() / COMPARISON)
-    side, reports = subjects[0].side, subjects[0].reports
-    page = render(side.status, reports, side.plan, side.result, read_profile(side.status.trace))
+    side, reports, seeds = subjects[0].side, subjects[0].reports, subjects[0].seeds
+    page = render(side.status, reports, side.plan, side.result, read_profile(side.status.trace), seeds=seeds)
     return write_page(page, to or Path(side.status.folder or Path.cwd()) / PAGE)
 
 

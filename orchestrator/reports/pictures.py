@@ -31,7 +31,7 @@ def draw_charts(charts: Sequence[Chart], folder: Path, *, last_step: int) -> lis
     Args:
         charts: of a report.
         folder: made if it is not there.
-        last_step: right end of the step axis.
+        last_step: right end of the step axis, of charts that have none of their own.
 
     Raises:
         SpecError: matplotlib is not installed.
@@ -68,7 +68,7 @@ def save(figure: Figure, path: Path, *, fix: str = "--png FOLDER") -> Path:
 
 
 def _picture(chart: Chart, path: Path, last_step: int) -> Path:
-    figure = new_figure()
+    figure, last_step = new_figure(), chart.until or last_step
     axes = figure.subplots()
     if chart.corridor:
         steps, low, high = zip(*chart.corridor.until(last_step), strict=True)

@@ -9,6 +9,7 @@ It is a function of its arguments alone: the same run gives the same bytes, when
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.markup import Markup, element
@@ -20,10 +21,11 @@ from orchestrator.reports.profile import profile_section
 from orchestrator.reports.progress import charts, figures_of, key_figures
 from orchestrator.reports.series import Series, collect
 from orchestrator.reports.style import STYLE
-from orchestrator.reports.tuning import score_table, seed_table, tuning_charts, tuning_figures
+from orchestrator.reports.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
 from orchestrator.runs import RunStatus
 
 HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
+NO_SEEDS: Mapping[int, Iterable[dict[str, Any]]] = MappingProxyType({})
 # All text is escaped; should any ever not be, a browser that obeys this still runs and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 HEAD = Markup(
@@ -40,6 +42,8 @@ def render(
     plan: Mapping[str, Any],
     result: Mapping[str, Any],
     profile: Mapping[str, Any] | None = None,
+    *,
+    seeds: Mapping[int, Iterable[dict[str, Any]]] = NO_SEEDS,
 ) -> str:
     """A run as an HTML document.
 
@@ -50,9 +54,10 @@ def render(
         plan: `Plan.as_dict()`.
         result: the job's result.json; empty until the run completes.
         profile: the job's profile/operations.json, where some of its steps were profiled.
+        seeds: of a fine-tuning with several: what was reported with each, as `reports`.
     """
     made = list(reports)
-    header, *outcome = state_and_outcome(status, made, plan, result)
+    header, *outcome = state_and_outcome(status, made, plan, result, seeds)
     body = element(
         "body",
         header,
@@ -83,17 +88,25 @@ def document(title: str, body: Markup, style: str = "") -> str:
 
 
 def state_and_outcome(
-    status: RunStatus, reports: Iterable[dict[str, Any]], plan: Mapping[str, Any], result: Mapping[str, Any]
+    status: RunStatus,
+    reports: Iterable[dict[str, Any]],
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    seeds: Mapping[int, Iterable[dict[str, Any]]],
 ) -> Iterator[Markup]:
     """How it stands, and what it came to until now: arguments as of `render`."""
     made = list(reports)
     last_heard = max((float(report["time"]) for report in made), default=None)
     yield element("header", *_header(status, result, last_heard))
-    yield from _outcome(status, collect(made), plan, result)
+    yield from _outcome(status, collect(made), plan, result, seed_charts(seeds))
 
 
 def _outcome(
-    status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
+    status: RunStatus,
+    series: Mapping[str, Series],
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    of_seeds: list[Chart],
 ) -> Iterator[Markup]:
     """Figures and charts, by the kind of job."""
     if status.kind != "finetune":
@@ -103,7 +116,7 @@ def _outcome(
         if status.results is not None:
             yield score_table(status.results)
             yield from seed_table(result)
-    yield figures_of(charts_of(status, series, plan, result), series, status)
+    yield figures_of([*charts_of(status, series, plan, result), *of_seeds], series, status)
 
 
 def charts_of(

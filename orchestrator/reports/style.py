@@ -81,6 +81,21 @@ svg polyline.training { stroke: var(--training); }
 svg polyline.validation { stroke: var(--validation); stroke-width: 2; }
 svg circle.training { fill: var(--training); }
 svg circle.validation { fill: var(--validation); }
+.run-1 { --own: var(--run-1); }
+.run-2 { --own: var(--run-2); }
+.run-3 { --own: var(--run-3); }
+.run-4 { --own: var(--run-4); }
+.run-5 { --own: var(--run-5); }
+.run-6 { --own: var(--run-6); }
+.run-7 { --own: var(--run-7); }
+.run-8 { --own: var(--run-8); }
+svg polyline[class^="run-"] { stroke: var(--own); }
+svg circle[class^="run-"] { fill: var(--own); }
+:is(.run-5, .run-6, .run-7, .run-8):is(polyline) { stroke-dasharray: 7 3; }
+i[class^="run-"] { display: inline-block; width: 22px; margin-right: 8px; border-top: 3px solid var(--own); }
+i[class^="run-"] { vertical-align: middle; }
+.legend i[class^="run-"] { width: 18px; margin-right: 6px; border-top-width: 2.5px; }
+:is(i.run-5, i.run-6, i.run-7, i.run-8) { border-top-style: dashed; }
 .hover rect { fill: transparent; }
 .hover line, .hover circle { visibility: hidden; pointer-events: none; }
 .hover line { stroke: var(--soft); }
@@ -157,21 +172,6 @@ svg circle.best { fill: var(--validation); }
 
 
 COMPARISON_STYLE = """
-.run-1 { --own: var(--run-1); }
-.run-2 { --own: var(--run-2); }
-.run-3 { --own: var(--run-3); }
-.run-4 { --own: var(--run-4); }
-.run-5 { --own: var(--run-5); }
-.run-6 { --own: var(--run-6); }
-.run-7 { --own: var(--run-7); }
-.run-8 { --own: var(--run-8); }
-svg polyline[class^="run-"] { stroke: var(--own); }
-svg circle[class^="run-"] { fill: var(--own); }
-:is(.run-5, .run-6, .run-7, .run-8):is(polyline) { stroke-dasharray: 7 3; }
-i[class^="run-"] { display: inline-block; width: 22px; margin-right: 8px; border-top: 3px solid var(--own); }
-i[class^="run-"] { vertical-align: middle; }
-.legend i[class^="run-"] { width: 18px; margin-right: 6px; border-top-width: 2.5px; }
-:is(i.run-5, i.run-6, i.run-7, i.run-8) { border-top-style: dashed; }
 .runs { margin: 14px 0 0; padding: 0; list-style: none; }
 .runs li { position: relative; padding: 3px 0 3px 32px; }
 .runs li > i { position: absolute; left: 0; top: 14px; }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import cycle
 from typing import Any
 
 from orchestrator.markup import Markup, element
-from orchestrator.reports.charts import STEP, Chart, Line, Reference
+from orchestrator.reports.charts import KINDS, STEP, Chart, Line, Reference
 from orchestrator.reports.notation import counted, number
 from orchestrator.reports.progress import NONE_YET, key_figure, singles, throughput
-from orchestrator.reports.series import Series
+from orchestrator.reports.series import Series, collect, last_step
 from orchestrator.runs import RunStatus
 from orchestrator.scores import APART, Figure, Results, Scores
 
@@ -82,6 +83,24 @@ def tuning_charts(status: RunStatus, series: Mapping[str, Series], plan: Mapping
     )
     measured = [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
     drawn = [losses, *(_measured(name, series[name], across) for name in measured), *singles(series, plan)]
+    return [chart for chart in drawn if chart.drawn or chart.left_out]
+
+
+def seed_charts(seeds: Mapping[int, Iterable[Mapping[str, Any]]]) -> list[Chart]:
+    """The loss in training and each metric of the dev set over steps, a line for each seed that has reported."""
+    found = {seed: collect(reports) for seed, reports in seeds.items()}
+    last = max((last_step(series) for series in found.values()), default=0)
+    names = dict.fromkeys(name for series in found.values() for name in series)
+    measured = [name for name in names if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
+    titles = {"train_loss": "Loss in training", f"{HELD_OUT}loss": "Loss on the dev set"}
+    drawn = []
+    for name in titles | dict.fromkeys(measured):
+        lines = [
+            Line(f"seed {seed}", kind, series[name])
+            for kind, (seed, series) in zip(cycle(KINDS), found.items(), strict=False)
+            if name in series
+        ]
+        drawn.append(Chart(f"{titles.get(name) or _title(name)}, each seed", tuple(lines), until=last))
     return [chart for chart in drawn if chart.drawn or chart.left_out]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Console
 from tests.unit.finetuning.finetune_jobs import WORDS, write_model
+from tests.unit.reports.drawings import figures
 
 WORDS_OF = {"good": WORDS[:15], "bad": WORDS[15:30]}
 SHORT = ("--set", "data.max_length=32", "--set", "compute.threads_per_process=1")
@@ -66,7 +67,10 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
     accuracy = scores["metrics"]["accuracy"]
     assert accuracy["max"] >= accuracy["mean"] > 0.9
     assert f"accuracy {accuracy['mean']:.4f} +- {accuracy['sd']:.4f}" in work("status", name).out
-    assert "Runs done" in Path(work("report", name).out.strip()).read_text()
+    page = Path(work("report", name, "--png", "pictures").out.splitlines()[0]).read_text()
+    assert "Runs done" in page
+    assert len(figures(page)["Accuracy, each seed"]) >= 4, "an evaluation after each of four epochs"
+    assert (work.cwd / "pictures" / "loss-in-training-each-seed.png").stat().st_size > 0
 
     lineage = result_of(work, "status", name, "--lineage")
     assert [link["kind"] for link in lineage["links"]] == ["external", "tables", "finetune"]

@@ -314,6 +314,14 @@ def test_supervise_submits_again_as_often_as_it_is_told(run: Run, azure: AzureDo
     assert len(azure.jobs.all()) == 3
 
 
+def test_what_each_seed_reported_is_read_where_it_lies(run: Run, azure: AzureDouble) -> None:
+    folder = outputs(azure, run) / "seed-2"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 7, "time": 1.0, "metrics": {"train_loss": 0.5}}\n{"step": 8, "ti')
+    assert [report["step"] for report in run.metrics(seed=2)] == [7]
+    assert list(run.metrics(seed=3)) == [], "it has not begun"
+
+
 def test_identity_based_datastores_need_no_key(run: Run, azure: AzureDouble) -> None:
     log(azure, run.name, 0, "a line\n")
     azure.storage.by_identity = True

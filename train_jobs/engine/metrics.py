@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from train_jobs.config.files import write_text
+from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.engine.storage import storage_errors
 
 
@@ -36,7 +37,7 @@ class MetricsLog:
         """
         if self.path is None:
             return
-        with storage_errors(self.path.parent, "metrics.jsonl"):
+        with storage_errors(self.path.parent, METRICS_FILE):
             if self.path.exists():
                 kept = [report for _, report in read_reports(self.path) if report["step"] <= from_step]
                 write_text(self.path, "".join(json.dumps(report) + "\n" for report in kept))
@@ -47,7 +48,7 @@ class MetricsLog:
         if self._stream is None or self.path is None:
             return
         line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
-        with storage_errors(self.path.parent, "metrics.jsonl"):
+        with storage_errors(self.path.parent, METRICS_FILE):
             self._stream.write(line + "\n")
             self._stream.flush()
 

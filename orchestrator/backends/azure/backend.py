@@ -22,6 +22,7 @@ from orchestrator.errors import ConflictError, NotFoundError, ServiceError, Usag
 from orchestrator.home import run_names
 from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
+from train_jobs.config.outputs import METRICS_FILE, seed_folder
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
@@ -154,10 +155,11 @@ class AzureBackend(Backend):
             outage=OUTAGE_SECONDS,
         )
 
-    def metrics(self, name: str) -> Iterator[dict[str, Any]]:
+    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
         """Reports from the job's own file, which each attempt cuts back to the checkpoint that it goes on from."""
         folder = self._existing(name)
-        data = self._read_output(folder, "metrics.jsonl") or b""
+        place = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
+        data = self._read_output(folder, place) or b""
         for line in data.split(b"\n"):
             with suppress(ValueError):  # a torn last line
                 yield json.loads(line)

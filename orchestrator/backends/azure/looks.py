@@ -18,6 +18,7 @@ from orchestrator.errors import NotFoundError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
 from orchestrator.runs import SCORED, Attempt, RunState, RunStatus
 from orchestrator.scores import read_results
+from train_jobs.config.outputs import METRICS_FILE
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 
@@ -109,7 +110,7 @@ class Look:
 
     def last_report(self) -> dict[str, Any]:
         """The last step that was reported and the newest value of each metric."""
-        name = f"{places.outputs_folder(self._folder.name)}metrics.jsonl"
+        name = f"{places.outputs_folder(self._folder.name)}{METRICS_FILE}"
         files = self.files()
         size = files.size(name)
         if not size:

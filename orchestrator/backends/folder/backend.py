@@ -124,9 +124,9 @@ class FolderBackend(Backend):
         run = self._existing(name)
         return read_logs(run, choose_sources(run, query), query)
 
-    def metrics(self, name: str) -> Iterator[dict[str, Any]]:
+    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
         """Reports from the job's own file."""
-        path = self._existing(name).metrics
+        path = self._existing(name).metrics_of(seed)
         if not path.exists():
             return
         with path.open(encoding="utf-8") as stream:

@@ -31,6 +31,7 @@ from orchestrator.runs import Attempt, RunState
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE
+from train_jobs.config.outputs import METRICS_FILE, seed_folder
 from train_jobs.config.processes import boot_id, process_started
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
@@ -109,7 +110,11 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         """The job's reports."""
-        return self.outputs / "metrics.jsonl"
+        return self.metrics_of(None)
+
+    def metrics_of(self, seed: int | None) -> Path:
+        """Those of one seed of a job that trains with several; None: the job's."""
+        return (self.outputs if seed is None else self.outputs / seed_folder(seed)) / METRICS_FILE
 
     @property
     def lineage(self) -> Path:

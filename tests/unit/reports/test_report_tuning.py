@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.plan import make_plan
-from orchestrator.reports.run import render
+from orchestrator.reports.run import NO_SEEDS, render
 from orchestrator.runs import RunState, RunStatus
 from orchestrator.scores import read_results
 from orchestrator.specs import Flag, resolve_spec
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
+from tests.unit.reports.drawings import empty_figures, figures, outside
 from tests.unit.reports.test_report_run import Page
 
 
@@ -28,7 +29,14 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) 
     return make_plan(resolve_spec("finetune", flags=flags, environ={}), home=tmp_path / "home").as_dict()
 
 
-def page(plan: dict[str, Any], result: dict[str, Any], *, reports: Sequence[dict[str, Any]] = (), **more: Any) -> str:
+def page(
+    plan: dict[str, Any],
+    result: dict[str, Any],
+    *,
+    reports: Sequence[dict[str, Any]] = (),
+    seeds: Mapping[int, Sequence[dict[str, Any]]] = NO_SEEDS,
+    **more: Any,
+) -> str:
     status = RunStatus(
         name="demo",
         handle="local://demo",
@@ -38,7 +46,7 @@ def page(plan: dict[str, Any], result: dict[str, Any], *, reports: Sequence[dict
         results=read_results(result),
         **{"state": RunState.COMPLETED, "step": 6, "steps": 6, **more},
     )
-    text = render(status, reports, plan, result)
+    text = render(status, reports, plan, result, seeds=seeds)
     Page(text)  # every tag is closed
     return text
 
@@ -76,6 +84,33 @@ def test_seeds_have_a_mean_a_deviation_and_those_that_collapsed(plan: dict[str, 
     assert "Runs done\n2\nof 2" in shown
     assert "Seed\naccuracy\nbest step\n3 best\n0.8600\n40\n4\n0.7400\n20" in shown
     assert "No metrics" not in shown
+
+
+def test_each_seed_has_its_curves(plan: dict[str, Any]) -> None:
+    seeds = {
+        seed: [
+            report(step, train_loss=1 / (step + seed), validation_f1=0.1 * step, validation_collapsed=0.0)
+            for step in (2, 4)
+        ]
+        for seed in (3, 4)
+    }
+    done = [report(1, validation_f1=0.4), report(2, validation_f1=0.4)]
+    text = page(plan, SEVERAL, seeds=seeds, reports=done, counts="runs", step=2, steps=2)
+    drawn = figures(text)
+    assert len(drawn["Loss in training, each seed"]) == 4
+    assert len(drawn["F1, each seed"]) == 2, "both seeds scored alike"
+    assert "Loss on the dev set, each seed" not in drawn
+    assert "Collapsed, each seed" not in drawn
+    assert (empty_figures(text), outside(text)) == ([], [])
+    assert "seed 3 0.1429" in " ".join(Page(text).text.split()), "1 / (4 + 3), the last of its reports"
+
+
+def test_the_first_seed_is_drawn_while_it_trains(plan: dict[str, Any]) -> None:
+    seeds = {1: [report(50, train_loss=0.7), report(100, train_loss=0.5)], 2: []}
+    text = page(plan, {}, seeds=seeds, state=RunState.RUNNING, counts="runs", step=None, steps=2)
+    assert list(figures(text)) == ["Loss in training, each seed"]
+    assert "No metrics" not in text
+    assert (empty_figures(text), outside(text)) == ([], [])
 
 
 def test_all_of_glue_has_its_table(plan: dict[str, Any]) -> None:
