@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import SpecError, StorageError
-from orchestrator.reports.charts import KINDS, Chart, Line
+from orchestrator.reports.charts import Chart, Line
+from orchestrator.reports.palette import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES = (8.0, 4.5)
 DOTS = 150
-RUNS = ("#3a78d0", "#c2410c", "#17803d", "#7c3aed", "#a16207", "#0e7490", "#be185d", "#57534e")
-COLOURS = {
-    "training": "#3a78d0",
-    "validation": "#c2410c",
-    "reference": "#6b7280",
-    **dict(zip(KINDS, RUNS, strict=True)),
-}
-CORRIDOR = "#e6ecf5"
 
 
 def draw_charts(charts: Sequence[Chart], folder: Path, *, last_step: int) -> list[Path]:
@@ -72,10 +65,10 @@ def _picture(chart: Chart, path: Path, last_step: int) -> Path:
     axes = figure.subplots()
     if chart.corridor:
         steps, low, high = zip(*chart.corridor.until(last_step), strict=True)
-        axes.fill_between(steps, low, high, color=CORRIDOR, label=chart.corridor.label)
+        axes.fill_between(steps, low, high, color=LIGHT["corridor"], label=chart.corridor.label)
     for reference in chart.references:
         label = f"{reference.label} {chart.text(reference.value)}"
-        axes.axhline(reference.value, color=COLOURS["reference"], linestyle="--", linewidth=1, label=label)
+        axes.axhline(reference.value, color=LIGHT["reference"], linestyle="--", linewidth=1, label=label)
     for line in chart.drawn:
         _draw(axes, line)
     axes.set_title(chart.title)
@@ -96,7 +89,7 @@ def _draw(axes: Any, line: Line) -> None:
     axes.plot(
         steps,
         values,
-        color=COLOURS[line.kind],
+        color=LIGHT[line.kind],
         linestyle="-" if line.joined else "none",
         marker="o" if marked else None,
         label=line.label if line.named else None,

@@ -1,23 +1,15 @@
 """The look of a report: light or dark as the reader's system is, one column on a phone, two on a desk."""
 
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --page: #f6f7f9; --card: #fff; --ink: #1b1f24; --soft: #59636e; --line: #dfe3e8; --code: #eef0f3;
-  --training: #3a78d0; --validation: #c2410c; --reference: #6b7280; --corridor: #e6ecf5;
-  --run-1: #3a78d0; --run-2: #c2410c; --run-3: #17803d; --run-4: #7c3aed;
-  --run-5: #a16207; --run-6: #0e7490; --run-7: #be185d; --run-8: #57534e;
-  --good: #17733a; --bad: #b42318; --busy: #1d5fbf; --calm: #59636e;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --page: #101418; --card: #181d23; --ink: #e7eaee; --soft: #9aa5b1; --line: #2c343d; --code: #222932;
-    --training: #6ea5f0; --validation: #f59e56; --reference: #9aa5b1; --corridor: #22303f;
-    --run-1: #6ea5f0; --run-2: #f59e56; --run-3: #5cc98a; --run-4: #b79cff;
-    --run-5: #e0b84c; --run-6: #4cc3d9; --run-7: #f48fb8; --run-8: #b5aea8;
-    --good: #56c27a; --bad: #ff8a7a; --busy: #7fb0f5; --calm: #9aa5b1;
-  }
-}
+from orchestrator.reports.palette import DARK, LIGHT, variables
+
+_COLOURS = f"""
+:root {{ color-scheme: light dark; {variables(LIGHT)} }}
+@media screen and (prefers-color-scheme: dark) {{
+  :root {{ {variables(DARK)} }}
+}}
+"""
+
+_RULES = """
 * { box-sizing: border-box; }
 body {
   margin: 0 auto; padding: 32px 24px 48px; max-width: 1200px; background: var(--page); color: var(--ink);
@@ -142,7 +134,9 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   .wide { overflow: visible; }
   figure, .figures div, .panel { break-inside: avoid; }
 }
-""".strip()
+"""
+
+STYLE = (_COLOURS.strip() + _RULES).strip()
 
 SWEEP_STYLE = """
 svg polyline.line { fill: none; stroke-width: 1.2; }

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.reports.pictures import COLOURS as OF_LINES
+from orchestrator.reports.palette import LIGHT
 from orchestrator.reports.pictures import new_figure, save
 from orchestrator.reports.plot import axis
 from orchestrator.sweeps.report import kind_of, settings_that_differ
 from orchestrator.sweeps.status import SweepStatus
 
-COLOURS = {"best": OF_LINES["validation"], "trial": OF_LINES["training"], "stopped": OF_LINES["reference"]}
+COLOURS = {"best": LIGHT["validation"], "trial": LIGHT["training"], "stopped": LIGHT["reference"]}
 
 
 def write_pictures(status: SweepStatus, folder: Path) -> list[Path]:
