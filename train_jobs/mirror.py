@@ -27,6 +27,7 @@ from train_jobs.config import UserError
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
+from train_jobs.config.names import in_shell
 from train_jobs.config.parameters import batches, flatten
 from train_jobs.engine.metrics import read_reports
 from train_jobs.engine.sinks import SinkThread
@@ -206,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
         print(
             f"error[service]: MLflow is not reachable\n  where  {to.tracking_uri}\n  says   {problem}", file=sys.stderr
         )
-        print(f"  fix    python -m train_jobs.mirror {arguments.metrics}, once it is", file=sys.stderr)
+        print(f"  fix    python -m train_jobs.mirror {in_shell(arguments.metrics)}, once it is", file=sys.stderr)
         return SERVICE
     return 0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.cli.terminal import Terminal, paint_head, paint_word, table, terminal_of
 from orchestrator.runs import SCORED, RunState, RunStatus
 from orchestrator.scores import APART
+from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import LogBlock
@@ -189,7 +190,7 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     name, state = status.name, status.state
     rows = {}
     if shutil.which("orchestrator") is None and (activate := Path(sys.prefix, "bin", "activate")).exists():
-        rows["first"] = f"source {activate}"
+        rows["first"] = f"source {in_shell(activate)}"
     rows["status"] = f"orchestrator status {name}"
     rows["logs"] = f"orchestrator logs {name}" + ("" if state.terminal else " -f")
     if not state.terminal:
@@ -199,9 +200,9 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     if state == RunState.COMPLETED:
         rows |= _results(status)
         if status.tracking_uri and status.page is None:
-            rows["mlflow"] = f"mlflow ui --backend-store-uri {status.tracking_uri}"
+            rows["mlflow"] = f"mlflow ui --backend-store-uri {in_shell(status.tracking_uri)}"
     if status.tensorboard:
-        rows["curves"] = f"tensorboard --logdir {status.tensorboard}"
+        rows["curves"] = f"tensorboard --logdir {in_shell(status.tensorboard)}"
     hint(lead + "\n".join(f"  {label:<7} {command}" for label, command in rows.items()) + "\n")
 
 
@@ -217,12 +218,10 @@ def _results(status: RunStatus) -> dict[str, str]:
         return {"report": f"orchestrator report {status.name}"}
     if status.store is None:
         return {}
-    if status.store.startswith("azureml://"):
-        return {"train": f"orchestrator submit pretrain -b azure --data {status.store}"}
-    return {
-        "show": f"orchestrator data show {status.store}",
-        "train": f"orchestrator submit pretrain --data {status.store}",
-    }
+    store = in_shell(status.store)
+    if store.startswith("azureml://"):
+        return {"train": f"orchestrator submit pretrain -b azure --data {store}"}
+    return {"show": f"orchestrator data show {store}", "train": f"orchestrator submit pretrain --data {store}"}
 
 
 def when(seconds: float) -> str:

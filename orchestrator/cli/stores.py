@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
         print(f"valid: {found['folder']}")
     else:
         print("\n".join(found["problems"]))
-        hint(f"\n{found['folder']} is not as it was written\n  fix  rm -r {found['folder']}, and prepare it again")
+        fix = f"rm -r {shlex.quote(found['folder'])}, and prepare it again"
+        hint(f"\n{found['folder']} is not as it was written\n  fix  {fix}")
     return 0 if found["valid"] else 1
 
 
@@ -97,7 +99,7 @@ def _ask(*words: str) -> Any:
         found = json.loads(done.stdout)
     except ValueError:
         last = done.stderr.splitlines()[-1:] or ["nothing"]
-        raise ServiceError("cannot look into the store", facts={"says": last[0]}, fix=" ".join(command)) from None
+        raise ServiceError("cannot look into the store", facts={"says": last[0]}, fix=shlex.join(command)) from None
     if "error" not in found:
         return found
     error = found["error"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from orchestrator.doctor.finding import Finding, fail, ok
 from orchestrator.errors import SpecError
 from orchestrator.tracking import SQLITE, default_uri
+from train_jobs.config.names import set_aside
 
 NAME = "tracking"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
@@ -43,7 +44,7 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
     """Looks into an SQLite store itself: MLflow would take seconds to load, and try to mend what it finds."""
     if not path.exists():
         return ok(NAME, f"{path}, made by the first run")
-    aside = f"mv {path} {path}.broken (a new one is made; finished runs keep their metrics.jsonl)"
+    aside = f"{set_aside(path, '.broken')} (a new one is made; finished runs keep their metrics.jsonl)"
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
             database.execute("BEGIN IMMEDIATE")

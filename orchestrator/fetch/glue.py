@@ -13,6 +13,7 @@ from pathlib import Path
 from orchestrator.errors import ConflictError, DataError, UsageError
 from orchestrator.fetch.files import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
+from train_jobs.config.names import in_shell, set_aside
 
 NAME = "glue"
 ARCHIVES = ".archives"  # in the target folder, while a task is not unpacked
@@ -170,7 +171,7 @@ def _fetch(client: Client, folder: Path, task: Task) -> Fetched:
             raise ConflictError(
                 f"{place} is there, and is something else",
                 facts={"have": problem.message, **problem.facts},
-                fix=f"mv {place} {place}.old",
+                fix=set_aside(place),
             ) from None
     archives = folder / ARCHIVES
     sources = [client.get(remote, archives / remote.name).path for remote in task.files]
@@ -212,7 +213,8 @@ def _unpack(archive: Path, task: Task, building: Path) -> None:
                 with packed.open(members[name]) as source, (building / name).open("wb") as target:
                     shutil.copyfileobj(source, target)
     except zipfile.BadZipFile as problem:
-        raise DataError(f"{archive} cannot be unpacked", facts={"why": problem}, fix=f"rm {archive}") from None
+        fix = f"rm {in_shell(archive)}"
+        raise DataError(f"{archive} cannot be unpacked", facts={"why": problem}, fix=fix) from None
 
 
 def _build_mrpc(sources: list[Path], building: Path) -> None:

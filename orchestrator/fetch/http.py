@@ -16,6 +16,7 @@ from orchestrator.errors import ConflictError, DataError, NotFoundError, Service
 from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
 from orchestrator.fetch.files import Fetched, Notice, Progress, Remote, silent, verify
 from orchestrator.fetch.partial import Known, Partial
+from train_jobs.config.names import set_aside
 
 BLOCK = 1 << 18
 MOST_TEXT = 1 << 24  # bytes of a list of checksums: more is none
@@ -204,9 +205,7 @@ def _there(remote: Remote, target: Path) -> Fetched:
         return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
     except DataError as problem:
         facts = {"have": problem.message, **problem.facts}
-        raise ConflictError(
-            f"{target} is there, and is something else", facts=facts, fix=f"mv {target} {target}.old"
-        ) from None
+        raise ConflictError(f"{target} is there, and is something else", facts=facts, fix=set_aside(target)) from None
 
 
 def _why(problem: BaseException) -> str:

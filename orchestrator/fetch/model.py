@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.errors import ConflictError, UsageError
 from orchestrator.fetch.files import Fetched
 from train_jobs.config.hub import hub_folder, is_hub_name
+from train_jobs.config.names import set_aside
 
 ENDPOINT = "HF_ENDPOINT"
 
@@ -30,7 +31,7 @@ def fetch_model(name: str, to: Path | None, mirrors: Sequence[str]) -> Fetched:
     if mirrors:
         os.environ[ENDPOINT] = mirrors[0]  # the client reads it when it is loaded, below
     if to is not None and to.exists():
-        raise ConflictError(f"{to} is there already", fix=f"mv {to} {to}.old, or another --to")
+        raise ConflictError(f"{to} is there already", fix=f"{set_aside(to)}, or another --to")
     folder = hub_folder(name)
     if to is not None:
         building = to.with_name(f".{to.name}.{os.getpid()}.part")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.errors import DataError
 from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_TASKS, ExamplesConfig
+from train_jobs.config.names import in_shell
 from train_jobs.config.tables import TaskFile
 
 WITHOUT_HEADER = {("CoLA", "train"), ("CoLA", "validation")}
@@ -57,7 +58,7 @@ def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) ->
         quoted = form == "csv" if quoting is None else quoting
         return max((_quoted_rows(path, form) if quoted else _lines(path)) - header, 0)
     except OSError as problem:
-        raise DataError(f"cannot read {path}: {problem.strerror}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}: {problem.strerror}", fix=f"chmod u+r {in_shell(path)}") from None
 
 
 def portable_names(paths: Sequence[Path]) -> dict[str, Path]:

@@ -174,7 +174,7 @@ def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
     folder = outputs(azure, run)
     checkpoint(folder, 4)
     checkpoint(folder, 8, committed=False)
-    (folder / "metrics.jsonl").write_text("{}\n")
+    (folder / "metrics.jsonl").write_text('{"step": 4, "time": 1.0, "metrics": {}}\n')
     (outputs(azure, Run(run._backend, run.handle.__class__("azure", f"{run.name}-2"))) / "secret.txt").write_text("no")
     done: list[tuple[int, int]] = []
     here = run.download("checkpoints", to=tmp_path / "to", progress=lambda *now: done.append(now))
@@ -186,7 +186,10 @@ def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
     run.download("checkpoints", to=tmp_path / "to", force=True)
     with pytest.raises(NotFoundError) as failure:
         run.download("modle", to=tmp_path / "elsewhere")
-    assert failure.value.facts["has"] == "checkpoints, metrics, plan, spec"
+    assert failure.value.facts == {"state": "running", "has": "checkpoints, metrics, plan, spec"}
+    with pytest.raises(NotFoundError) as failure:
+        run.download("model", to=tmp_path / "elsewhere")
+    assert failure.value.fix == f"orchestrator wait {run.name}"
     assert not (tmp_path / "elsewhere").exists()
     everything = {path.name for path in run.download(to=tmp_path / "all")}
     assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from train_jobs.config.errors import DataError
+from train_jobs.config.names import in_shell
 from train_jobs.config.text import Format, SourceConfig
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
@@ -161,7 +162,7 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
         with path.open("rb") as stream:
             head = stream.read(HEAD)
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
     compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     named = COMPRESSIONS.get(path.suffix)
     if named is not None and compression != named:

@@ -21,6 +21,7 @@ from train_jobs.config.files import file_sha256
 from train_jobs.config.hub import hub_folder, is_hub_name
 from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.config.load import KeyPath, Layer, Merged, dotted, merge
+from train_jobs.config.names import in_shell
 from train_jobs.config.pretrain import DataConfig, ModelConfig
 from train_jobs.config.sources import content_hashes
 from train_jobs.config.words import unfit_words
@@ -220,7 +221,7 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
         raise ConflictError(
             f"the weights of {folder} are not those that its {LINEAGE_FILE} tells of",
             facts={"need": lineage.head.weights or "a completed run", "have": weights, "where": folder / model.weights},
-            fix=f"put them back, or let it count as a model from elsewhere: rm {folder / LINEAGE_FILE}",
+            fix=f"put them back, or let it count as a model from elsewhere: rm {in_shell(folder / LINEAGE_FILE)}",
         )
     return lineage
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError
+from train_jobs.config.names import in_shell
 
 LINEAGE_FILE = "lineage.json"
 Kind = Literal["data", "tables", "pretrain", "finetune", "predict", "external"]
@@ -306,5 +307,5 @@ def _damaged(path: Path, what: str, why: str) -> ConflictError:
     return ConflictError(
         f"{path.name} {what}",
         facts={"where": path, "why": why},
-        fix=f"put the file back as it was, or without it the model begins a lineage of its own: rm {path}",
+        fix=f"put the file back as it was, or without it the model begins a lineage of its own: rm {in_shell(path)}",
     )

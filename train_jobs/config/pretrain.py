@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.files import file_sha256
+from train_jobs.config.names import in_shell
 from train_jobs.config.own import Named, is_own, one_of
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.store import StoreManifest, store_folder
@@ -428,7 +429,7 @@ def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
         raise DataError(
             "the token store is of another vocabulary",
             facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
-            fix=f"prepare the text with --set data.vocabulary={data.vocabulary}",
+            fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
         )
     told = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
     return config.model_copy(update={"data": data.model_copy(update=told)})

@@ -18,6 +18,7 @@ from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256, write_text
 from train_jobs.config.formats import source_files
 from train_jobs.config.hub import dataset_commit
+from train_jobs.config.names import in_shell
 from train_jobs.config.text import SourceConfig
 
 EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
@@ -145,7 +146,7 @@ def _hash_file(path: Path) -> str:
     try:
         return file_sha256(path)
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
 
 
 def _read_cache(cache: Path | None) -> dict[str, str]:

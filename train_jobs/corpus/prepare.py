@@ -10,6 +10,7 @@ from pathlib import Path
 
 from train_jobs.config.errors import ConflictError, StorageError
 from train_jobs.config.files import write_text
+from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.sources import DataFingerprint, fingerprint
 from train_jobs.config.store import MANIFEST_FILE, PARTS, StoreManifest, read_manifest, store_content
@@ -206,7 +207,7 @@ def _make_room(folder: Path, *, replace: bool) -> None:
         raise ConflictError(
             f"{folder} holds a token store of other text or settings",
             facts={"look": f"orchestrator data show {folder}"},
-            fix=f"another --store, or without it: rm -r {folder}",
+            fix=f"another --store, or without it: rm -r {in_shell(folder)}",
         )
     (folder / MANIFEST_FILE).unlink()  # from here on it is no store
 

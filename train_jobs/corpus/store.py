@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.files import file_sha256
+from train_jobs.config.names import in_shell
 from train_jobs.config.store import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest, require_manifest
 from train_jobs.corpus.columns import number_column, numbers
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE
@@ -298,7 +299,9 @@ class TokenStore:
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
         if file_sha256(path) != shard.sha256:  # what this reads is in memory for the reader that follows
-            raise DataError(f"the token store is damaged: {path}", fix=f"rm -r {self.folder} and prepare it again")
+            raise DataError(
+                f"the token store is damaged: {path}", fix=f"rm -r {in_shell(self.folder)} and prepare it again"
+            )
         return pa.ipc.open_file(pa.memory_map(str(path)))
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.config.errors import DataError
+from train_jobs.config.names import in_shell
 from train_jobs.config.words import LONGEST_WORD, unfit_words
 from train_jobs.corpus.word_counts import WordCounter
 
@@ -125,7 +126,7 @@ def read_vocabulary(path: Path) -> bytes:
             fix="give a vocab.txt, or leave data.vocabulary out to train one on the text",
         ) from None
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
 
 
 def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 from train_jobs.config import StorageError, UserError
 from train_jobs.config.files import write_text
+from train_jobs.config.names import in_shell
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -69,7 +70,9 @@ def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | 
             fix="free some space, then resume the run",
         )
     if codes & REFUSED or "Read-only file system" in text or "Permission denied" in text:
-        return StorageError(f"cannot write: {doing} failed", facts={"where": folder}, fix=f"chmod u+w {folder}")
+        return StorageError(
+            f"cannot write: {doing} failed", facts={"where": folder}, fix=f"chmod u+w {in_shell(folder)}"
+        )
     return None
 
 

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from train_jobs.config import DataError, ModelConfig, SpecError
 from train_jobs.config.initial import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
 from train_jobs.config.load import dotted
+from train_jobs.config.names import in_shell
 from train_jobs.config.predict import (
     AUTO,
     CLASSIFICATION,
@@ -110,7 +111,7 @@ class Folder:
             raise SpecError(
                 f"{self.path} has no head for {self.kind}",
                 facts={"missing": ", ".join(missing)},
-                fix=f"fine-tune it first: python -m train_jobs.finetune --set init_from={self.path} ...",
+                fix=f"fine-tune it first: python -m train_jobs.finetune --set {in_shell(f'init_from={self.path}')} ...",
             )
         return model.eval()
 

@@ -281,7 +281,16 @@ class AzureBackend(Backend):
 
         folder = self._existing(name)
         look = Look(self._wire_of(folder), folder)
-        return download(look.files(), folder.name, outputs, to, store=look.store(), force=force, progress=progress)
+        return download(
+            look.files(),
+            folder.name,
+            outputs,
+            to,
+            store=look.store(),
+            state=lambda: self.describe(name).state,
+            force=force,
+            progress=progress,
+        )
 
     def delete(self, name: str) -> None:
         """Deletes what an ended run has in the datastore, takes its jobs off the workspace's lists, forgets it here."""

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.storage import Blob, Files
-from orchestrator.errors import ConflictError, NotFoundError, StorageError
-from train_jobs.config.names import did_you_mean
+from orchestrator.backends.outputs import no_such_output
+from orchestrator.errors import ConflictError, StorageError
+from orchestrator.runs import RunState
 
 Progress = Callable[[int, int], None]
 COMMIT = "COMMIT.json"
@@ -78,6 +79,7 @@ def download(
     to: Path,
     *,
     store: str | None,
+    state: Callable[[], RunState],
     force: bool,
     progress: Progress | None,
 ) -> list[Path]:
@@ -87,6 +89,7 @@ def download(
         files, run, store: as of `outputs_of`.
         outputs: names; none: all.
         to: folder; made if missing.
+        state: how the run stands, asked if it has not what is wanted.
         force: replace what is there.
         progress: told bytes done and bytes in all.
 
@@ -98,11 +101,7 @@ def download(
     known = outputs_of(files, run, store)
     unknown = [name for name in outputs if name not in known]
     if unknown or not known:
-        raise NotFoundError(
-            f"run {run} has no output {', '.join(unknown) or 'yet'}{did_you_mean((unknown or [''])[0], known)}",
-            facts={"has": ", ".join(known) or "nothing"},
-            fix=f"orchestrator status {run}",
-        )
+        raise no_such_output(run, state(), unknown, known)
     chosen = {name: known[name] for name in outputs or known}
     targets = {name: to / PurePosixPath(output.path).name for name, output in chosen.items()}
     for target in targets.values():

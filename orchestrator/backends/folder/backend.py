@@ -26,6 +26,7 @@ from orchestrator.home import run_names
 from orchestrator.runs import SCORED, Attempt, Counts, Handle, RunState, RunStatus
 from orchestrator.scores import read_results
 from train_jobs.config.files import write_draft
+from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.lineage import CheckedLineage
@@ -177,7 +178,7 @@ class FolderBackend(Backend):
             raise ConflictError(
                 f"run {name} is {state}: its ranks cannot be asked where they stand",
                 facts={"last hang": ", ".join(str(path) for path in left)} if left else None,
-                fix=f"less {left[0]}" if left else f"orchestrator status {name}",
+                fix=f"less {in_shell(left[0])}" if left else f"orchestrator status {name}",
             )
         request = run.read_json("request.json")
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))

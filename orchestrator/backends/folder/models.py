@@ -18,6 +18,7 @@ from orchestrator.errors import ConflictError, NotFoundError, ServiceError, Usag
 from orchestrator.runs import RunStatus
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import read_lineage
+from train_jobs.config.names import in_shell
 from train_jobs.config.processes import boot_id, process_started
 
 ENDPOINTS = "endpoints"  # below the home folder
@@ -142,7 +143,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
         raise ServiceError(
             f"the server of endpoint {endpoint} did not start",
             facts={"exit code": process.wait(), "says": words[-1] if words else "nothing"},
-            fix=f"less {path.with_suffix('.log')}",
+            fix=f"less {in_shell(path.with_suffix('.log'))}",
         )
     process.returncode = 0  # ours no longer: it outlives this command
     found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{json.loads(first)['port']}/score", "run": status.name}

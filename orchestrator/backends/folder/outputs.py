@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.backends.outputs import no_such_output
+from orchestrator.errors import ConflictError, StorageError
 from train_jobs.config.files import sync
-from train_jobs.config.names import did_you_mean
 
 Progress = Callable[[int, int], None]
 COPIED_AT_ONCE = 16 * 1024 * 1024
@@ -79,11 +79,7 @@ def _chosen(run: RunFolder, outputs: tuple[str, ...]) -> list[Path]:
     known = outputs_of(run)
     unknown = [name for name in outputs if name not in known]  # or not written yet
     if unknown:
-        raise NotFoundError(
-            f"run {run.name} has no output {', '.join(unknown)}{did_you_mean(unknown[0], known)}",
-            facts={"state": run.read_state().state.value, "has": ", ".join(known)},
-            fix=f"orchestrator download {run.name} {next(iter(known))}",
-        )
+        raise no_such_output(run.name, run.read_state().state, unknown, known)
     return [known[name] for name in outputs or known]
 
 

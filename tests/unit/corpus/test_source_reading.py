@@ -8,6 +8,7 @@ import json
 import lzma
 import pickle
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,18 @@ def test_damaged_compressed_files_are_named(tmp_path: Path, packed: str, damage:
 def test_broken_utf16_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not UTF-16"):
         documents(put(tmp_path / "a.txt", "fine".encode("utf-16") + b"\x00\xd8"))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_the_fix_is_a_command_whatever_the_path_has_in_it(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "Anna's notes; $HOME & more"
+    folder.mkdir()
+    content = b"caf\xe9 au lait\n"
+    path = put(folder / name, gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError, match="is not UTF-8") as caught:
+        documents(path)
+    subprocess.run(["sh", "-c", str(caught.value.fix)], check=True)
+    assert documents(folder / "a.utf8.txt") == ["caf\u00e9 au lait"]
 
 
 def test_a_byte_that_is_not_utf8_in_a_compressed_file(tmp_path: Path) -> None:

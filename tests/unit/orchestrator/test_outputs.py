@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,26 @@ def test_an_unknown_output_names_those_that_there_are(run: Run, folder: RunFolde
         run.download("metrics", "modl", to=tmp_path / "to")
     assert caught.value.facts == {"state": "completed", "has": "checkpoints, code, logs, metrics, model, plan"}
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "fix"),
+    [
+        (RunState.FAILED, "orchestrator resume one"),
+        (RunState.RUNNING, "orchestrator wait one"),
+        (RunState.COMPLETED, "orchestrator download one code"),
+    ],
+)
+def test_a_model_that_is_not_there_yet_is_waited_for_or_the_run_resumed(
+    folder: RunFolder, run: Run, tmp_path: Path, state: RunState, fix: str
+) -> None:
+    shutil.rmtree(folder.model)
+    shutil.rmtree(folder.outputs / "checkpoints")
+    folder.write_state(folder.read_state().model_copy(update={"state": state}))
+    with folder.lock() if state == RunState.RUNNING else nullcontext(), pytest.raises(NotFoundError) as caught:
+        run.download("model", to=tmp_path / "to")
+    assert caught.value.message == "run one has no output model", "no guess at another one"
+    assert (caught.value.facts["state"], caught.value.fix) == (state, fix)
 
 
 def test_what_is_there_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from train_jobs.config.errors import DataError
+from train_jobs.config.names import in_shell
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import Read
 
@@ -85,7 +86,7 @@ def _errors(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{path} is gone", fix="the same command again, with --data of what there is") from None
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
     except (pa.ArrowException, OSError) as problem:
         raise DataError(
             f"{path} is no Parquet file, or damaged", facts={"why": str(problem).splitlines()[0]}, fix="fetch it again"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.formats import Compression
+from train_jobs.config.names import in_shell
 from train_jobs.corpus.sources.pieces import Piece
 
 Read = Callable[[int], None]
@@ -103,7 +104,7 @@ def open_text(piece: Piece, read: Read) -> BinaryIO:
 
 def unpacked(piece: Piece) -> str:
     """The beginning of a command that needs the file's content: how to come by it."""
-    return f"{_COMMANDS[piece.compression]} -dc {piece.path} | " if piece.compression else ""
+    return f"{_COMMANDS[piece.compression]} -dc {in_shell(piece.path)} | " if piece.compression else ""
 
 
 def _buffered(raw: io.RawIOBase) -> BinaryIO:
@@ -156,7 +157,7 @@ class _Disk(_Raw):
                 f"{piece.path} is gone", fix="the same command again, with --data of what there is"
             ) from None
         except PermissionError:
-            raise DataError(f"cannot read {piece.path}", fix=f"chmod u+r {piece.path}") from None
+            raise DataError(f"cannot read {piece.path}", fix=f"chmod u+r {in_shell(piece.path)}") from None
         self._file.seek(piece.start)
 
     def _block(self) -> bytes:
@@ -176,7 +177,7 @@ class _Disk(_Raw):
         return DataError(
             f"{self.piece.path} is damaged: {why}",
             facts={"where": f"before byte {self.position} of the {self.piece.compression} data"},
-            fix=f"{_COMMANDS[self.piece.compression or 'gzip']} -t {self.piece.path}, and fetch the file again",
+            fix=f"{_COMMANDS[self.piece.compression or 'gzip']} -t {in_shell(self.piece.path)}; fetch the file again",
         )
 
 

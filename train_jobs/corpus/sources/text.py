@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from train_jobs.config.errors import DataError
+from train_jobs.config.names import in_shell
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Read, ignore, open_piece, open_text, unpacked
 
@@ -68,8 +69,10 @@ def not_utf8(piece: Piece, offset: int) -> DataError:
     path = Path(piece.path)
     name = path.with_suffix("") if piece.compression else path
     converted = name.with_suffix(f".utf8{name.suffix}")
-    source = f"{unpacked(piece)}iconv -f latin1 -t utf-8" + ("" if piece.compression else f" {path}")
-    return DataError(f"{path} is not UTF-8", facts={"where": place(piece, offset)}, fix=f"{source} > {converted}")
+    source = f"{unpacked(piece)}iconv -f latin1 -t utf-8" + ("" if piece.compression else f" {in_shell(path)}")
+    return DataError(
+        f"{path} is not UTF-8", facts={"where": place(piece, offset)}, fix=f"{source} > {in_shell(converted)}"
+    )
 
 
 def place(piece: Piece, offset: int) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config import DataError
-from train_jobs.config.names import did_you_mean
+from train_jobs.config.names import did_you_mean, in_shell
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 SEPARATORS = {"tsv": "\t", "csv": ","}
@@ -193,17 +193,17 @@ def _bytes(path: Path) -> bytes:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"no such file: {path}", fix="give the file's own path") from None
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {path}") from None
+        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
 
 
 def cr_alone(path: Path) -> DataError:
     """What is said of a file whose lines would be read as a single one."""
-    fix = f"tr '\\r' '\\n' < {path} > {path.stem}.lf{path.suffix}"
+    fix = f"tr '\\r' '\\n' < {in_shell(path)} > {in_shell(f'{path.stem}.lf{path.suffix}')}"
     return DataError(f"{path} ends its lines with CR alone", facts={"where": f"{path}:1"}, fix=fix)
 
 
 def recode(path: Path, encoding: str) -> str:
-    return f"iconv -f {encoding} -t utf-8 {path} > {path.stem}.utf8{path.suffix}"
+    return f"iconv -f {encoding} -t utf-8 {in_shell(path)} > {in_shell(f'{path.stem}.utf8{path.suffix}')}"
 
 
 def text_lines(text: str) -> Iterator[tuple[int, str]]:
