@@ -24,6 +24,8 @@ from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Req
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
 from orchestrator.home import home_folder
 from orchestrator.runs import Handle, RunState, RunStatus
+from train_jobs.config.store import MANIFEST_FILE
+from train_jobs.config.telemetry import no_telemetry
 
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
     from orchestrator.compare import Difference, Side
@@ -375,6 +377,7 @@ class Orchestrator:
     def __init__(
         self, backend: str | None = None, *, home: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
+        no_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
         self._home = home or home_folder(self._environ)
         self._backend = backend
@@ -431,6 +434,8 @@ class Orchestrator:
     def submit(self, plan: Plan, *, new: bool = False) -> Run:
         """Starts the plan, or returns the run of the same hash that is going on or completed.
 
+        A preparation whose token store was deleted since is started again.
+
         Args:
             new: start another run whatever there is.
 
@@ -438,20 +443,21 @@ class Orchestrator:
             ConflictError: there is a run of the same hash that did not complete; it is for the user to resume.
         """
         backend = load_backend(plan.spec.backend, self._home)
-        if not new and (earlier := self._same_hash(backend, plan)):
-            status = backend.describe(earlier[0])
-            if not status.state.resumable:
-                return Run(backend, backend.handle(status.name))
+        names = [] if new else self._same_hash(backend, plan)
+        earlier = backend.describe(names[0]) if names else None
+        if earlier is not None and not _store_is_gone(earlier):
+            if not earlier.state.resumable:
+                return Run(backend, backend.handle(earlier.name))
             raise ConflictError(
-                f"a run of the same plan {'was ' if status.state != RunState.FAILED else ''}{status.state}",
+                f"a run of the same plan {'was ' if earlier.state != RunState.FAILED else ''}{earlier.state}",
                 facts={
-                    "run": f"{status.name}, step {status.step or 0} of {status.steps}",
-                    "reason": status.reason or "unknown",
+                    "run": f"{earlier.name}, step {earlier.step or 0} of {earlier.steps}",
+                    "reason": earlier.reason or "unknown",
                     "or": "--new, to start another from the beginning",
                 },
-                fix=f"orchestrator resume {status.name}",
+                fix=f"orchestrator resume {earlier.name}",
             )
-        handle = backend.schedule(self.request(plan, new=new), plan)
+        handle = backend.schedule(self.request(plan, new=new or earlier is not None), plan)
         remember(backend.name, self._home)
         return Run(backend, handle, created=True)
 
@@ -575,6 +581,12 @@ class Orchestrator:
         while f"{plan.name}-{number}" in taken:
             number += 1
         return f"{plan.name}-{number}"
+
+
+def _store_is_gone(status: RunStatus) -> bool:
+    """True of a preparation whose token store, on this machine, was deleted since."""
+    made = status.store if status.state == RunState.COMPLETED else None
+    return made is not None and "://" not in made and not Path(made, MANIFEST_FILE).is_file()
 
 
 def _find(run: str, known: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.config.names import in_shell
 from train_jobs.config.parameters import batches, flatten
+from train_jobs.config.telemetry import no_telemetry
 from train_jobs.engine.metrics import read_reports
 from train_jobs.engine.sinks import SinkThread
 
@@ -77,6 +78,7 @@ class Mirror:
     """
 
     def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
+        no_telemetry()
         # mlflow takes two seconds to import and is not needed by a job without a tracking server
         from mlflow.tracking import MlflowClient
 

@@ -13,6 +13,7 @@ from orchestrator.doctor.finding import Finding, fail, ok
 from orchestrator.errors import SpecError
 from orchestrator.tracking import SQLITE, default_uri
 from train_jobs.config.names import set_aside
+from train_jobs.config.telemetry import MLFLOW
 
 NAME = "tracking"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
@@ -68,9 +69,9 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
 
 def server(uri: str, environ: Mapping[str, str], seconds: float = SERVER_SECONDS) -> Finding:
     """Asks a tracking server for an experiment, in a process with a time limit."""
-    command = [sys.executable, "-c", PROBE, uri]
+    command, environ = [sys.executable, "-c", PROBE, uri], {MLFLOW: "true", **environ}
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, env=dict(environ), timeout=seconds)
+        answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=seconds)
     except subprocess.TimeoutExpired:
         return fail(NAME, f"{uri} did not answer within {seconds:g} s", "start it, or --set tracking.uri=URI")
     if answer.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
     assert (status["step"], status["steps"]) == (4, None)
     assert status["metrics"]["documents"] == 120
     assert status["handle"] in console("submit", "prepare", *words, "-d").out  # there already
+    shutil.rmtree(store)  # a run that completed is of no use without what it made
+    again = console("submit", "prepare", *words, "-o", "json").json
+    assert (again["name"], again["state"]) == (f"{status['name']}-2", "completed")
     assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
     report = console("report", "@last")
     assert (report.code, "trains nothing" in report.err) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,12 @@ def test_every_public_method_says_what_it_does_and_what_it_takes(found: type) ->
 
 def test_every_public_name_has_a_docstring() -> None:
     assert [name for name in orchestrator.__all__ if not (getattr(orchestrator, name).__doc__ or "").strip()] == []
+
+
+@pytest.mark.parametrize("word", [None, "false"])
+def test_mlflow_tells_its_makers_nothing_unless_the_user_says_so(word: str | None) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    environ |= {"MLFLOW_DISABLE_TELEMETRY": word} if word else {}
+    look = "import os, orchestrator; orchestrator.Orchestrator(); print(os.environ['MLFLOW_DISABLE_TELEMETRY'])"
+    done = subprocess.run([sys.executable, "-c", look], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (word or "true")

@@ -189,7 +189,7 @@ def require_manifest(folder: Path) -> StoreManifest:
     if (folder / PARTS).is_dir() and not (folder / MANIFEST_FILE).exists():
         raise DataError(
             f"the token store in {folder} is not finished",
-            fix="the command that began it goes on with it: orchestrator submit prepare",
+            fix="orchestrator resume RUN, of the run that began it, or its torchrun command again",
         )
     raise DataError(
         f"no token store in {folder}",

@@ -300,7 +300,8 @@ class TokenStore:
         path = self.folder / shard.file
         if file_sha256(path) != shard.sha256:  # what this reads is in memory for the reader that follows
             raise DataError(
-                f"the token store is damaged: {path}", fix=f"rm -r {in_shell(self.folder)} and prepare it again"
+                f"the token store is damaged: {path}",
+                fix=f"rm -r {in_shell(self.folder)}, then the same submit prepare",
             )
         return pa.ipc.open_file(pa.memory_map(str(path)))
 

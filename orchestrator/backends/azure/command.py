@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.azure.inputs import settings
 from orchestrator.estimates.sizes import Size, find_size
 from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.config.telemetry import MLFLOW
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan
@@ -40,7 +41,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         "OMP_NUM_THREADS": str(compute.threads_per_process),
         "LOCAL_WORLD_SIZE": str(compute.processes_per_node),  # Azure's launcher sets the other four, and not this one
         "TOKENIZERS_PARALLELISM": "true",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
+        MLFLOW: "true",
         **(_network(size, compute.nodes) if compute.device == "gpu" else {}),
         **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "low-priority" else {}),
         **plan.spec.environment.variables,
