@@ -24,8 +24,8 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in tables, and names what lies outside of docs/ instead of linking to it: the site is read on its own."""
-    return OUTWARD.sub(_named, markdown).replace("{{ errors }}", reference.errors_table())
+    """Names what lies outside of docs/ instead of linking to it: the site is read on its own."""
+    return OUTWARD.sub(_named, markdown)
 
 
 def _named(found: re.Match[str]) -> str:

@@ -10,7 +10,20 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-PROGRAMS = ("orchestrator", "python", "torchrun", "make", "az", "export", "pip", "source", "mlflow", "curl")
+PROGRAMS = (
+    "orchestrator",
+    "python",
+    "torchrun",
+    "make",
+    "az",
+    "export",
+    "pip",
+    ".venv/bin/pip",
+    "python3",
+    "source",
+    "mlflow",
+    "curl",
+)
 
 
 class Block(NamedTuple):

@@ -62,13 +62,13 @@ def test_the_command_line_takes_it(line: str, place: str) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder as the documents have it, and a home with a run named novels."""
+    """A folder as the documents have it, and a home with runs named novels and mybert."""
     folder = tmp_path_factory.mktemp("documented")
     for name in ("notes", "letters", "books", "wiki", "dumps"):
         (folder / name).mkdir()
         write_corpus(folder / name / "text.txt")
     (folder / "words.txt").write_text("tachycardia\nstent\n")
-    for place, columns in (("glue_data/MRPC", "header"), ("own", "review\tstars")):
+    for place, columns in (("data/glue/MRPC", "header"), ("own", "review\tstars")):
         (folder / place).mkdir(parents=True)
         for split in ("train", "dev"):
             (folder / place / f"{split}.tsv").write_text(f"{columns}\nGood.\t1\nBad.\t0\n")
@@ -89,6 +89,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     try:
         assert main(["submit", "pretrain", "-f", "micro.yaml", "-n", "novels"]) == 0
+        assert main(["submit", "pretrain", "-f", "micro.yaml", "-n", "mybert", "--set", "train.seed=2"]) == 0
         assert (
             main(["submit", "prepare", "--data", "wiki", "--store", "stores/wiki", "--set", "data.vocab_size=256"]) == 0
         )
@@ -106,7 +107,7 @@ def planned() -> list[tuple[str, str]]:
     return [one for one in found if not any(part in one[0] for part in NOT_PLANNED)]
 
 
-@pytest.mark.slow  # two runs are made first
+@pytest.mark.slow  # runs are made first
 @pytest.mark.parametrize(("line", "place"), planned())
 def test_a_dry_run_of_it_is_a_plan(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = words_of(line)[1:]

@@ -61,6 +61,14 @@ def test_every_key_every_verb_and_every_kind_of_error_is_in_it(site: Path) -> No
     assert {"Orchestrator", "Run", "Plan", "RunStatus", "RunState"} <= {*orchestrator.__all__}
 
 
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    sys.path.insert(0, str(ROOT / "docs" / "site"))
+    import reference
+
+    table = reference.errors_table()
+    assert table in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), f"it has to be:\n{table}"
+
+
 def test_no_key_is_without_a_help_text(site: Path) -> None:
     empty = re.compile(r"<tr>\s*<td><code>([^<]+)</code></td>\s*<td>.*?</td>\s*<td></td>", re.DOTALL)
     pages = [site / "reference" / kind / "index.html" for kind in KINDS]
