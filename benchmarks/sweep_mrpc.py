@@ -216,7 +216,7 @@ def beside_grid(stage: str, scores: dict[str, list[float]], costs: dict[str, Spe
     examples = costs[stage].examples / costs["grid"].examples
     passed = below <= allowed and seconds < 0.5 and examples < 0.5
     print(
-        f"{stage}: below the grid's best by {below:.4f}; one standard error {allowed:.4f}, of the difference {both:.4f};"
+        f"{stage}: {below:.4f} below the grid's best; one standard error {allowed:.4f}, of the difference {both:.4f};"
         f" of the grid's training {seconds:.1%} of the seconds, {examples:.1%} of the examples:"
         f" {'as it should be' if passed else 'NOT AS IT SHOULD BE'}"
     )
