@@ -20,6 +20,7 @@ from train_jobs.inference.dense import order_weights
 from train_jobs.inference.folder import Model
 from train_jobs.model.attention import attend, attend_packed
 from train_jobs.model.bert import PAD_ID, SelfAttention, Where
+from train_jobs.model.finetuning import Output
 from train_jobs.model.objective import length_mask
 from train_jobs.model.packing import Packing, packing_arrays
 
@@ -86,6 +87,9 @@ def made_ready(model: Model, *, precision: str, device: torch.device, compiled: 
     for layer in model.bert.encoder.layer:
         layer.attention.self = JointSelfAttention(layer.attention.self)
     model.requires_grad_(False).to(device, DTYPES[precision]).eval()
+    for layer in model.modules():
+        if isinstance(layer, Output):  # as in training, whose scores and thresholds these predictions are to have
+            layer.float()
     if compiled:
         model.bert.encoder.compile_layers()
     else:

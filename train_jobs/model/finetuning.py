@@ -66,14 +66,14 @@ class BertEncoder(Finetuned):
 
 
 class Output(nn.Linear):
-    """The last layer, in fp32 under autocast too: bf16 has 128 numbers from 2 to 4, and predictions would tie."""
+    """The last layer, in its own fp32 whatever comes in: bf16 has 128 numbers from 2 to 4; predictions would tie."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
         if not torch.is_autocast_enabled(x.device.type):
-            return F.linear(x, self.weight, self.bias)
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.float(), self.weight, self.bias)
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 class BertForSequenceClassification(Finetuned):

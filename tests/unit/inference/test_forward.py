@@ -9,7 +9,7 @@ from torch import nn
 from train_jobs.inference import dense
 from train_jobs.inference.dense import OrderedLinear, can_be_ordered
 from train_jobs.inference.folder import read_folder
-from train_jobs.inference.forward import Forward, Tokens, made_ready
+from train_jobs.inference.forward import DTYPES, Forward, Tokens, made_ready
 
 
 def made(saved, **more):
@@ -74,3 +74,19 @@ def test_where_torch_cannot_order_weights_they_stay(monkeypatch):
     monkeypatch.setattr(dense, "can_be_ordered", lambda: False)
     dense.order_weights(layers)
     assert isinstance(layers[0], nn.Linear)
+
+
+def test_the_last_layer_computes_in_fp32(saved):
+    folder, tokens = read_folder(saved("BertForSequenceClassification", num_labels=1)), sequences(9, 3, 12, 7, 5, 20)
+    found = []
+    for precision in ("bf16", "fp32"):
+        model = made_ready(folder.model(), precision=precision, device=torch.device("cpu"))
+        assert model.bert.pooler.dense.weight.dtype == DTYPES[precision]
+        forward = Forward(model)
+        batch = forward.batch(tokens, [])
+        with torch.no_grad():
+            found.append(model(batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing)[:, 0])
+    coarse, fine = found
+    assert coarse.dtype == torch.float32
+    assert (coarse != coarse.bfloat16().float()).any(), "they lie between bf16's numbers"
+    assert (coarse - fine).abs().max() < 0.05 * fine.abs().max()

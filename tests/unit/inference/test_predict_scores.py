@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from train_jobs.config import DataError
@@ -48,6 +49,18 @@ def test_numbers_are_scored(saved, run, jsonl, texts, tmp_path):
     metrics = result(tmp_path)["metrics"]
     assert metrics["pearson"] == pytest.approx(np.corrcoef(values, gold)[0, 1], abs=1e-5)
     assert metrics["loss"] == pytest.approx(np.mean((np.array(values) - gold) ** 2), rel=1e-4)
+
+
+def test_numbers_in_bf16_are_not_rounded_to_its_grid(saved, run, jsonl, texts, tmp_path):
+    gold = [float(len(text)) for text in texts]
+    source = jsonl([{"text": text, "label": one} for text, one in zip(texts, gold, strict=True)])
+    model, metrics = classifier(saved, num_labels=1), []
+    for precision in ("fp32", "bf16"):
+        found = run(model, source, evaluate=True, batching={"precision": precision})
+        metrics.append(result(tmp_path)["metrics"])
+    values = torch.tensor([one["value"] for one in found])
+    assert (values != values.bfloat16().float()).sum() > len(values) / 2
+    assert metrics[1] == pytest.approx(metrics[0], rel=0.02, abs=0.02)
 
 
 def test_a_task_of_glue_has_its_columns_labels_and_metrics(saved, run, tmp_path):
