@@ -31,6 +31,7 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
+TABLES = (".csv", ".tsv")  # which are no text: separators and the names of columns would be learned
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
@@ -40,6 +41,7 @@ MAGIC: dict[Compression, bytes] = {
 MOST_PART_BYTES = 64 << 20  # of text, about: what a part of a corpus holds, and what is lost when a process dies
 LEAST_PART_BYTES = 8 << 20  # some blocks of a token store
 PARTS = 32  # of less text: enough for workers to end at about the same time
+FEW = 3  # files that are named of many
 HEAD = 512  # bytes that tell one format from another
 _OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
@@ -120,22 +122,44 @@ def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[Path]:
 def _inside(folder: Path, wanted: Format) -> list[Path]:
     if not (found := _below(folder, wanted)):
         names = "*.txt, *.jsonl, *.parquet, *.xml, wiki_00" if wanted == "auto" else wanted
+        others = _files_below(folder)
+        table = next((path for path in others if _is_table(path)), None)
         raise DataError(
             f"no text in folder {folder}",
-            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst"},
-            fix="give the files themselves: --data FILE ...",
+            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_passed_over(others)},
+            fix="give the files themselves: --data FILE ..." if table is None else _table_fix(table),
         )
     return found
 
 
+def _passed_over(files: Sequence[Path]) -> dict[str, str]:
+    """A fact: what files are called, a few of them."""
+    more = f" and {len(files) - FEW:,} more" if len(files) > FEW else ""
+    return {"passed over": ", ".join(path.name for path in files[:FEW]) + more} if files else {}
+
+
+def _is_table(path: Path) -> bool:
+    return Path(_plain_name(path)).suffix.lower() in TABLES
+
+
+def _table_fix(path: Path) -> str:
+    lines, whole = Path(_plain_name(path)).stem + ".jsonl", in_shell(f"data.text=[{{path: {path}, format: text}}]")
+    return (
+        f'write each row as a document in JSON lines, {{"text": ...}}, and give those: --data {in_shell(lines)}; '
+        f"or, if every line is nothing but text: --set {whole}"
+    )
+
+
 def _below(folder: Path, wanted: Format) -> list[Path]:
     """Files below a folder that may be of a format, without the hidden ones."""
+    return [path for path in _files_below(folder) if _may_be(path, wanted)]
+
+
+def _files_below(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if _may_be(path, wanted)
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 
 
@@ -182,6 +206,8 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
 def _format_by_content(path: Path, head: bytes, compression: Compression | None) -> Format:
     if head.startswith(b"PAR1"):
         return "parquet"
+    if _is_table(path):
+        raise DataError(f"{path} is a table, not text", facts={"need": "documents"}, fix=_table_fix(path))
     if compression is not None:
         head = _decompressed_head(path, compression)
     beginning = decoded_head(head).lstrip()

@@ -1,0 +1,47 @@
+"""A table of values is not taken for text to learn a language from, unless the user says that it is."""
+
+from __future__ import annotations
+
+import gzip
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from train_jobs.config import DataError
+from train_jobs.config.formats import source_files
+from train_jobs.config.text import SourceConfig
+
+ROWS = b"id,text\n1,one\n"
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "X.CSV", "my x.csv.gz"])
+def test_a_table_is_refused_and_what_to_type_instead_is_told(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(ROWS) if name.endswith(".gz") else ROWS)
+    for given in (path, f"{tmp_path}/*sv*" if name.islower() else f"{tmp_path}/*.CSV"):
+        with pytest.raises(DataError, match="is a table, not text") as caught:
+            source_files(SourceConfig(path=[str(given)]))
+        first, *_, last = shlex.split(str(caught.value.fix).partition("give those: ")[2])
+        assert first == "--data"
+        key, _, value = last.partition("=")
+        assert key == "data.text"
+        (source,) = yaml.safe_load(value)
+        (file,) = source_files(SourceConfig.model_validate(source))
+        assert (file.path, file.format) == (path, "text")
+
+
+def test_a_folder_without_text_names_what_was_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no text in folder") as caught:
+        source_files(SourceConfig(path=[str(tmp_path)]))
+    assert "passed over" not in caught.value.facts
+    for name in ("a.md", "b.md", "c.md", "d.md", ".hidden"):
+        (tmp_path / name).write_bytes(b"text\n")
+    with pytest.raises(DataError, match="no text in folder") as caught:
+        source_files(SourceConfig(path=[str(tmp_path)]))
+    assert caught.value.facts["passed over"] == "a.md, b.md, c.md and 1 more"
+    (tmp_path / "e.tsv").write_bytes(ROWS)
+    with pytest.raises(DataError, match="no text in folder") as caught:
+        source_files(SourceConfig(path=[str(tmp_path)]))
+    assert "format: text" in str(caught.value.fix)
