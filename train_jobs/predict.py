@@ -1,6 +1,6 @@
 """Predicts with a BERT that has a head, or scores it: file in, file out. Reads top to bottom.
 
-    python -m train_jobs.predict --model out/model --input new.csv --set data.text=review --output out
+    python -m train_jobs.predict --model out/model --input new.csv --output out
     python -m train_jobs.predict --model out/model --input dev.csv --set evaluate=true --output out
     torchrun --nproc-per-node 8 -m train_jobs.predict --config predict.yaml --output out   # one node with 8 GPUs
 
@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from train_jobs.config import PredictConfig, SpecError
+from train_jobs.config.columns import tuned_columns
 from train_jobs.config.files import file_sha256
 from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY, initial_weights
 from train_jobs.config.load import Layer, build, merge, read_assignments, read_file
@@ -302,14 +303,15 @@ def describe(job: Job) -> str:
 
 
 def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> PredictConfig:
-    """Reads a file, with what the flags say and `a.b=c` assignments on top.
+    """Reads a file, with what the flags say and `a.b=c` assignments on top, and the columns of the model below.
 
     Raises:
         SpecError: every wrong key and value.
     """
     layers = [read_file(Path(source))] if source else []
     layers.append(Layer("flags", {name: value for name, value in flags.items() if value is not None}))
-    return build(PredictConfig, merge([*layers, read_assignments(sets, "--set")]))
+    layers.append(read_assignments(sets, "--set"))
+    return build(PredictConfig, merge([*tuned_columns(merge(layers).tree), *layers]))
 
 
 def main(argv: list[str] | None = None) -> int:

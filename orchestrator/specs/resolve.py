@@ -4,6 +4,7 @@ The last of these that says something about a key wins:
 
     default < presets (recipe, compute, environment) < project config < file < ORCHESTRATOR_* < flag < --set
 
+A prediction has the columns that its model was tuned on between presets and project config.
 Which presets lie at the bottom is itself decided by the layers above them.
 """
 
@@ -28,6 +29,7 @@ from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
 from train_jobs.config import load
 from train_jobs.config.base import Config
+from train_jobs.config.columns import tuned_columns
 from train_jobs.config.initial import KEY as INIT_FROM
 from train_jobs.config.initial import is_name
 from train_jobs.config.names import did_you_mean
@@ -55,7 +57,7 @@ class Change(Config, populate_by_name=True):
     value: Any
     """As JSON has it."""
     origin: str = Field(alias="from")
-    """`FILE:LINE`, a flag or a variable."""
+    """`FILE:LINE`, a flag, a variable, or the model that a prediction is made by."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ def resolve_spec(
     source = None
     finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of, MODEL: model_of}
     written += [layer for key in which.starts for layer in _found(found, key, finders[key])]
+    if MODEL in which.starts:
+        written = [*tuned_columns(load.merge(written).tree), *written]
     if model is PretrainSpec:
         with_start = merge_with_start(presets, written)
         merged, source = with_start.merged, with_start.source

@@ -85,7 +85,15 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
     assert registered["tags"]["score.accuracy"].startswith(f"{accuracy['mean']:.4f} +- ")
     assert registered["tags"]["orchestrator.lineage"] == lineage["links"][-1]["hash"]
 
-    asked = ("submit", "predict", "--model", f"local://{name}", "--input", "own/new.tsv", "--set", "data.text=review")
+    dev.write_text(dev.read_text().removesuffix("w1\tgood\n"))
+    held_out = ("submit", "evaluate", "--model", name, "--data", "own/dev.tsv", *SHORT[2:])  # columns are the model's
+    shown = work(*held_out, "--dry-run").out
+    assert f"data.text = review  (from the model {name})" in shown
+    assert f"data.label = stars  (from the model {name})" in shown
+    scored = result_of(work, *held_out)["results"]["scores"][0]["metrics"]["accuracy"]["mean"]
+    assert scored == pytest.approx(accuracy["max"], abs=1e-4)
+
+    asked = ("submit", "predict", "--model", f"local://{name}", "--input", "own/new.tsv")
     done = work(*asked, *SHORT[2:], "--output", "labels.jsonl")
     assert done.code == 0, done.err
     truth = [line.split("\t")[1] for line in (work.cwd / "own" / "new.tsv").read_text().splitlines()[1:]]
@@ -117,7 +125,7 @@ def test_on_azure_tables_and_models_are_inputs_and_predictions_come_back(cloud: 
     assert (status["state"], status["kind"]) == ("completed", "finetune")
     assert status["results"]["scores"][0]["metrics"]["accuracy"]["mean"] > 0.9
     result_of(work, "download", status["name"], "model", "--to", "tuned")
-    held_out = ("submit", "evaluate", "--model", "tuned/model", "--data", "own/dev.tsv", "--set", "data.text=review")
-    scored = result_of(work, *held_out, "--set", "data.label=stars", *SHORT[2:], *there, "--output", "labels.tsv")
+    held_out = ("submit", "evaluate", "--model", "tuned/model", "--data", "own/dev.tsv")
+    scored = result_of(work, *held_out, *SHORT[2:], *there, "--output", "labels.tsv")
     assert scored["results"]["scores"][0]["metrics"]["accuracy"]["mean"] > 0.9
     assert len((work.cwd / "labels.tsv").read_text().splitlines()) == 25

@@ -74,7 +74,8 @@ Output = Annotated[Path, AfterValidator(_known_output)]
 
 
 class InputConfig(Config):
-    """What stands in the input, and how much of it a model looks at."""
+    """What stands in the input, and how much of it a model looks at. Columns that are not named are those that the
+    model was tuned on, as its lineage has them, or else those below."""
 
     format: InputFormat = "auto"
     """What the files are: tables (tsv, csv, jsonl, parquet), lines (a text each), squad (SQuAD's JSON) or conll (a word
@@ -89,6 +90,10 @@ class InputConfig(Config):
     """Column of the text that holds the answer."""
     label: Column = "label"
     """Column of what is right, read to evaluate: names of the model's labels or their ids, or numbers."""
+    word_column: Positive = 1
+    """Conll: which column of a line is the word, counted from 1."""
+    tag_column: Positive | None = None
+    """Conll: which column of a line is the tag, counted from 1, read to evaluate. None: the last one."""
     keep: list[Column] = Field(default=[])
     """Columns of the input, an id among them, that each row of the output is to have besides."""
     header: list[Column] | None = None
@@ -111,6 +116,8 @@ class InputConfig(Config):
             given = [name for name in names if name is not None]
             if len(set(given)) < len(given):
                 raise ValueError(f"columns must differ, and are {', '.join(given)}")
+        if self.word_column == self.tag_column:
+            raise ValueError(f"word_column and tag_column are both {self.tag_column}")
         if len(set(self.keep)) < len(self.keep):
             raise ValueError(f"keep: a column is there twice: {', '.join(self.keep)}")
         return self

@@ -132,7 +132,8 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
     if form == "squad":
         return SquadReader(path, [ID, QUESTION, CONTEXT, ANSWERS])
     if form == "conll":
-        return ConllReader(path, [WORDS, *([TAGS] if config.evaluate else [])])
+        columns = [WORDS, *([TAGS] if config.evaluate else [])]
+        return ConllReader(path, columns, word=data.word_column, tag=data.tag_column)
     if form == "lines" and len(columns) > 1:
         raise SpecError(
             f"{path} has one text on each line, and no columns",

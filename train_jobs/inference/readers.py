@@ -174,7 +174,19 @@ class TableReader(TextReader):
 
 
 class ConllReader(TextReader):
-    """Sentences: a word and maybe other columns on each line, the last its tag; an empty line ends one."""
+    """Sentences: a word and maybe other columns on each line, one its tag; an empty line ends one.
+
+    Args:
+        path: the file.
+        columns: those that are wanted.
+        word: which column the word is, counted from 1.
+        tag: which one the tag is; None: the last.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], *, word: int = 1, tag: int | None = None) -> None:
+        super().__init__(path, columns)
+        self._word, self._tag = word, tag
+        self._least = max(word, tag or word + 1) if TAGS in columns else word
 
     def rows(self, start: Place | None = None) -> Iterator[tuple[Place, Row | str]]:
         begun: Place | None = None
@@ -195,9 +207,11 @@ class ConllReader(TextReader):
         for number, fields in enumerate(lines):
             if len(fields) != width:
                 return f"line {place.line + number}: {len(fields)} columns, need {width}"
-        if width < 2 and TAGS in self.columns:
-            return "1 column, need a word and its tag"
-        return {WORDS: [fields[0] for fields in lines], TAGS: [fields[-1] for fields in lines]}
+        if width < self._least:
+            what = "a word and its tag" if self._least == 2 and TAGS in self.columns else self._least
+            return f"{width} column{'s' if width > 1 else ''}, need {what}"
+        row = {WORDS: [fields[self._word - 1] for fields in lines]}
+        return row | ({TAGS: [fields[(self._tag or 0) - 1] for fields in lines]} if TAGS in self.columns else {})
 
 
 class ParquetReader(Reader):

@@ -1,0 +1,81 @@
+"""Predictions by a tuned model: the columns are those that it was tuned on, unless the user names others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.specs import Flag, Resolved, resolve_spec
+from tests.conftest import write_bert
+from train_jobs.config.lineage import LINEAGE_FILE, FinetuneFacts, Lineage, Link
+from train_jobs.predict import read_config
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+REVIEWS = {"text": "review", "pair": None, "label": "stars", "train": "train.tsv"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_bert(tmp_path / "bert")
+    (tmp_path / "new.csv").write_text("review,stars\nw1 w2,good\n")
+    return tmp_path
+
+
+def tuned(folder: Path, task: str, data: dict[str, Any]) -> Path:
+    """Tells in the model's folder what it was tuned on."""
+    facts = FinetuneFacts(
+        **dict.fromkeys(("run", "run_hash", "snapshot", "commit", "dirty")),
+        config={"task": task, "data": data},
+        task=task,
+        labels=[],
+        seed=1,
+        parameters=1,
+        commands={},
+        packages={},
+        absent=[],
+        attempts=[],
+    )
+    lineage = Lineage(links=(Link.make("finetune", "finetune-own-1a2b", facts),))
+    (folder / "bert" / LINEAGE_FILE).write_text(lineage.text())
+    return folder / "bert"
+
+
+def resolved(kind: str, **values: Any) -> Resolved:
+    given = {"model": "bert", "input": ["new.csv"], **values}
+    return resolve_spec(kind, flags={key: Flag(value, f"--{key}") for key, value in given.items()}, environ=NO_GPU)
+
+
+@pytest.mark.parametrize("kind", ["predict", "evaluate"])
+def test_columns_are_those_of_the_table_that_the_model_was_tuned_on(folder: Path, kind: str) -> None:
+    tuned(folder, "own", REVIEWS)
+    found = resolved(kind)
+    data = found.spec.job_config().data
+    assert (data.text, data.pair, data.label) == ("review", None, "stars")
+    assert found.changes["data.text"].origin == "from the model finetune-own-1a2b"
+    named = resolved(kind, **{"data.text": "comment"})
+    assert (named.spec.job_config().data.text, named.spec.job_config().data.label) == ("comment", "stars")
+    assert named.changes["data.text"].origin == "--data.text"
+
+
+def test_the_job_alone_knows_them_too(folder: Path) -> None:
+    model = tuned(folder, "own", {**REVIEWS, "pair": "answer"})
+    flags = {"model": str(model), "input": ["new.csv"]}
+    assert read_config(None, [], flags).data.pair == "answer"
+    assert read_config(None, ["data.pair=null"], flags).data.pair is None
+
+
+def test_words_and_tags_stand_where_they_stood_in_training(folder: Path) -> None:
+    tuned(folder, "NER", {**REVIEWS, "word_column": 2, "tag_column": 4})
+    data = resolved("evaluate", input=["new.conll"]).spec.job_config().data
+    assert (data.word_column, data.tag_column, data.text) == (2, 4, "text")
+
+
+def test_without_a_word_of_them_columns_have_their_usual_names(folder: Path) -> None:
+    assert resolved("predict").spec.job_config().data.text == "text"
+    tuned(folder, "MRPC", REVIEWS)
+    assert resolved("predict").spec.job_config().data.text == "text"
+    (folder / "bert" / LINEAGE_FILE).write_text("{torn")
+    assert resolved("predict").spec.job_config().data.text == "text"
