@@ -133,7 +133,7 @@ def run(job: Job, output: Path) -> dict[str, Any]:
         done = go_through(job, windows, before, metrics)
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
-                result = finish(job, done, metrics)
+                result = finish(job, output, done, metrics)
                 storage.write_json(output / RESULT, result)
                 parts.remove()
             print(f"predicted {parts.path}", flush=True)
@@ -193,7 +193,7 @@ def report(job: Job, done: Done, before: int, metrics: MetricsLog) -> None:
     metrics.report(rows, {"rows": float(rows), "rows_per_second": rate})
 
 
-def finish(job: Job, done: Done, metrics: MetricsLog) -> dict[str, Any]:
+def finish(job: Job, output: Path, done: Done, metrics: MetricsLog) -> dict[str, Any]:
     """Scores the predictions, if they are to be, and joins their parts."""
     count, config = len(job.input.windows), job.config
     judged = job.parts.judged(count)
@@ -211,6 +211,8 @@ def finish(job: Job, done: Done, metrics: MetricsLog) -> dict[str, Any]:
         result["metrics"] = scores
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
+    with storage.storage_errors(job.parts.path, "the result"):  # it speaks of the predictions that now go
+        (output / RESULT).unlink(missing_ok=True)
     job.parts.join(count)
     return {**result, "identity": digest(job.identity)}
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from train_jobs import predict
 from train_jobs.config import DataError, OutOfMemoryError, SpecError
+from train_jobs.engine import storage
 from train_jobs.engine.loop import Preempted
 from train_jobs.engine.metrics import read_reports
 from train_jobs.inference import forward
@@ -161,6 +162,32 @@ def test_what_is_done_is_left_alone_and_can_be_done_anew(saved, run, jsonl, text
     assert seen == []
     run(folder, source, resume="never")
     assert seen == [0]
+
+
+def test_what_another_configuration_left_in_its_place_is_not_done(saved, run, jsonl, texts, tmp_path, monkeypatch):
+    folder, source = classifier(saved), jsonl(rows_of(texts))
+    expected = run(folder, source)
+    write = storage.write_json
+
+    def killed(path, document):
+        if path.name == "result.json":
+            raise KeyboardInterrupt
+        write(path, document)
+
+    monkeypatch.setattr(storage, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, source, top_k=1)
+    monkeypatch.undo()
+    assert len(json.loads((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()[0])["probabilities"]) == 1
+    assert run(folder, source) == expected
+
+
+def test_compiling_without_a_compiler_is_told(saved, run, jsonl, texts, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(SpecError, match=r"batching\.compile needs a C\+\+ compiler") as caught:
+        run(classifier(saved), jsonl(rows_of(texts)), batching={"compile": True})
+    assert "--set batching.compile=auto" in str(caught.value.fix)
 
 
 def test_memory_that_runs_out_halves_batches(saved, run, jsonl, texts, monkeypatch):
