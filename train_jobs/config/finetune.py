@@ -189,7 +189,8 @@ class FinetuneTrainConfig(Config):
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: a class counts as much as any other, however many rows it has. none: a row as much as any other."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else
+    fp16 with a loss scale on GPUs (those before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = False
     """torch.compile of the model's layers. auto: on GPUs."""
     deterministic: bool = False

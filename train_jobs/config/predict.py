@@ -132,7 +132,7 @@ class BatchingConfig(Config):
     window: Positive = 8192
     """Rows that are read, put in order of length, predicted and written together; what a kill costs at most."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic. auto: bf16 where the hardware has it, else fp32."""
+    """Arithmetic. auto: bf16 where the hardware has it, else fp16 on GPUs (those before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = False
     """torch.compile of the model's layers. auto: on GPUs."""
 

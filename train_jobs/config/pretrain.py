@@ -183,7 +183,8 @@ class TrainConfig(Config):
     unpad: bool = True
     """Compute tokens alone: sequences lie one behind the other, and padding costs nothing. Off, it is computed too."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp32."""
+    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else
+    fp16 with a loss scale on GPUs (those before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile of the model's layers. auto: on GPUs; on a CPU it gains little, and needs a C++ compiler."""
     deterministic: bool = False
