@@ -55,11 +55,12 @@ from train_jobs.engine.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.lineage import HASHES
 from train_jobs.mirror import MirrorThread
+from train_jobs.model.compiling import is_compiled
 from train_jobs.model.huggingface import export
 from train_jobs.parts import exported_as, load_parts
 from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
-from train_jobs.tasks.pretraining import BertPretraining, is_compiled
+from train_jobs.tasks.pretraining import BertPretraining
 from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
 
 
@@ -231,6 +232,7 @@ def describe(config: PretrainConfig, store: TokenStore, world: World, precision:
     manifest, train = store.manifest, config.train
     accumulation = -(-train.share(world.size) // micro_batch_size)
     auto = " (auto)" if train.micro_batch_size == "auto" else ""
+    compiled = ", compiled" if is_compiled(train.compile, world.device) else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
@@ -238,7 +240,7 @@ def describe(config: PretrainConfig, store: TokenStore, world: World, precision:
         f"text       {splits}, vocabulary {manifest.vocab_size}\n"
         f"batch      {train.global_batch_size} sequences = {micro_batch_size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes\n"
-        f"arithmetic {precision} on {world.device.type}{', compiled' if is_compiled(config, world) else ''},"
+        f"arithmetic {precision} on {world.device.type}{compiled},"
         f" {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}"
     )

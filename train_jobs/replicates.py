@@ -31,6 +31,7 @@ from train_jobs.engine.retention import Cadence
 from train_jobs.engine.watchdog import Watchdog
 from train_jobs.lineage import read_tags, this_attempt
 from train_jobs.mirror import MirrorThread
+from train_jobs.model.compiling import is_compiled, require_compiler
 from train_jobs.model.heads import initialise
 from train_jobs.model.huggingface import export
 from train_jobs.model.labels import label_settings, load_for_finetuning
@@ -139,7 +140,8 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
     initialise(model, seed)
     absent = load_for_finetuning(model, config.init_from, job.kind.labels)
     model.to(world.device)
-    if world.device.type == "cuda" if config.train.compile == "auto" else config.train.compile:
+    if is_compiled(config.train.compile, world.device):
+        require_compiler(world.device, key="train.compile")
         model.bert.encoder.compile_layers()
     task = job.kind.training(model, seed=seed, world=world)
     steps = config.train.epochs * task.steps_per_epoch

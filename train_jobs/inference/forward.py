@@ -20,6 +20,7 @@ from train_jobs.inference.dense import order_weights
 from train_jobs.inference.folder import Model
 from train_jobs.model.attention import attend, attend_packed
 from train_jobs.model.bert import PAD_ID, SelfAttention, Where
+from train_jobs.model.compiling import require_compiler
 from train_jobs.model.finetuning import Output
 from train_jobs.model.objective import length_mask
 from train_jobs.model.packing import Packing, packing_arrays
@@ -91,6 +92,7 @@ def made_ready(model: Model, *, precision: str, device: torch.device, compiled: 
         if isinstance(layer, Output):  # as in training, whose scores and thresholds these predictions are to have
             layer.float()
     if compiled:
+        require_compiler(device, key="batching.compile")
         model.bert.encoder.compile_layers()
     else:
         order_weights(model.bert.encoder)

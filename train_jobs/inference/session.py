@@ -25,6 +25,7 @@ from train_jobs.inference.forward import Forward, made_ready
 from train_jobs.inference.masks import Masks
 from train_jobs.inference.tagging import Tagging
 from train_jobs.inference.task import Task
+from train_jobs.model.compiling import is_compiled
 
 TASKS: dict[str, type[Task]] = {
     CLASSIFICATION: Classification,
@@ -54,7 +55,7 @@ def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], No
         folder.model(),
         precision=resolve(batching.precision, device),
         device=device,
-        compiled=device.type == "cuda" if batching.compile == "auto" else batching.compile,
+        compiled=is_compiled(batching.compile, device),
     )
     tokens = None if batching.batch_tokens == AUTO else batching.batch_tokens
     forward = Forward(model, batch_tokens=tokens, beat=beat)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
-import shutil
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.distributed import World
+from train_jobs.model.compiling import is_compiled, require_compiler
 from train_jobs.model.heads import BertForPreTraining
 from train_jobs.model.objective import IGNORED
 from train_jobs.model.packing import packing_arrays
@@ -52,7 +51,7 @@ class BertPretraining:
             self.model.freeze_next_sentence()
         self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
-        if is_compiled(config, world):
+        if is_compiled(config.train.compile, world.device):
             compile_layers(self.model)
         self._vocab_size = store.manifest.vocab_size
         self._entropy = store.manifest.validation_unigram_entropy
@@ -161,26 +160,13 @@ def is_padded(batch: Batch) -> bool:
     return bool(batch.lengths.min() < batch.input_ids.shape[1])
 
 
-def is_compiled(config: PretrainConfig, world: World) -> bool:
-    """Whether torch.compile takes the model."""
-    wanted = config.train.compile
-    return world.device.type == "cuda" if wanted == "auto" else wanted
-
-
 def compile_layers(model: torch.nn.Module) -> None:
     """Of BERT each layer, of another model all of it, when they first run.
 
     Raises:
         SpecError: there is no C++ compiler, which a CPU needs.
     """
-    compilers = [os.environ.get("CXX", "g++"), "clang++"]
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    if on_cpu and not any(map(shutil.which, compilers)):
-        raise SpecError(
-            "train.compile needs a C++ compiler on a CPU",
-            facts={"looked for": ", ".join(compilers)},
-            fix="--set train.compile=auto, or install g++",
-        )
+    require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
         model.bert.encoder.compile_layers()
     else:
