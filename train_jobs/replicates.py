@@ -14,7 +14,7 @@ import torch
 
 from train_jobs import tuned
 from train_jobs.config import ConflictError, ModelConfig
-from train_jobs.config.files import write_text
+from train_jobs.config.files import sync, write_text
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import InitialModel, initial_weights, read_initial_model
 from train_jobs.config.lineage import Attempt, Lineage
@@ -124,13 +124,32 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
         if job.world.is_main:
             for name in ("model", "predictions"):
                 if (best / name).is_dir():
-                    shutil.copytree(best / name, output / name, dirs_exist_ok=True)
+                    replace_by_copy(best / name, output / name)
             tuned.describe_best(output, result)
     finally:
         metrics.close()
         if mirrored:
             mirror.close(completed=len(found) == len(job.config.seeds))
     return result
+
+
+def replace_by_copy(source: Path, folder: Path) -> None:
+    """Copies a folder; the copy appears whole, in place of whatever has its name.
+
+    Raises:
+        StorageError: the disk is full or read-only; nothing half-written stays.
+    """
+    partial, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "replaced"))
+    with storage.storage_errors(folder, "the best seed's copy", partial=partial):
+        for leftover in (partial, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.copytree(source, partial)
+        for path in partial.rglob("*"):
+            sync(path)
+        if folder.exists():
+            folder.rename(replaced)
+        partial.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""What several seeds leave: the best one's model, whole or not there; and what compiling needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from train_jobs.config import SpecError
+from train_jobs.model.compiling import is_compiled, require_compiler
+from train_jobs.replicates import replace_by_copy
+
+
+def filled(folder: Path, **files: str) -> Path:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_a_copy_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    best = filled(tmp_path / "best", config="new", weights="new")
+    model = filled(tmp_path / "model", config="old", weights="old", extra="old")
+    filled(tmp_path / ".model.partial", half="left by a kill")
+    replace_by_copy(best, model)
+    assert content(model) == content(best)
+    replace_by_copy(best, tmp_path / "first")
+    assert content(tmp_path / "first") == content(best)
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "model", "first"}
+
+
+def test_an_end_amid_the_copy_leaves_what_was_there(tmp_path: Path) -> None:
+    best = filled(tmp_path / "best", config="new", weights="new")
+    os.mkfifo(best / "no_file")  # cannot be copied
+    model = filled(tmp_path / "model", config="old", weights="old")
+    with pytest.raises(shutil.Error):
+        replace_by_copy(best, model)
+    assert content(model) == {"config": "old", "weights": "old"}
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "model"}
+
+
+def test_compiling_needs_a_compiler_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [is_compiled(wanted, device) for wanted in ("auto", True, False) for device in (cpu, gpu)] == [
+        *(False, True),
+        *(True, True),
+        *(False, False),
+    ]
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    require_compiler(gpu, key="train.compile")
+    with pytest.raises(SpecError, match=r"train\.compile needs a C\+\+ compiler on a CPU"):
+        require_compiler(cpu, key="train.compile")
