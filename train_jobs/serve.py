@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import errno
 import json
 import os
 import sys
@@ -55,6 +56,8 @@ def load(folder: Path) -> None:
 
 def run(raw: str) -> dict[str, Any]:
     """Answers one request; Azure calls it with the body's text."""
+    from train_jobs.config import UserError
+
     try:
         document = json.loads(raw)
         inputs, top = document["inputs"], document.get("top", USUAL_TOP)
@@ -62,6 +65,8 @@ def run(raw: str) -> dict[str, Any]:
         return {"outputs": _answers(inputs, top)}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         return {"error": f'not of the form {{"inputs": [text, ...], "top": 5}}: {problem}'}
+    except UserError as problem:  # memory that runs out, say
+        return {"error": str(problem)}
 
 
 def _check(inputs: Any, top: Any) -> None:
@@ -131,11 +136,35 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     arguments = parser.parse_args(argv)
-    load(arguments.model)
-    with ThreadingHTTPServer(("127.0.0.1", arguments.port), Handler) as server:
-        print(json.dumps({"port": server.server_address[1]}), flush=True)
-        server.serve_forever()
+    from train_jobs.config import UserError
+
+    try:
+        load(arguments.model)
+        with _server(arguments.port) as server:
+            print(json.dumps({"port": server.server_address[1]}), flush=True)
+            server.serve_forever()
+    except UserError as problem:
+        print(problem, file=sys.stderr, flush=True)
+        return problem.exit_code
     return 0
+
+
+def _server(port: int) -> ThreadingHTTPServer:
+    """One that listens on the loopback interface.
+
+    Raises:
+        ConflictError: something else has the port.
+        SpecError: there is no such port, or none for this user.
+    """
+    from train_jobs.config import ConflictError, SpecError
+
+    free = "--port 0, for any free one"
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except (OSError, OverflowError) as problem:
+        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+            raise ConflictError(f"port {port} is taken", fix=free) from None
+        raise SpecError(f"cannot listen on port {port}", facts={"why": problem}, fix=free) from None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from train_jobs.config import DataError
 from train_jobs.config.files import file_sha256
+from train_jobs.config.names import in_shell
 from train_jobs.tasks.finetuning.entities import DOCUMENT
 from train_jobs.tasks.finetuning.squad.reading import Squad, read_squad
 from train_jobs.tasks.finetuning.tables import BOM, LONGEST_FIELD, UTF16, column_places, cr_alone, json_row, recode
@@ -49,8 +50,12 @@ class Reader(ABC):
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, list(columns)
-        if not path.is_file():
-            raise DataError(f"no such file: {path}", fix="give the file's own path")
+        try:
+            if not path.is_file():
+                raise DataError(f"no such file: {path}", fix="give the file's own path")
+            path.open("rb").close()
+        except PermissionError:
+            raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
 
     @abstractmethod
     def rows(self, start: Place | None = None) -> Iterator[tuple[Place, Row | str]]:

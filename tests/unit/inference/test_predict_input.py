@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,6 +87,28 @@ def test_sentences_of_words(tmp_path):
     assert read(found, "words") == [["EU", "rejects"], ["Peter"]]
     assert read(found, "tags") == [["B-ORG", "O"], ["B-PER"]]
     assert [window.place.line for window in found.windows] == [3, 7]
+
+
+def test_words_and_tags_may_stand_in_other_columns(tmp_path):
+    path = written(tmp_path / "a.conll", "1 EU B-ORG NNP\n2 rejects O VBZ\n")
+    found = opened(path, evaluate=True, data={"word_column": 2, "tag_column": 3})
+    assert (read(found, "words"), read(found, "tags")) == ([["EU", "rejects"]], [["B-ORG", "O"]])
+    assert read(opened(path, data={"word_column": 2}), "words") == [["EU", "rejects"]]
+    assert "4 columns, need 5" in refused(path, data={"word_column": 5})
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+    path = written(tmp_path / "a b.txt", "one\n")
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # root may read anything
+        monkeypatch.setattr(Path, "open", denied)
+    told = refused(path)
+    assert f"cannot read {path}" in told
+    assert f"chmod u+r '{path}'" in told
+
+
+def denied(self, *_):
+    raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
 
 def test_several_files_are_one_input(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import train_jobs
 from orchestrator.backends.azure.models import ARCHIVE, SCRIPT, package_archive
 from train_jobs import serve
+from train_jobs.config import OutOfMemoryError
+from train_jobs.inference.forward import Forward
 
 
 def asked(folder, *inputs, **more):
@@ -52,6 +55,26 @@ def test_pairs_questions_and_vectors(saved):
 def test_a_wrong_request_is_told(saved, request_):
     serve.load(saved("BertModel"))
     assert "inputs" in serve.run(json.dumps(request_))["error"] or "top" in serve.run(json.dumps(request_))["error"]
+
+
+def test_memory_that_runs_out_is_answered(saved, monkeypatch):
+    def none_left(self, sequences, compute):
+        raise OutOfMemoryError("out of memory with one sequence of 3 tokens")
+
+    monkeypatch.setattr(Forward, "each", none_left)
+    assert asked(saved("BertModel"), "w1") == {"error": "error[memory]: out of memory with one sequence of 3 tokens"}
+
+
+def test_a_server_that_cannot_start_says_why(saved, tmp_path, capsys):
+    assert serve.main(["--model", str(tmp_path)]) == 2
+    assert f"error[spec]: no config.json in {tmp_path}" in capsys.readouterr().err
+    folder = str(saved("BertModel"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve.main(["--model", folder, "--port", str(port)]) == 1
+    assert f"error[conflict]: port {port} is taken" in capsys.readouterr().err
+    assert serve.main(["--model", folder, "--port", "70000"]) == 2
+    assert "error[spec]: cannot listen on port 70000" in capsys.readouterr().err
 
 
 def test_an_input_lacks_a_part(saved):
