@@ -86,7 +86,6 @@ class Driver:
         self.record = folder.record()
         self.spec = self.record.spec
         self.state = folder.stored_state()
-        self._was_cancelled = self.state.state == RunState.CANCELLED
         self.backend: Backend = load_backend(self.record.trial["backend"], home)
         self.parent = Parent(folder, self.record, home)
         self.asked_to_stop = False
@@ -96,7 +95,6 @@ class Driver:
         self.outcomes: dict[int, float | None] = {}
         self.keeper = Keeper(self.record, self.backend)
         self.costs: dict[int, float] = {}
-        self.cancelled: set[str] = set()
 
     def begin(self) -> None:
         """Hears of a wish to end (SIGTERM) from now on, and says that it drives."""
@@ -142,9 +140,6 @@ class Driver:
             live = self.live[trial.number] = _live(trial)
             stops = [found.text for (number, _), found in self.decided.items() if number == live.number and found.stop]
             live.end = ("stopped", stops[0]) if stops else None
-            if self._was_cancelled:
-                found = [self._status(name) for name in live.runs]
-                self.cancelled |= {status.name for status in found if status and status.state == RunState.CANCELLED}
 
     def _loop(self) -> tuple[RunState, str | None]:
         while True:
@@ -255,7 +250,7 @@ class Driver:
         """Whether a run that ended before its time is to be taken up again."""
         if status.state == RunState.FAILED:
             return status.exit_code != WRONG_INPUT and status.attempt <= self.spec.limits.retries
-        return status.state == RunState.PREEMPTED or status.name in self.cancelled
+        return status.state == RunState.PREEMPTED or status.name in self.state.interrupted
 
     def _revive(self, status: RunStatus) -> RunStatus | None:
         """Takes a run up again; None: it can't be at this moment."""
@@ -263,7 +258,8 @@ class Driver:
             self.backend.resume(status.name)
         except ConflictError:  # who watched it has said its last word, and is about to let go of it
             return None
-        self.cancelled.discard(status.name)
+        if status.name in self.state.interrupted:
+            self._update(interrupted=[name for name in self.state.interrupted if name != status.name])
         print(f"{status.name} goes on, after: {status.reason}", flush=True)
         return self.backend.describe(status.name)
 
@@ -380,6 +376,7 @@ class Driver:
     def _cancel(self) -> tuple[RunState, str | None]:
         """Asks every run to end, and waits until it has; to the study their trials go on, to be taken up again."""
         names = [name for live in self.live.values() for name in live.runs]
+        self._update(interrupted=names)
         while going := [name for name in names if (found := self._status(name)) and not found.state.terminal]:
             for name in going:
                 self.backend.cancel(name)

@@ -3,7 +3,7 @@
 SWEEP/
   sweep.json       what was asked for: written at submission, and again by `extend`
   history.json     trials of earlier sweeps that it begins with, if it does: written at submission
-  state.json       written by the driver alone (before it, by submission)
+  state.json       written by the driver alone (before it, by submission; once it is gone, by who cancels)
   study.journal    trials, as Optuna keeps them: written by the driver; optuna-dashboard opens it
   decisions.jsonl  what a policy decided of each report, and by which numbers: by the driver, before it acts
   metrics.jsonl    a line for each trial that ended: the parent's metrics in MLflow
@@ -105,6 +105,8 @@ class SweepState(Config):
     """When it ended, seconds since the epoch."""
     mlflow_run_id: str | None = None
     """The parent of its trials in MLflow."""
+    interrupted: list[str] = Field(default=[])
+    """Runs that were cancelled with the sweep, and not by their user: it takes them up again when it goes on."""
 
 
 @dataclass(frozen=True)

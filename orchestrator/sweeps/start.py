@@ -142,10 +142,12 @@ def cancel_sweep(folder: SweepFolder, home: Path) -> None:
                 os.kill(state.pid, signal.SIGTERM)
         return
     backend = load_backend(folder.record().trial["backend"], home)
-    for trial in folder.study().get_trials(deepcopy=False):
-        for name in trial.user_attrs["runs"] if not trial.state.is_finished() else ():
-            with suppress(NotFoundError):
-                backend.cancel(name)
+    going = [trial for trial in folder.study().get_trials(deepcopy=False) if not trial.state.is_finished()]
+    state = state.model_copy(update={"interrupted": [name for trial in going for name in trial.user_attrs["runs"]]})
+    folder.write_state(state)  # before any ends: who goes on with the sweep has to know them
+    for name in state.interrupted:
+        with suppress(NotFoundError):
+            backend.cancel(name)
     folder.write_state(state.model_copy(update={"state": RunState.CANCELLED, "reason": "it was cancelled"}))
 
 

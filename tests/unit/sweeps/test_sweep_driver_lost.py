@@ -1,0 +1,74 @@
+"""What a driver had begun when it failed or died is known to the next one: whom it cancelled, what it compares."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepFolder
+from orchestrator.sweeps.start import cancel_sweep
+from tests.conftest import wait_for
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill
+
+
+def cancelled(sweeps: Sweeps) -> SweepFolder:
+    """A sweep that was cancelled while two trials ran."""
+    folder = sweeps.make(limits={"trials": 2, "concurrent": 2}, steps=100, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    cancel_sweep(folder, sweeps.home)
+    assert sweeps.end(folder) == RunState.CANCELLED
+    folder.cancel_file.unlink()
+    return folder
+
+
+def check_both_went_on(sweeps: Sweeps, folder: SweepFolder) -> None:
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
+    assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2")}
+
+
+def test_a_cancelled_sweep_goes_on_after_a_driver_that_could_not(sweeps: Sweeps) -> None:
+    folder = cancelled(sweeps)
+    record = folder.record()
+    folder.write_record(record.model_copy(update={"snapshot": "0" * 64}))  # as if the code were another
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.FAILED
+    folder.write_record(record)
+    sweeps.start(folder)
+    check_both_went_on(sweeps, folder)
+
+
+@pytest.mark.slow
+def test_a_cancelled_sweep_goes_on_after_a_driver_that_died_at_once(sweeps: Sweeps) -> None:
+    folder = cancelled(sweeps)
+    sweeps.start(folder)
+    kill(folder)
+    sweeps.start(folder)
+    check_both_went_on(sweeps, folder)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_cancelled_without_a_driver_goes_on_too(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=100, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    kill(folder)
+    cancel_sweep(folder, sweeps.home)
+    wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
+    folder.cancel_file.unlink()
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))  # its next driver died
+    sweeps.start(folder)
+    check_both_went_on(sweeps, folder)
+
+
+def test_a_trial_that_its_user_cancelled_is_not_taken_up_again(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: sweeps.starts(folder))
+    sweeps.runs(folder)[0].cancel_file.touch()
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (trial,) = folder.study().trials
+    assert trial.state == TrialState.FAIL
+    assert "cancelled" in trial.user_attrs["end"]["why"]
