@@ -186,6 +186,7 @@ class Driver:
         settings = values(self.spec.space, drawn)
         self._add(drawn, {"settings": settings, "runs": runs, "gpus": gpus, "started": time.time()})
         self.live[number], self.histories[number] = _live(self._trials()[number]), []
+        self.seeds[number] = [[] for _ in runs]
         self.live[number].unborn |= {*runs}
         self._look(self.live[number])
         return True
@@ -213,7 +214,10 @@ class Driver:
     def _look(self, live: Live) -> None:
         """Sees to it that its runs are there, judges what they reported, and notes its end."""
         found = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
-        self._judge(live, found)
+        self._read(live, found)
+        if not self.live.keys() <= self.seeds.keys():
+            return  # a driver that has just begun: who is compared seed by seed has to be read first
+        self._judge(live)
         hours, bad = self.spec.limits.trial_hours, next((status for status in found if status.state.resumable), None)
         if live.end is None and bad is not None:
             live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
@@ -279,15 +283,19 @@ class Driver:
         self.backend.schedule(request, plan)
         remember(self.backend.name, self.home)
 
-    def _judge(self, live: Live, found: list[RunStatus]) -> None:
-        """Tells the study each report that is new; what is decided of it is written down first."""
-        seeds = self.seeds.setdefault(live.number, [[] for _ in live.runs])
+    def _read(self, live: Live, found: list[RunStatus]) -> None:
+        """What each of its runs has reported until now."""
+        seeds = [*self.seeds.get(live.number, [[] for _ in live.runs])]
         for status in found:
             stands = (status.step, status.state, status.metrics.get(self.spec.objective.metric))
             if live.moved.get(status.name) != stands:
                 seeds[live.runs.index(status.name)] = list(self._values(status.name))
                 live.moved[status.name] = stands
-        history, reports = self.histories[live.number], together(seeds, self.spec.objective)
+        self.seeds[live.number] = seeds
+
+    def _judge(self, live: Live) -> None:
+        """Tells the study each report that is new; what is decided of it is written down first."""
+        history, reports = self.histories[live.number], together(self.seeds[live.number], self.spec.objective)
         while len(history) < len(reports) and not self._is_stopped(live.number, len(history)):
             history.append(reports[len(history)])
             decision = self._decide(live.number, len(history))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from optuna.trial import TrialState
 
@@ -9,7 +12,7 @@ from orchestrator.runs import RunState
 from orchestrator.sweeps.folder import SweepFolder
 from orchestrator.sweeps.start import cancel_sweep
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report
 
 
 def cancelled(sweeps: Sweeps) -> SweepFolder:
@@ -72,3 +75,31 @@ def test_a_trial_that_its_user_cancelled_is_not_taken_up_again(sweeps: Sweeps) -
     (trial,) = folder.study().trials
     assert trial.state == TrialState.FAIL
     assert "cancelled" in trial.user_attrs["end"]["why"]
+
+
+def test_seeds_of_trials_that_go_on_are_known_to_the_next_driver(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [1e-2, 1e-4]}  # the second leads, and is looked at after the first
+    rule = {"policy": "wilcoxon", "p_value": 0.1, "delay": 20}
+    folder = sweeps.make(
+        space=space,
+        sampling="grid",
+        limits={"trials": None, "concurrent": 2},
+        early_termination=rule,
+        seeds=[1, 2, 3, 4],
+        steps=300,
+        pause=15,
+    )
+    sweeps.start(folder)
+    killed_after_a_report(folder, 0)
+    slow = [run.stored_state().pid or 0 for run in sweeps.runs(folder)[:4]]
+    for pid in slow:
+        os.kill(pid, signal.SIGSTOP)
+    sweeps.start(folder)
+    wait_for(lambda: len(folder.study().trials[1].intermediate_values) > 25, what="reports of the second trial")
+    kill(folder)
+    for pid in slow:
+        os.kill(pid, signal.SIGCONT)
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+    why = folder.study().trials[0].user_attrs["end"]["why"]
+    assert why == "stopped at report 20: p 0.0625 < 0.1 against trial 1"
