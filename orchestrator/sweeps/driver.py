@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
 HOUR = 3600.0
 WRONG_INPUT = 2  # exit code of a job that would only fail again
+ENDING = "ending"  # attribute of a trial whose runs are being cancelled: as what it ends, and why
 
 
 @dataclass
@@ -139,7 +140,7 @@ class Driver:
                 continue
             live = self.live[trial.number] = _live(trial)
             stops = [found.text for (number, _), found in self.decided.items() if number == live.number and found.stop]
-            live.end = ("stopped", stops[0]) if stops else None
+            live.end = ("stopped", stops[0]) if stops else live.end
 
     def _loop(self) -> tuple[RunState, str | None]:
         while True:
@@ -223,13 +224,21 @@ class Driver:
             live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
         if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
-        for status in found if live.end is not None else ():
-            if not status.state.terminal:
-                self.backend.cancel(status.name)
+        going = [status.name for status in found if not status.state.terminal]
+        if live.end is not None and going:
+            self._note_ending(live)
+            for name in going:
+                self.backend.cancel(name)
         self.costs[live.number] = sum(status.cost or 0.0 for status in found)
         expected = len(live.runs) if live.end is None else len(found)
         if len(found) == expected and all(status.state.terminal for status in found):
             self._finish(live, found)
+
+    def _note_ending(self, live: Live) -> None:
+        """Writes down as what a trial ends, before its runs are cancelled for it: afterwards nobody could tell."""
+        trial = self._trials()[live.number]
+        if ENDING not in trial.user_attrs:
+            self.study._storage.set_trial_user_attr(trial._trial_id, ENDING, live.end)
 
     def _run(self, live: Live, number: int) -> RunStatus | None:
         """A run of a trial: submitted if it never was, taken up again if it may be. None: there is none."""
@@ -404,7 +413,8 @@ class Driver:
 
 def _live(trial: FrozenTrial) -> Live:
     told = trial.user_attrs
-    return Live(trial.number, told["settings"], told["runs"], told["gpus"], told["started"])
+    end = tuple(told[ENDING]) if ENDING in told else None
+    return Live(trial.number, told["settings"], told["runs"], told["gpus"], told["started"], end)
 
 
 def _gpus() -> list[str]:

@@ -103,3 +103,21 @@ def test_seeds_of_trials_that_go_on_are_known_to_the_next_driver(sweeps: Sweeps)
     assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
     why = folder.study().trials[0].user_attrs["end"]["why"]
     assert why == "stopped at report 20: p 0.0625 < 0.1 against trial 1"
+
+
+def test_a_trial_that_timed_out_has_timed_out_whoever_sees_its_end(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1, "trial_hours": 0.8 / 3600}, steps=1000, pause=20)
+    sweeps.start(folder)
+    (run,) = wait_for(lambda: sweeps.runs(folder))
+    wait_for(lambda: run.locked() and run.metrics.exists())
+    os.kill(run.stored_state().pid or 0, signal.SIGSTOP)  # it heeds the cancel once the driver is dead
+    wait_for(run.cancel_file.exists, what="the cancel")
+    kill(folder)
+    os.kill(run.stored_state().pid or 0, signal.SIGCONT)
+    wait_for(lambda: run.stored_state().state == RunState.CANCELLED)
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (trial,) = folder.study().trials
+    assert trial.state == TrialState.COMPLETE
+    assert trial.user_attrs["end"]["state"] == "timed out"
+    assert trial.user_attrs["end"]["outcome"] is not None
