@@ -213,7 +213,16 @@ class Driver:
         self.study.add_trial(trial)
 
     def _look(self, live: Live) -> None:
-        """Sees to it that its runs are there, judges what they reported, and notes its end."""
+        """Sees to it that its runs are there, judges what they reported, and notes its end.
+
+        While a cloud does not answer nothing is known of a trial, so nothing is decided: the next look may tell.
+        """
+        try:
+            self._look_closely(live)
+        except ServiceError as problem:
+            print(problem, file=sys.stderr, flush=True)
+
+    def _look_closely(self, live: Live) -> None:
         found = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
         self._read(live, found)
         if not self.live.keys() <= self.seeds.keys():
@@ -228,7 +237,7 @@ class Driver:
         if live.end is not None and going:
             self._note_ending(live)
             for name in going:
-                self.backend.cancel(name)
+                self._ask_to_end(name)
         self.costs[live.number] = sum(status.cost or 0.0 for status in found)
         expected = len(live.runs) if live.end is None else len(found)
         if len(found) == expected and all(status.state.terminal for status in found):
@@ -253,9 +262,6 @@ class Driver:
                 status = self._revive(status)
         except (SpecError, DataError) as problem:
             live.end = live.end or ("failed", problem.message)
-            return None
-        except ServiceError as problem:  # a cloud that does not answer now may in a while
-            print(problem, file=sys.stderr, flush=True)
             return None
         return status
 
@@ -394,11 +400,27 @@ class Driver:
         """Asks every run to end, and waits until it has; to the study their trials go on, to be taken up again."""
         names = [name for live in self.live.values() for name in live.runs]
         self._update(interrupted=names)
-        while going := [name for name in names if (found := self._status(name)) and not found.state.terminal]:
+        while going := [name for name in names if self._may_run(name)]:
             for name in going:
-                self.backend.cancel(name)
+                self._ask_to_end(name)
             self._pause()
         return RunState.CANCELLED, "it was cancelled"
+
+    def _may_run(self, name: str) -> bool:
+        """Whether a run goes on, as far as anybody can tell now."""
+        try:
+            found = self._status(name)
+        except ServiceError as problem:
+            print(problem, file=sys.stderr, flush=True)
+            return True
+        return found is not None and not found.state.terminal
+
+    def _ask_to_end(self, name: str) -> None:
+        """Cancels a run; who cannot be asked now is asked again, since the run still goes on at the next look."""
+        try:
+            self.backend.cancel(name)
+        except ServiceError as problem:
+            print(problem, file=sys.stderr, flush=True)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)

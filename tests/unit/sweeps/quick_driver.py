@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orchestrator.backends as backends
 from orchestrator.backends.folder import files
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.runs import RunState
+from orchestrator.errors import ServiceError
+from orchestrator.runs import RunState, RunStatus
 from orchestrator.sweeps import driver
 from orchestrator.sweeps.parent import Parent
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
+AWAY = "away"  # in the home folder: what the backend does not answer, as long as this is there
 
 
 class QuickBackend(LocalBackend):
@@ -25,6 +29,23 @@ class QuickBackend(LocalBackend):
 
     name = "quick"
     poll_seconds = 0.01
+
+    def describe(self, name: str) -> RunStatus:
+        self._answer("describe")
+        return super().describe(name)
+
+    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
+        self._answer("metrics")
+        return super().metrics(name, seed=seed)
+
+    def cancel(self, name: str) -> None:
+        self._answer("cancel")
+        super().cancel(name)
+
+    def _answer(self, question: str) -> None:
+        file = self._home / AWAY
+        if file.exists() and question in file.read_text().split():
+            raise ServiceError(f"the backend is away: {question}")
 
     def _supervise(self, run: RunFolder) -> None:
         with (run.logs / "supervisor.log").open("ab") as log:

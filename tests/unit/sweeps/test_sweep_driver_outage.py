@@ -1,0 +1,65 @@
+"""A backend that does not answer for a while, as a cloud may: no trial is given up, and none runs on uncancelled."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepFolder
+from orchestrator.sweeps.start import cancel_sweep
+from tests.conftest import wait_for
+from tests.unit.sweeps.quick_driver import AWAY
+from tests.unit.sweeps.quick_sweeps import Sweeps
+
+
+def away(sweeps: Sweeps, folder: SweepFolder, *questions: str) -> Path:
+    """Nobody answers these any more; returns what to delete for the end of it. The driver has noticed."""
+    file = sweeps.home / AWAY
+    file.write_text(" ".join(questions))
+    wait_for(lambda: "the backend is away" in (folder.path / "driver.log").read_text(), what="the outage")
+    return file
+
+
+@pytest.mark.parametrize("question", ["describe", "metrics"])
+def test_a_sweep_outlives_an_outage(sweeps: Sweeps, question: str) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=100, pause=15)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    file = away(sweeps, folder, question)
+    assert folder.state().state == RunState.RUNNING
+    file.unlink()
+    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
+
+
+@pytest.mark.parametrize("question", ["describe", "cancel"])
+def test_a_trial_has_ended_only_once_its_runs_have(sweeps: Sweeps, question: str) -> None:
+    folder = sweeps.make(limits={"trials": 1, "trial_hours": 1 / 3600}, seeds=[1, 2], steps=1000, pause=30)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    file = away(sweeps, folder, question)
+    started = folder.study().trials[0].user_attrs["started"]
+    wait_for(lambda: time.time() > started + 2, what="the time after which it is to end")
+    assert not folder.study().trials[0].state.is_finished()
+    file.unlink()
+    assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
+    assert folder.study().trials[0].user_attrs["end"]["state"] == "timed out"
+    assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
+
+
+@pytest.mark.parametrize("question", ["describe", "cancel"])
+def test_cancelling_waits_for_the_end_of_an_outage(sweeps: Sweeps, question: str) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=30)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    (sweeps.home / AWAY).write_text(question)
+    cancel_sweep(folder, sweeps.home)
+    file = away(sweeps, folder, question)
+    assert folder.state().state == RunState.RUNNING
+    file.unlink()
+    assert sweeps.end(folder) == RunState.CANCELLED, (folder.path / "driver.log").read_text()
+    assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
