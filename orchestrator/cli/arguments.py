@@ -90,6 +90,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def above_zero(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
+    return number
+
+
 def orchestrator_of(arguments: argparse.Namespace) -> Orchestrator:
     """The client that looks where -b says."""
     from orchestrator.client import Orchestrator

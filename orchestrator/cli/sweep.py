@@ -23,7 +23,7 @@ HEAD_LINES = 2  # of the table
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
     from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_group, add_output, add_verb, positive
+    from orchestrator.cli.arguments import above_zero, add_group, add_output, add_verb, positive
 
     actions = add_group(
         verbs,
@@ -69,11 +69,13 @@ def add_verbs(verbs: Any) -> None:
     extend = add(
         "extend",
         run_extend,
-        "let a sweep have more trials",
-        "extend @last --trials 20",
-        ": those that it has are left alone.",
+        "let a sweep have more trials, hours or money",
+        "extend @last --trials 20 --hours 24",
+        ": trials that it has are left alone.",
     )
-    extend.add_argument("--trials", type=positive, required=True, metavar="N", help="so many more")
+    extend.add_argument("--trials", type=positive, metavar="N", help="so many more")
+    extend.add_argument("--hours", type=above_zero, metavar="N", help="limits.hours from now on, since its submission")
+    extend.add_argument("--cost", type=above_zero, metavar="N", help="limits.cost from now on, USD of all its trials")
     extend.add_argument("-d", "--detach", action="store_true", help="return once they are started")
 
 
@@ -149,9 +151,14 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 
 def run_extend(arguments: argparse.Namespace) -> int:
-    """Goes on with more trials."""
+    """Goes on with more trials, or other limits."""
+    from orchestrator.errors import UsageError
+
+    if arguments.trials is arguments.hours is arguments.cost is None:
+        fix = f"orchestrator sweep extend {arguments.name} --trials 20"
+        raise UsageError("nothing to extend by: --trials, --hours or --cost says what", fix=fix)
     sweep = _attached(arguments)
-    sweep.extend(arguments.trials)
+    sweep.extend(arguments.trials or 0, hours=arguments.hours, cost=arguments.cost)
     return _finish(sweep, arguments.output, followed=not arguments.detach)
 
 
@@ -164,6 +171,9 @@ def submit_sweep(arguments: argparse.Namespace) -> int:
     hint(plan_text(planned))
     sweep = Orchestrator().sweeps.submit(planned)
     hint(f"\n{'submitted' if sweep.created else 'already there'}  {sweep.name}")
+    if not sweep.created and (unheeded := sweep.differing_limits(planned)):
+        told = ", ".join(f"limits.{key} {what}" for key, what in unheeded.items())
+        hint(f"warning: {told}: no effect on a sweep that is there already; orchestrator sweep extend raises limits")
     return _finish(sweep, arguments.output, followed=not arguments.detach)
 
 

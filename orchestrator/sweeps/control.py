@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.errors import ConflictError
 from orchestrator.runs import RunState
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.limits import require_left
 from orchestrator.sweeps.start import cancel_sweep, resume_sweep
 from orchestrator.sweeps.status import SweepStatus, sweep_status
 
@@ -50,7 +51,7 @@ class Control(Protocol):
         ...
 
     def extend(self, longer: SweepRecord) -> None:
-        """Goes on with it, with more trials.
+        """Goes on with it, with more trials or higher limits.
 
         Raises:
             ConflictError: it goes on already, or can't be taken up again.
@@ -117,6 +118,7 @@ class HereControl(Control):
                 f"sweep {self._folder.name} has all of its {status.trials} trials",
                 fix=f"orchestrator sweep extend {self._folder.name} --trials 20",
             )
+        self._check_limits(self._folder.record(), status)
         resume_sweep(self._folder, self._home)
 
     def extend(self, longer: SweepRecord) -> None:
@@ -126,8 +128,15 @@ class HereControl(Control):
                 f"sweep {self._folder.name} is going on",
                 fix=f"when it has ended: orchestrator sweep extend {self._folder.name}",
             )
+        self._check_limits(longer, self.status())
         self._folder.write_record(longer)
         resume_sweep(self._folder, self._home)
+
+    def _check_limits(self, record: SweepRecord, status: SweepStatus) -> None:
+        """Sees that its limits leave something; not where a driver was lost whose trials may run on, and are to end."""
+        lost = status.state not in {RunState.COMPLETED, RunState.CANCELLED}
+        if not (lost and status.ended < len(status.rows)):
+            require_left(record, sum(row.cost for row in status.rows))
 
     def way_on(self, trials: int | None = None) -> str:
         """What it began with goes on."""

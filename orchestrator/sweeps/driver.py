@@ -36,6 +36,7 @@ from orchestrator.specs.compute import visible_gpus
 from orchestrator.sweeps.folder import SweepFolder, append
 from orchestrator.sweeps.history import as_trials
 from orchestrator.sweeps.keeping import Keeper
+from orchestrator.sweeps.limits import HOUR, reached
 from orchestrator.sweeps.parent import Parent
 from orchestrator.sweeps.sampling import distributions, propose
 from orchestrator.sweeps.space import trials, values
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
-HOUR = 3600.0
 WRONG_INPUT = 2  # exit code of a job that would only fail again
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: as what it ends, and why
 
@@ -388,13 +388,8 @@ class Driver:
 
     def _limit(self) -> str | None:
         """Which limit of the sweep is reached."""
-        limits = self.spec.limits
-        if limits.hours is not None and time.time() - self.record.created > limits.hours * HOUR:
-            return f"limits.hours: {limits.hours:g} h are over"
-        spent = sum(self.costs.values())
-        if limits.cost is not None and spent > limits.cost:
-            return f"limits.cost: {spent:.2f} USD are more than {limits.cost:g}"
-        return None
+        limit = reached(self.record, sum(self.costs.values()))
+        return None if limit is None else limit.why
 
     def _cancel(self) -> tuple[RunState, str | None]:
         """Asks every run to end, and waits until it has; to the study their trials go on, to be taken up again."""

@@ -42,11 +42,13 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) 
         history: what it begins with.
 
     Raises:
-        SpecError, DataError: the trial cannot be planned, or needs more GPUs at a time than there are.
+        SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than there are, or has no price
+            where there is a limit of the cost.
     """
     trial = _shared(sweep)
     _check_gpus(sweep, trial)
     plan = make_plan(trial, home=home)
+    _check_price(sweep, plan)
     told = sweep.spec.model_dump(mode="json", include=set(SHAPING))
     if on_service(sweep.spec, trial.spec.backend):
         told["driver"] = AZURE  # which draws other points, and never lets a name be used twice
@@ -187,6 +189,15 @@ def _shared(sweep: ResolvedSweep) -> Resolved:
     threads = max(1, usable_cores() // (runs * trial.compute.processes_per_node))
     compute = trial.compute.model_copy(update={"threads_per_process": threads})
     return Resolved(trial.spec, compute, trial.origins, trial.changes, trial.warnings)
+
+
+def _check_price(sweep: ResolvedSweep, plan: Plan) -> None:
+    if sweep.spec.limits.cost is not None and plan.compute.price_per_hour is None:
+        raise SpecError(
+            "limits.cost would never be reached: the trial has no price",
+            facts={"key": "limits.cost", "need": "USD for one machine and hour"},
+            fix="--set trial.compute.price_per_hour=N",
+        )
 
 
 def _check_gpus(sweep: ResolvedSweep, trial: Resolved) -> None:

@@ -27,6 +27,7 @@ from orchestrator.sweeps.folder import SweepFolder, SweepRecord, sweep_folders
 from orchestrator.sweeps.history import History, read_history
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.keeping import at_once, most_bytes, told
+from orchestrator.sweeps.limits import differing
 from orchestrator.sweeps.resolve import Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.settings import settings_text
 from orchestrator.sweeps.space import draw, trials
@@ -225,16 +226,24 @@ class Sweep:
         """The command that goes on with it once it has ended: of Azure's service, the same sweep driven from here."""
         return self._control.way_on()
 
-    def extend(self, more: int) -> None:
-        """Lets it have so many trials more, and sees to it that it goes on.
+    def extend(self, more: int = 0, *, hours: float | None = None, cost: float | None = None) -> None:
+        """Lets it have so many trials more, or other limits, and sees to it that it goes on.
+
+        Args:
+            more: trials.
+            hours: since its submission, after which it ends. None: as before.
+            cost: USD that all of its trials together may cost. None: as before.
 
         Raises:
             UsageError: its space has not so many points, or they would be more than a sweep may have.
-            ConflictError: its driver, which has read how many there are to be, is at work, or is Azure's service.
+            ConflictError: its driver, which has read how many there are to be, is at work, or is Azure's service; or
+                a limit would be used up all the same.
         """
         record = self.folder.record()
         before = trials(record.spec)
-        sweep = {**record.sweep, "limits": {**record.sweep.get("limits", {}), "trials": before + more}}
+        raised: dict[str, float | None] = {"trials": before + more if more else None, "hours": hours, "cost": cost}
+        limits = {key: value for key, value in raised.items() if value is not None}
+        sweep = {**record.sweep, "limits": {**record.sweep.get("limits", {}), **limits}}
         if before + more > MOST_TRIALS:
             raise UsageError(f"{before} trials and {more} are more than a sweep may have, {MOST_TRIALS}")
         longer = record.model_copy(update={"sweep": sweep})
@@ -243,6 +252,10 @@ class Sweep:
                 f"the grid of sweep {self.name} has {trials(longer.spec)} points, and {before} are to be tried"
             )
         self._control.extend(longer)
+
+    def differing_limits(self, planned: PlannedSweep) -> dict[str, str]:
+        """Limits of a plan that this sweep, which was there already, has otherwise: key -> what, and what it has."""
+        return differing(planned.record.spec.limits, self.folder.record().spec.limits)
 
 
 class Sweeps:

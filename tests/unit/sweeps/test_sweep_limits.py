@@ -1,0 +1,85 @@
+"""Limits of hours and of money: said when they are used up, raised by `sweep extend`, refused where they never apply."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.errors import ConflictError, SpecError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
+from tests.unit.sweeps.quick_sweeps import Sweeps
+from tests.unit.sweeps.test_sweep_table import add, make
+
+USED_UP = "orchestrator sweep extend search-1 --{}"
+
+
+def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> Sweep:
+    """A sweep that began two hours ago, and ended with two of its four trials."""
+    found = make(home, limits={"trials": 4, **limits})
+    found.folder.write_record(found.folder.record().model_copy(update={"created": time.time() - 7200}))
+    add(found, [1.0], "completed", 1.0)
+    add(found, [2.0], "ended early", 2.0)
+    found.folder.write_state(SweepState(state=state))
+    return found
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
+def test_a_sweep_whose_hours_are_over_is_not_taken_up_again(tmp_path: Path, state: RunState) -> None:
+    found = ended(tmp_path, state, hours=1)
+    with pytest.raises(ConflictError, match="used up limits.hours: 1 h are over") as caught:
+        found.resume()
+    assert caught.value.fix == USED_UP.format("hours 4")
+    with pytest.raises(ConflictError, match="used up limits.hours"):
+        found.extend(20)
+    assert found.folder.record().spec.limits.trials == 4, "nothing was extended"
+    assert not found.folder.locked()
+
+
+def test_a_sweep_whose_money_is_spent_is_not_taken_up_again(tmp_path: Path) -> None:
+    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD are more than 0.6") as caught:
+        ended(tmp_path, cost=0.6).resume()
+    assert caught.value.fix == USED_UP.format("cost 2")
+
+
+def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweeps.run(limits={"trials": 3, "concurrent": 1, "hours": 1.5 / 3600}, steps=300, pause=10)
+    before = len(folder.study().trials)
+    assert before < 3
+    started = []
+    monkeypatch.setattr("orchestrator.sweeps.control.resume_sweep", lambda *_: started.append(1))
+    Sweep(folder, sweeps.home).extend(hours=1, cost=50)
+    limits = folder.record().spec.limits
+    assert (started, limits.trials, limits.hours, limits.cost) == ([1], 3, 1, 50)
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert len(folder.study().trials) == 3
+
+
+def test_limits_that_a_submission_does_not_change_are_told(tmp_path: Path) -> None:
+    found, other = make(tmp_path, limits={"trials": 4, "hours": 1}), make(tmp_path / "other", limits={"trials": 4})
+    wanted = other.folder.record()
+    differing = found.differing_limits(PlannedSweep(wanted, None, False))  # type: ignore[arg-type]
+    assert differing == {"hours": "none (it has 1)"}
+
+
+def test_a_limit_of_money_without_a_price_is_refused(sweeps: Sweeps) -> None:
+    with pytest.raises(SpecError, match="the trial has no price") as caught:
+        sweeps.make(limits={"cost": 5})
+    assert caught.value.fix == "--set trial.compute.price_per_hour=N"
+    sweeps.make(limits={"cost": 5}, trial={"compute": {"price_per_hour": 2}})
+
+
+def test_extending_by_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    ended(tmp_path, hours=1)
+    assert main(["sweep", "extend", "search-1"]) == 2
+    assert "--trials, --hours or --cost" in capsys.readouterr().err
+    assert main(["sweep", "extend", "search-1", "--trials", "20"]) == 1
+    assert USED_UP.format("hours 4") in capsys.readouterr().err
