@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
+    from orchestrator.planning import Plan
+
 POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
 WRONG_INPUT = 2  # exit code of a job that would only fail again
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: as what it ends, and why
@@ -295,8 +297,26 @@ class Driver:
         if live.gpus:
             variables = {**request.variables, GPUS: ",".join(live.gpus[number])}
             request = request.model_copy(update={"variables": variables})
-        self.backend.schedule(request, plan)
+        try:
+            self.backend.schedule(request, plan)
+        except ConflictError as problem:
+            self._adopt(live.runs[number], plan, problem)
         remember(self.backend.name, self.home)
+
+    def _adopt(self, name: str, plan: Plan, refusal: ConflictError) -> None:
+        """Takes a run that has the name already for a trial's own, if it is of the same plan: the folder of the sweep
+        may have been deleted, and its runs not. One that was cancelled with the sweep then goes on."""
+        there = self._status(name)
+        if there is None:
+            raise refusal
+        if there.run_hash != plan.run_hash:
+            raise ConflictError(
+                f"run {name} is there, and of another plan than this trial",
+                facts={"need": plan.run_hash, "have": there.run_hash},
+                fix=f"orchestrator submit sweep with another --name, or delete the runs {self.record.name}-t*",
+            ) from refusal
+        print(f"{name} was there already, of the same plan: it is this trial's", flush=True)
+        self._update(interrupted=[*self.state.interrupted, name])
 
     def _read(self, live: Live, found: list[RunStatus]) -> None:
         """What each of its runs has reported until now."""

@@ -79,6 +79,10 @@ class SweepRecord(Config):
     """What of the trial differs from its presets and the defaults, and where it was written."""
     snapshot: str
     """SHA-256 of the code that all trials run."""
+    data: str | None = None
+    """SHA-256 of what all trials read, as far as the space does not vary it. None: nobody took note of it."""
+    environment: dict[str, str] = Field(default={})
+    """Version of Python and of each package that shapes a result; empty likewise."""
     warnings: list[str]
     """Of the trial."""
     keep: int | None = None

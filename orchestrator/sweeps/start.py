@@ -66,6 +66,8 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) 
         compute=trial.compute.model_dump(mode="json"),
         changes={path: change.model_dump(mode="json", by_alias=True) for path, change in trial.changes.items()},
         snapshot=plan.snapshot.digest,
+        data=plan.data.sha256,
+        environment=plan.environment,
         warnings=[*plan.warnings, *shortage(sweep.spec, plan, keep, home)],
         keep=keep,
         earlier=history.earlier,

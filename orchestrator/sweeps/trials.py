@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.folder import SweepRecord
 
 GPUS = "CUDA_VISIBLE_DEVICES"
+CHOOSE_DATA = ("data", "task", "input")  # first parts of settings that say what a job reads
 
 
 def run_names(sweep: str, trial: int, replicates: int) -> list[str]:
@@ -35,7 +36,7 @@ class Planner:
         tags: of every run.
 
     Raises:
-        ConflictError: the code is no longer that of the trials before.
+        ConflictError: the code, the data or the environment is no longer that of the trials before.
     """
 
     def __init__(self, record: SweepRecord, home: Path, tags: Mapping[str, str]) -> None:
@@ -44,17 +45,20 @@ class Planner:
         self._base = build(self._model, merge([Layer("sweep.json", record.trial)]))
         self.first = make_plan(self._resolved(self._base, {}), home=home)
         if self.first.snapshot.digest != record.snapshot:
-            raise ConflictError(
-                f"the code is not what it was when sweep {record.name} began",
-                facts={"need": record.snapshot[:16], "have": self.first.snapshot.digest[:16]},
-                fix=f"bring it back, or submit the sweep anew: what trials of {record.name} came to would not compare",
-            )
+            raise self._changed("the code is", record.snapshot[:16], self.first.snapshot.digest[:16])
+        self._check_data(self.first)
+        before, now = record.environment, self.first.environment
+        if before and before != now:
+            changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            need, have = (" ".join(f"{name} {one.get(name)}" for name in changed) for one in (before, now))
+            raise self._changed("packages are", need, have)
 
     def plan(self, trial: int, settings: Settings, seed: int | None) -> Plan:
         """The plan of a run.
 
         Raises:
             SpecError, DataError: the job does not take these settings.
+        ConflictError: the data are no longer those of the trials before.
         """
         more = (seed_setting(self._base, seed) or {}) if seed is not None else {}
         tags = {**self._base.tags, **self._tags, "orchestrator.trial": str(trial)}
@@ -62,8 +66,25 @@ class Planner:
             Layer("sweep.json", self._base.model_dump(mode="json")),
             Layer("space", {**as_tree({**settings, **more}), "tags": tags}),
         ]
-        return make_plan(
+        plan = make_plan(
             self._resolved(build(self._model, merge(layers)), {**settings, **more}), home=self._home, like=self.first
+        )
+        if not any(path.split(".")[0] in CHOOSE_DATA for path in settings):
+            self._check_data(plan)
+        return plan
+
+    def _check_data(self, plan: Plan) -> None:
+        need, have = self._record.data, plan.data.sha256
+        if need is not None and need != have:
+            raise self._changed("the data are", need[:16], have[:16])
+
+    def _changed(self, what: str, need: str, have: str) -> ConflictError:
+        name = self._record.name
+        return ConflictError(
+            f"{what} not what {'it was' if what.endswith('is') else 'they were'} when sweep {name} began",
+            facts={"need": need, "have": have},
+            fix=f"bring back what changed, then orchestrator resume {name}; or submit the sweep anew: what trials of"
+            f" {name} came to would not compare",
         )
 
     def _resolved(self, spec: JobSpec, settings: Settings) -> Resolved:

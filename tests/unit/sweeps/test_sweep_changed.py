@@ -1,0 +1,68 @@
+"""What changed under a sweep: its data, its packages, a run that has a trial's name already."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.runs import RunState
+from tests.conftest import wait_for
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill
+
+
+def test_data_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 3, "concurrent": 1}, steps=100, pause=20)
+    sweeps.start(folder)
+    wait_for(lambda: sweeps.starts(folder))
+    Path("notes.txt").write_text("Some other text.\n")
+    assert sweeps.end(folder) == RunState.FAILED
+    assert "the data are not what they were" in str(folder.state().reason)
+    assert len(sweeps.runs(folder)) == 1, "no trial of other data"
+    Path("notes.txt").write_text("Some text.\n")
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 3
+
+
+def test_data_may_vary_where_the_space_says_so(sweeps: Sweeps) -> None:
+    Path("more.txt").write_text("More text.\n")
+    sweeps.run(space={"data.text": [["notes.txt"], ["more.txt"]]}, sampling="grid", limits={"trials": None})
+
+
+@pytest.mark.slow
+def test_packages_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+    folder = sweeps.make()
+    record = folder.record()
+    older = {**record.environment, "torch": "0.1"}
+    folder.write_record(record.model_copy(update={"environment": older}))
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.FAILED
+    assert "packages are not what they were" in str(folder.state().reason)
+    assert "torch 0.1" in (folder.path / "driver.log").read_text()
+
+
+def test_runs_that_a_deleted_sweep_left_are_its_trials_again(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 2}, steps=100, pause=15)
+    sweeps.start(folder)
+    wait_for(lambda: len(sweeps.starts(folder)) == 2)
+    kill(folder)
+    shutil.rmtree(folder.path)
+    folder = sweeps.run(limits={"trials": 2}, steps=100, pause=15)
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
+    assert set(map(tuple, sweeps.starts(folder).values())) == {("1",)}
+
+
+def test_a_run_of_another_plan_is_no_trial(sweeps: Sweeps) -> None:
+    folder = sweeps.run(limits={"trials": 1})
+    (run,) = sweeps.runs(folder)
+    plan = run.path / "plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "run_hash": "0" * 8}))
+    shutil.rmtree(folder.path)
+    folder = sweeps.make(limits={"trials": 1})
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.FAILED
+    assert folder.state().reason == f"run {run.name} is there, and of another plan than this trial"
