@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from orchestrator.client import Orchestrator
-    from orchestrator.sweeps.sweeps import Sweep
+from typing import Any
 
 
 def add_verbs(verbs: Any) -> None:
@@ -122,11 +117,14 @@ def print_lineage(arguments: argparse.Namespace) -> int:
 def run_report(arguments: argparse.Namespace) -> int:
     """Writes the page, and pictures if asked; prints where they are."""
     from orchestrator.cli.arguments import orchestrator_of
+    from orchestrator.cli.named import named
     from orchestrator.cli.render import print_document
+    from orchestrator.client import Run
     from orchestrator.errors import UsageError
 
     orchestrator, names = orchestrator_of(arguments), arguments.name
-    sweeps = [sweep for name in names if (sweep := _sweep(orchestrator, name))]
+    found = [named(orchestrator, name) for name in names]
+    sweeps = [one for one in found if not isinstance(one, Run)]
     if sweeps and len(names) > 1:
         raise UsageError(
             "a sweep is reported alone: its trials are compared on its own page",
@@ -137,7 +135,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         page = sweeps[0].report(arguments.to)
         pictures = sweeps[0].pictures(arguments.png) if arguments.png else []
     else:
-        run, *beside = (orchestrator.attach(name) for name in names)
+        run, *beside = (one for one in found if isinstance(one, Run))
         page = run.report(arguments.to, beside=beside)
         pictures = run.pictures(arguments.png, beside=beside) if arguments.png else []
     if arguments.output != "text":
@@ -145,17 +143,3 @@ def run_report(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(map(str, [page, *pictures])))
     return 0
-
-
-def _sweep(orchestrator: Orchestrator, name: str) -> Sweep | None:
-    """The sweep that a name means: its own, or the beginning of one where it is that of no single run."""
-    from orchestrator.errors import NotFoundError
-
-    if (found := orchestrator.sweeps.find(name)) is not None:
-        return found
-    try:
-        orchestrator.attach(name)
-    except NotFoundError:
-        with suppress(NotFoundError):
-            return orchestrator.sweeps.attach(name)
-    return None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client import Run
+    from orchestrator.sweeps.sweeps import Sweep
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some
@@ -96,29 +100,37 @@ def seconds(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
+def _named(arguments: argparse.Namespace) -> Run | Sweep:
+    from orchestrator.cli.arguments import orchestrator_of
+    from orchestrator.cli.named import named
+
+    return named(orchestrator_of(arguments), arguments.name)
+
+
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
-    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.submit import finish
+    from orchestrator.client import Run
 
-    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+    found = _named(arguments)
+    if not isinstance(found, Run):
         from orchestrator.cli.sweep import follow_sweep
 
-        return follow_sweep(sweep, arguments)
-    return finish(attached(arguments), arguments.output, follow=True)
+        return follow_sweep(found, arguments)
+    return finish(found, arguments.output, follow=True)
 
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
-    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.submit import finish
+    from orchestrator.client import Run
 
-    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+    run = _named(arguments)
+    if not isinstance(run, Run):
         from orchestrator.cli.sweep import wait_for_sweep
 
-        return wait_for_sweep(sweep, arguments)
-    run = attached(arguments)
+        return wait_for_sweep(run, arguments)
     with leaving_alone(run):
         run.wait(arguments.timeout)
     return finish(run, arguments.output, follow=False)
@@ -145,13 +157,15 @@ def run_supervise(arguments: argparse.Namespace) -> int:
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Ends runs, prints how they stand."""
     from orchestrator.cli.arguments import orchestrator_of
+    from orchestrator.cli.named import named
     from orchestrator.cli.render import hint, print_document
+    from orchestrator.client import Run
     from orchestrator.runs import RunState
 
     orchestrator = orchestrator_of(arguments)
-    found = {name: orchestrator.sweeps.find(name) for name in arguments.name}
-    sweeps = [sweep for sweep in found.values() if sweep is not None]
-    runs = [orchestrator.attach(name) for name, sweep in found.items() if sweep is None]
+    found = [named(orchestrator, name) for name in dict.fromkeys(arguments.name)]
+    sweeps = [one for one in found if not isinstance(one, Run)]
+    runs = [one for one in found if isinstance(one, Run)]
     ended: list[dict[str, Any]] = []
     if sweeps:
         from orchestrator.cli.sweep import cancel_sweeps
@@ -190,15 +204,15 @@ def run_preempt(arguments: argparse.Namespace) -> int:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
-    from orchestrator.cli.arguments import attached, orchestrator_of
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
+    from orchestrator.client import Run
 
-    if (sweep := orchestrator_of(arguments).sweeps.find(arguments.name)) is not None:
+    run = _named(arguments)
+    if not isinstance(run, Run):
         from orchestrator.cli.sweep import resume_sweep
 
-        return resume_sweep(sweep, arguments)
-    run = attached(arguments)
+        return resume_sweep(run, arguments)
     run.resume(processes=arguments.processes)
     hint(f"resumed  {run.handle}")
     next_commands(run.status())

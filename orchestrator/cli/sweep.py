@@ -6,7 +6,8 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +196,8 @@ def follow_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
 
 def wait_for_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
     """Waits until a sweep has ended, prints how."""
-    sweep.wait(arguments.timeout)
+    with leaving_alone(sweep):
+        sweep.wait(arguments.timeout)
     return _finish(sweep, arguments.output, followed=False)
 
 
@@ -248,16 +250,27 @@ def follow(sweep: Sweep) -> None:
     Raises:
         Interrupted: Ctrl-C; the sweep goes on.
     """
-    from orchestrator.errors import Interrupted
-
     shown = Shown(live=sys.stderr.isatty())
-    try:
+    with leaving_alone(sweep):
         while True:
             status = sweep.status()
             shown.update(status)
             if status.state.terminal:
                 return
             time.sleep(sweep.poll_seconds)
+
+
+@contextmanager
+def leaving_alone(sweep: Sweep) -> Iterator[None]:
+    """Ctrl-C inside ends the command, tells that the sweep goes on and how to reach it.
+
+    Raises:
+        Interrupted: Ctrl-C came.
+    """
+    from orchestrator.errors import Interrupted
+
+    try:
+        yield
     except KeyboardInterrupt:
         raise Interrupted(
             "not following any more; the sweep goes on",
@@ -386,6 +399,8 @@ def _planned(arguments: argparse.Namespace) -> PlannedSweep:
     own = {"name": flags.pop("name", None), "recipe": flags.pop("recipe", None)}
     sets = [f"{key}={flag.value}" for key, flag in own.items() if flag is not None]
     planned = Orchestrator().sweeps.plan(file=arguments.file, sets=[*sets, *arguments.sets], flags=flags)
+    if getattr(arguments, "new", False):
+        hint("warning: --new has no effect: a sweep of the same plan is the same sweep; --name gives another its name")
     for warning in planned.record.warnings:
         hint(f"warning: {warning}")
     return planned

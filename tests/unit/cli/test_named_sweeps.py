@@ -1,0 +1,98 @@
+"""A word that may mean a run or a sweep: the beginning of a sweep's name is that of its trials' too."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.named import named
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import NotFoundError
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.sweeps import Sweep
+from tests.run_folders import make_run
+from tests.unit.cli.conftest import Command
+from tests.unit.sweeps.test_sweep_table import add, make
+
+
+def sweep(home: Path, name: str = "search-1a2b3c4d", trials: int = 1) -> Sweep:
+    """A sweep that ended, with trials that are runs."""
+    found = make(home, name=name)
+    for number in range(trials):
+        add(found, [1.0], "completed", 1.0)
+        make_run(home, f"{name}-t{number:04d}")
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    return found
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2])
+def test_the_beginning_of_a_sweep_is_the_sweep(home: Path, trials: int) -> None:
+    sweep(home, trials=trials)
+    found = named(Orchestrator(), "search")
+    assert isinstance(found, Sweep)
+    assert found.name == "search-1a2b3c4d"
+
+
+def test_trials_and_runs_are_still_found(home: Path) -> None:
+    sweep(home, trials=2)
+    make_run(home, "search-of-mine")
+    make_run(home, "other-t0001")
+    for word, name in {
+        "search-1a2b3c4d-t0001": "search-1a2b3c4d-t0001",
+        "search-1a2b3c4d-t0": None,
+        "search-o": "search-of-mine",
+        "search": None,
+        "other": "other-t0001",
+        "nothing": None,
+    }.items():
+        if name is None:
+            with pytest.raises(NotFoundError):
+                named(Orchestrator(), word)
+        else:
+            found = named(Orchestrator(), word)
+            assert isinstance(found, Run)
+            assert found.name == name
+
+
+def test_of_two_sweeps_with_one_trial_the_trial_is_not_meant(home: Path) -> None:
+    sweep(home, trials=1)
+    sweep(home, "search-2", trials=0)
+    with pytest.raises(NotFoundError, match="more than one sweep begins with search"):
+        named(Orchestrator(), "search")
+
+
+def test_the_last_is_a_sweep_or_a_run_and_never_a_trial(home: Path) -> None:
+    with pytest.raises(NotFoundError, match="no runs yet"):
+        named(Orchestrator(), "@last")
+    make_run(home, "mine", created=time.time() - 60, age=60)
+    sweep(home)
+    assert named(Orchestrator(), "@last").name == "search-1a2b3c4d"
+    make_run(home, "newer", created=time.time() + 1)
+    make_run(home, "search-1a2b3c4d-t0001", created=time.time() + 2)
+    assert named(Orchestrator(), "@last").name == "newer"
+
+
+def test_cancel_and_wait_take_the_beginning(home: Path, orchestrator: Command) -> None:
+    sweep(home)
+    for words in (("cancel", "search"), ("wait", "search"), ("attach", "@last"), ("report", "search")):
+        done = orchestrator(*words, "-o", "json")
+        assert done.code == 0, done.err
+        assert "search-1a2b3c4d-t0000" not in done.out.splitlines()[0]
+    assert orchestrator("cancel", "search").out == "completed  search-1a2b3c4d\n"
+
+
+def test_ctrl_c_leaves_a_sweep_alone_and_says_how_to_reach_it(home: Path, orchestrator: Command) -> None:
+    found = sweep(home)
+    with found.folder.lock():
+        found.folder.write_state(SweepState(state=RunState.RUNNING))
+        main = threading.main_thread().ident or 0
+        threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        done = orchestrator("wait", "search")
+    assert done.code == 130
+    for words in ("the sweep goes on", "orchestrator cancel search-1a2b3c4d", "sweep show search-1a2b3c4d -w"):
+        assert words in done.err
