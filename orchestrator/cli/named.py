@@ -38,10 +38,10 @@ def _newest(orchestrator: Orchestrator) -> Run | Sweep:
     newest: dict[str, Run] = {}
     for run in _no_trials(orchestrator.attach_all(), [sweep.name for sweep in sweeps]):
         newest.setdefault(run.handle.backend, run)  # each backend's newest comes first
-    run = max(newest.values(), key=lambda run: run.status().created, default=None)
-    if sweeps and (run is None or sweeps[0].folder.record().created > run.status().created):
+    last = max(newest.values(), key=lambda run: run.status().created, default=None)
+    if sweeps and (last is None or sweeps[0].folder.record().created > last.status().created):
         return sweeps[0]
-    return run or orchestrator.attach("@last")
+    return last or orchestrator.attach("@last")
 
 
 def _no_trials(runs: list[Run], sweeps: list[str]) -> list[Run]:

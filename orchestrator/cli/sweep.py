@@ -118,12 +118,12 @@ def run_best(arguments: argparse.Namespace) -> int:
     import yaml
 
     from orchestrator.cli.render import hint, print_document
-    from train_jobs.config.files import write_text
+    from train_jobs.config.names import in_shell
 
     sweep = _attached(arguments)
     status, row = sweep.status(), sweep.best()
     if arguments.spec is not None:
-        write_text(arguments.spec, yaml.safe_dump(sweep.best_spec(), sort_keys=False))
+        _write_spec(arguments.spec, yaml.safe_dump(sweep.best_spec(), sort_keys=False))
     if arguments.output != "text":
         print_document(row.model_dump(mode="json"), arguments.output)
     else:
@@ -132,8 +132,25 @@ def run_best(arguments: argparse.Namespace) -> int:
             print(f"  {path}  {value}")
         print(f"  runs  {' '.join(row.runs)}")
     if arguments.spec is not None:
-        hint(f"\nnext\n  orchestrator submit {sweep.folder.record().kind} -f {arguments.spec}")
+        hint(f"\nnext\n  orchestrator submit {sweep.folder.record().kind} -f {in_shell(arguments.spec)}")
     return 0
+
+
+def _write_spec(path: Path, text: str) -> None:
+    """Writes a spec, in a folder that is made if it is missing.
+
+    Raises:
+        StorageError: it cannot be written there.
+    """
+    from orchestrator.errors import StorageError
+    from train_jobs.config.files import write_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as problem:
+        told = f"cannot write the spec: {problem.strerror}"
+        raise StorageError(told, facts={"where": path}, fix="--spec FILE") from problem
 
 
 def run_report(arguments: argparse.Namespace) -> int:

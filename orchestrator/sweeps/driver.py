@@ -102,6 +102,7 @@ class Driver:
     def begin(self) -> None:
         """Hears of a wish to end (SIGTERM) from now on, and says that it drives."""
         signal.signal(signal.SIGTERM, self._note_stop)
+        self.folder.reserve()
         self._update(state=RunState.RUNNING, reason=None, ended=None, pid=os.getpid())
 
     def drive(self) -> None:
@@ -119,6 +120,9 @@ class Driver:
             state, reason = self._loop()
         except UserError as problem:
             reason = problem.message
+            raise
+        except OSError as problem:  # a full disk, above all
+            reason = f"{problem.strerror or problem}: {problem.filename or self.folder.path}"
             raise
         finally:
             self.parent.end(state)

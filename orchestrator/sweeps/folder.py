@@ -10,6 +10,7 @@ SWEEP/
   lock             held by the driver as long as it lives
   cancel           made by whoever asks the sweep to end
   driver.log       what the driver has to say
+  reserve          bytes that the driver frees for its last words on a full disk
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 QUEUED_SECONDS = 30.0  # a driver starts in a second or two, on a busy machine in some
 DRIVER_LOST = "driver lost: its process ended without a word (killed, or out of memory)"
 STUDY = "study.journal"
+RESERVE_BYTES = 256 * 1024
 
 
 class Earlier(Config):
@@ -157,8 +159,17 @@ class SweepFolder:
         return SweepState.model_validate_json((self.path / "state.json").read_text())
 
     def write_state(self, state: SweepState) -> None:
-        """Replaces state.json as a whole."""
-        write_text(self.path / "state.json", state.model_dump_json(indent=1))
+        """Replaces state.json as a whole; frees the reserve first if the disk is full."""
+        try:
+            write_text(self.path / "state.json", state.model_dump_json(indent=1))
+        except OSError:
+            (self.path / "reserve").unlink(missing_ok=True)
+            write_text(self.path / "state.json", state.model_dump_json(indent=1))
+
+    def reserve(self) -> None:
+        """Sets bytes aside for the last words on a full disk."""
+        with suppress(OSError):  # of a disk that is full already nothing can be kept
+            (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
 
     def state(self) -> SweepState:
         """state.json, or what it should say: a sweep whose lock is free is not driven, whatever it says."""

@@ -41,6 +41,7 @@ from orchestrator.sweeps.status import SweepStatus, TrialRow, standing
 from orchestrator.sweeps.termination import best, judge, outcome
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
+from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.request import Body
@@ -220,7 +221,7 @@ class ServiceControl(Control):
         record, path = self._folder.record(), self._folder.path / HERE
         document = {**record.sweep, "driver": "here", "trial": record.trial}
         write_text(path, yaml.safe_dump(document, sort_keys=False))
-        return f"orchestrator submit sweep -f {path}" + (f" --set limits.trials={trials}" if trials else "")
+        return f"orchestrator submit sweep -f {in_shell(path)}" + (f" --set limits.trials={trials}" if trials else "")
 
     @cached_property
     def _wire(self) -> Wire:

@@ -152,7 +152,9 @@ def cancel_sweep(folder: SweepFolder, home: Path) -> None:
     for name in state.interrupted:
         with suppress(NotFoundError):
             backend.cancel(name)
-    folder.write_state(state.model_copy(update={"state": RunState.CANCELLED, "reason": "it was cancelled"}))
+    folder.write_state(
+        state.model_copy(update={"state": RunState.CANCELLED, "reason": "it was cancelled", "ended": time.time()})
+    )
 
 
 def start_driver(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
+UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # states of trials that have not ended, or not for good
+
 
 class TrialRow(Config):
     """A trial."""
@@ -25,7 +27,8 @@ class TrialRow(Config):
     trial: int
     """Its number, from 0 on."""
     state: str
-    """running; or completed, stopped by the policy, timed out, ended early with the sweep, failed."""
+    """running; cancelled with the sweep, to go on with it; or completed, stopped by the policy, timed out, ended early
+    with the sweep, failed."""
     settings: dict[str, Any]
     """Dotted setting -> value."""
     runs: list[str]
@@ -101,7 +104,8 @@ def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus
     """
     record, state = folder.record(), folder.state()
     maximize = record.spec.objective.goal == "maximize"
-    rows = [_row(trial, maximize=maximize) for trial in (study or folder.study()).get_trials(deepcopy=False)]
+    found = (study or folder.study()).get_trials(deepcopy=False)
+    rows = [_row(trial, state, maximize=maximize) for trial in found]
     return standing(folder, record, state, rows)
 
 
@@ -128,7 +132,7 @@ def standing(
         metric=spec.objective.metric,
         goal=spec.objective.goal,
         trials=trials(spec),
-        ended=sum(row.state != RunState.RUNNING for row in rows),
+        ended=sum(row.state not in UNFINISHED for row in rows),
         created=record.created,
         folder=str(folder.path),
         mlflow_run_id=state.mlflow_run_id,
@@ -138,14 +142,16 @@ def standing(
     )
 
 
-def _row(trial: FrozenTrial, *, maximize: bool) -> TrialRow:
+def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     told = trial.user_attrs
     reports = list(trial.intermediate_values.values())
     top = best(reports, maximize=maximize)
     end = told.get("end", {}) if trial.state.is_finished() else {}
+    left = sweep.state == RunState.CANCELLED  # its trials ended with it, and go on with it
+    until = end.get("ended") or (sweep.ended if left else None) or time.time()
     return TrialRow(
         trial=trial.number,
-        state=end.get("state", RunState.RUNNING.value),
+        state=end.get("state", (sweep.state if left else RunState.RUNNING).value),
         settings=told["settings"],
         runs=told["runs"],
         last=reports[-1] if reports and math.isfinite(reports[-1]) else None,
@@ -154,7 +160,7 @@ def _row(trial: FrozenTrial, *, maximize: bool) -> TrialRow:
         reports=len(reports),
         values=[value for value in reports if math.isfinite(value)],
         started=told["started"],
-        seconds=(end.get("ended") or time.time()) - told["started"],
+        seconds=max(until - told["started"], 0.0),
         cost=end.get("cost") or 0.0,
         why=end.get("why"),
     )

@@ -1,0 +1,75 @@
+"""What is written and shown once a sweep has ended: trials of a cancelled one, its best spec, words on a full disk."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.runs import RunState
+from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.start import cancel_sweep
+from tests.unit.sweeps.quick_sweeps import Sweeps
+from tests.unit.sweeps.test_sweep_table import add, make
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_trials_of_a_cancelled_sweep_are_cancelled_and_their_time_stands(home: Path) -> None:
+    found = make(home)
+    add(found, [1.0], "completed", 1.0)
+    add(found, [2.0])
+    assert [row.state for row in found.status().rows] == ["completed", "running"]
+    ended = found.status().rows[1].started + 60
+    found.folder.write_state(SweepState(state=RunState.CANCELLED, ended=ended))
+    status = found.status()
+    assert [row.state for row in status.rows] == ["completed", "cancelled"]
+    assert status.rows[1].seconds == 60
+    assert (status.ended, status.trials) == (1, 4), "it goes on with the sweep"
+
+
+def test_a_sweep_that_is_cancelled_without_a_driver_says_when(sweeps: Sweeps) -> None:
+    folder, before = sweeps.make(), time.time()
+    cancel_sweep(folder, sweeps.home)
+    assert (folder.stored_state().ended or 0) >= before
+
+
+def test_the_best_spec_makes_its_folder_and_proposes_what_can_be_pasted(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = make(home)
+    add(found, [1.0], "completed", 1.0)
+    assert main(["sweep", "best", "search-1", "--spec", "my out/best.yaml", "-o", "json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["trial"] == 0
+    assert "train" in Path("my out/best.yaml").read_text()
+    assert shlex.split(told.err.splitlines()[-1])[-1] == "my out/best.yaml"
+    Path("file").touch()
+    assert main(["sweep", "best", "search-1", "--spec", "file/best.yaml"]) == 1
+    assert "error[storage]: cannot write the spec" in capsys.readouterr().err
+
+
+def test_a_driver_that_can_not_write_says_so_at_last(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1})
+    folder.metrics.mkdir()  # nothing can be added to it, as to a file on a full disk
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.FAILED
+    assert folder.stored_state().state == RunState.FAILED
+    assert folder.state().reason == f"Is a directory: {folder.metrics}"
+    assert (folder.path / "reserve").stat().st_size > 0
+
+
+def test_a_flag_that_a_sweep_does_not_take_is_told(
+    home: Path, sweeps: Sweeps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweeps.make()
+    assert main(["plan", "sweep", "-f", "sweep.yaml", "--new"]) == 0
+    assert "warning: --new has no effect" in capsys.readouterr().err
