@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.folder import SweepRecord
 
 GPUS = "CUDA_VISIBLE_DEVICES"
-CHOOSE_DATA = ("data", "task", "input")  # first parts of settings that say what a job reads
+CHOOSE_DATA = ("data", "task", "per_task", "input")  # first parts of settings that say what a job reads
 
 
 def run_names(sweep: str, trial: int, replicates: int) -> list[str]:
