@@ -14,7 +14,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """Turns "auto" into "bf16" where the hardware multiplies its matrices natively; else "fp16" (GPU) or "fp32" (CPU)."""
+    """Turns "auto" into "bf16" where the hardware multiplies its matrices natively; else "fp16" (GPU), "fp32" (CPU)."""
     if precision != "auto":
         return precision
     if device.type == "cuda":
