@@ -39,6 +39,7 @@ from train_jobs.config.phase import merge_with_start
 from train_jobs.config.pretrain import on_store
 from train_jobs.config.sources import fingerprint
 from train_jobs.config.store import store_folder
+from train_jobs.corpus.nodes import Node, other_text
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import boundary, determinism, distributed, storage
@@ -93,9 +94,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         require_tensorboard()
     if config.train.deterministic:
         determinism.demand()
-    store = find_store(config, cache)
-    config = on_store(config, store.manifest)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
+    store = find_store(config, cache, world)
+    config = on_store(config, store.manifest)
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world, parts)
     progress = Progress(config.train.steps)
@@ -164,19 +165,31 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     return result
 
 
-def find_store(config: PretrainConfig, cache: Path) -> TokenStore:
+def find_store(config: PretrainConfig, cache: Path, world: World | None = None) -> TokenStore:
     """The token store that is named, or that of the configured text: opened if it is in the cache, else made by one
-    process of each node.
+    process of each node. Nodes that share the cache share that work.
     """
     if (named := store_folder(config.data, config.data.store)) is not None:
         return TokenStore.open(named)
+    world = world or distributed.alone()
+    with storage.storage_errors(cache, "making the folder of token stores"):
+        node = Node.among(world, cache)
     found = fingerprint(config.data.text, cache / HASHES)
+    if node.size > 1:
+        texts = world.texts(found.sha256)
+        if (other := next((rank for rank, text in enumerate(texts) if text != texts[0]), None)) is not None:
+            raise other_text(0, other)
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)
-    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+    if world.local_rank == 0:
         return prepare_store(
-            config.data, folder, progress=lambda text: print(text, flush=True), found=found, hashes=cache / HASHES
+            config.data,
+            folder,
+            progress=lambda text: print(text, flush=True),
+            found=found,
+            hashes=cache / HASHES,
+            node=node,
         )
     while not TokenStore.exists(folder):  # the agent ends us if the process that makes it dies
         time.sleep(0.2)

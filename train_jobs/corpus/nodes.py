@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from train_jobs.config.errors import DataError, PeerError
 from train_jobs.config.files import write_text
+
+if TYPE_CHECKING:  # or the processes that make text into tokens would load torch
+    from train_jobs.engine.distributed import World
 
 POLL_SECONDS = 0.2
 BEAT_SECONDS = 5.0
@@ -43,6 +46,18 @@ class Node:
             local_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
         )
 
+    @classmethod
+    def among(cls, world: World, folder: Path) -> Node:
+        """The first process of this machine among those of all machines that share `folder`; on the others of no use.
+
+        Where a machine has a folder of its own by that name, each makes all that it needs itself. All processes call
+        this together.
+        """
+        first = [rank for rank, local in enumerate(world.texts(str(world.local_rank))) if local == "0"]
+        if len(first) == 1 or not world.share(folder):
+            return ALONE
+        return cls(rank=first.index(world.rank) if world.rank in first else 0, size=len(first))
+
     @property
     def leads(self) -> bool:
         """Whether this is the one that does what cannot be shared out."""
@@ -54,6 +69,15 @@ class Node:
 
 
 ALONE = Node()
+
+
+def other_text(one: int, another: int) -> DataError:
+    """What to say where two ranks that make one store read different texts."""
+    return DataError(
+        "the nodes do not see the same text",
+        facts={"where": f"rank {one} and rank {another}"},
+        fix="put the text where all nodes see it, at the same path",
+    )
 
 
 class Peers:
@@ -100,11 +124,7 @@ class Peers:
             if sign != seen:
                 seen, since = sign, time.monotonic()
             if seen != first and seen["key"] != self._key:
-                raise DataError(
-                    "the nodes do not see the same text",
-                    facts={"where": f"rank {rank} and rank {self._node.rank}"},
-                    fix="put the text where all nodes see it, at the same path",
-                )
+                raise other_text(rank, self._node.rank)
             if time.monotonic() - since > PATIENCE_SECONDS:
                 raise PeerError(
                     f"rank {rank} has given no sign of life for {PATIENCE_SECONDS / 60:.0f} minutes",

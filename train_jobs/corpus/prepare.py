@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from train_jobs.config.errors import ConflictError, StorageError
+from train_jobs.config.errors import ConflictError, DataError, StorageError
 from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
@@ -64,26 +64,36 @@ def prepare_store(
     progress: Report,
     found: DataFingerprint | None = None,
     hashes: Path | None = None,
+    node: Node = ALONE,
 ) -> TokenStore:
     """Opens the token store in `folder`, or makes it there if it is missing or of other text or settings.
 
-    Of several processes one builds and the others wait. One that is killed leaves what the next one goes on from; an
-    error leaves nothing.
+    Of several processes on one machine one builds and the others wait. One that ends on the way leaves what the next
+    one goes on from, unless the text is of no use.
 
     Args:
         data: what to read and how.
-        folder: where the store is or shall be, on a local disk.
+        folder: where the store is or shall be.
         progress: called with a line of text at each stage.
         found: fingerprint of `data.text`, where it is known already; else the text is read for it once more.
         hashes: remembers content hashes, as `cache` of `sources.content_hashes`.
+        node: who we are among several machines that see the folder, and share the work.
 
     Raises:
         DataError: text or vocabulary that cannot be used; the message says why.
         StorageError: the folder cannot be written, or holds something else.
+        PeerError: another node is gone.
     """
     found = found or fingerprint(data.text, hashes)
     return make_store(
-        data, folder, found=found, progress=Progress(progress), hashes=hashes, replace=True, keep_unfinished=False
+        data,
+        folder,
+        found=found,
+        progress=Progress(progress),
+        hashes=hashes,
+        node=node,
+        replace=True,
+        keep_unfinished=False,
     )
 
 
@@ -110,7 +120,7 @@ def make_store(
         node: who we are.
         replace: a store of other text or settings makes room.
         keep_steps: keep what the steps left.
-        keep_unfinished: keep what is done when an error ends the rest, for the next start to go on from.
+        keep_unfinished: keep what is done even of text that turns out to be of no use.
 
     Raises:
         DataError: text or vocabulary that cannot be used; the message says why.
@@ -132,8 +142,8 @@ def make_store(
         )
         try:
             _complete(making, keep_steps=keep_steps)
-        except Exception:
-            if not keep_unfinished:
+        except DataError:
+            if not keep_unfinished and node.size == 1 and not (folder / MANIFEST_FILE).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # here, where nobody else makes it meanwhile
             raise
     return TokenStore.open(folder)

@@ -7,9 +7,12 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,7 @@ from train_jobs.config import PeerError, SpecError
 from train_jobs.engine.activity import Activity
 
 LEAST_PATIENCE = timedelta(minutes=30)
+SEEN_SECONDS = 10.0  # a mounted store may take a while to show what another machine wrote
 BEHIND_WATCHDOG = timedelta(minutes=5)  # it needs half a minute to tell where all processes stand
 
 
@@ -89,6 +93,21 @@ class World:
         self.from_each_(parts)
         return [bytes(part.tolist()).decode("utf-8") for part in parts]
 
+    def share(self, folder: Path) -> bool:
+        """Whether all processes see the same `folder`, which is made where it is not there."""
+        sign = folder / f".seen-{self.texts(uuid.uuid4().hex)[0]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.is_main:
+            sign.touch()
+        self.barrier()
+        patience = time.monotonic() + SEEN_SECONDS
+        while not (seen := sign.exists()) and time.monotonic() < patience:
+            time.sleep(0.2)
+        everywhere = self.lowest(int(seen)) == 1
+        if self.is_main:
+            sign.unlink(missing_ok=True)
+        return everywhere
+
     def say(self, text: str) -> None:
         """Prints on the main process."""
         if self.is_main:
@@ -99,6 +118,11 @@ class World:
         if self.size > 1:
             with self.activity.waiting():
                 dist.barrier()
+
+
+def alone() -> World:
+    """One process, without a group."""
+    return World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
 def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:

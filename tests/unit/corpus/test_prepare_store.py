@@ -237,12 +237,22 @@ def test_of_several_builders_one_builds_and_the_others_wait(tmp_path: Path, corp
 
 
 @pytest.mark.parametrize("limit", [1, 1000, 4000])
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, corpus_file: Callable[..., Path], limit: int) -> None:
-    folder = tmp_path / "stores" / "one"
-    command = [sys.executable, "-c", PREPARE_WITH_LIMITED_FILES, corpus_file(documents=100), folder, str(limit)]
+def test_a_full_disk_leaves_what_the_next_start_goes_on_from(
+    tmp_path: Path, corpus_file: Callable[..., Path], limit: int
+) -> None:
+    folder, corpus = tmp_path / "stores" / "one", corpus_file(documents=100)
+    command = [sys.executable, "-c", PREPARE_WITH_LIMITED_FILES, corpus, folder, str(limit)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output.startswith("error[storage]: a file would grow past the size limit: making the token store")
     assert str(folder) in output
+    assert not TokenStore.exists(folder)
+    prepare(corpus, folder)
+    assert not (folder / "parts").exists()
+
+
+def test_text_of_no_use_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        prepare(write(tmp_path / "text.txt", "One document."), tmp_path / "stores" / "one")
     assert [path.name for path in (tmp_path / "stores").iterdir()] == [".one.lock"]
 
 

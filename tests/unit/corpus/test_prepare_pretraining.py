@@ -1,0 +1,88 @@
+"""Text that a pretraining prepares itself, on several machines at once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import MICRO
+from tests.unit.corpus.small_corpora import contents, sources
+
+LOCKS_OF_OTHERS_UNSEEN = "import fcntl; fcntl.flock = lambda *of: None"  # as between machines that mount a blob store
+
+
+def config_file(folder: Path, text: list[str], **data: object) -> Path:
+    """A job of four steps."""
+    config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
+    config["data"] = {**config["data"], "text": text, **data}
+    config["train"] = {**config["train"], "steps": 4}
+    config["checkpoint"] = {"every": 4}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "config.yaml"
+
+
+def start(config: Path, output: Path, cache: Path, **environ: str) -> subprocess.Popen[str]:
+    """A pretraining in a process group of its own, as torchrun starts its ranks."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config)),
+            *("--output", str(output), "--cache", str(cache), "--device", "cpu"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+    )
+
+
+def two_nodes(config: Path, folder: Path, caches: list[Path]) -> list[str]:
+    """What each of two machines with a process each prints; both have to end well."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(LOCKS_OF_OTHERS_UNSEEN)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    shared["PYTHONPATH"] = os.pathsep.join([str(folder / "site"), *sys.path])
+    nodes = [start(config, folder / "out", cache, RANK=str(rank), **shared) for rank, cache in enumerate(caches)]
+    outs = [node.communicate(timeout=400) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outs
+    return [out for out, _ in outs]
+
+
+def store_in(cache: Path) -> dict[str, bytes]:
+    """The files of its only store but the manifest, which holds times."""
+    (manifest,) = cache.glob("*/manifest.json")
+    assert not (manifest.parent / "parts").exists()
+    return {name: content for name, content in contents(manifest.parent).items() if name != "manifest.json"}
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> list[str]:
+    return sources(tmp_path, 4, documents=200)
+
+
+def test_nodes_that_share_the_cache_share_the_work(tmp_path: Path, text: list[str]) -> None:
+    config, cache = config_file(tmp_path, text), tmp_path / "cache"
+    outs = two_nodes(config, tmp_path, [cache, cache])
+    alone = start(config, tmp_path / "alone", tmp_path / "alone-cache")
+    _, err = alone.communicate(timeout=400)
+    assert alone.returncode == 0, err
+    assert store_in(cache) == store_in(tmp_path / "alone-cache")
+    assert [sum("vocabulary trained" in line for line in out.splitlines()) for out in outs] == [1, 0]
+    assert not list(cache.glob(".seen-*"))
+
+
+def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, text: list[str]) -> None:
+    caches = [tmp_path / "cache-0", tmp_path / "cache-1"]
+    outs = two_nodes(config_file(tmp_path, text), tmp_path, caches)
+    assert store_in(caches[0]) == store_in(caches[1])
+    assert [sum("vocabulary trained" in line for line in out.splitlines()) for out in outs] == [1, 1]
