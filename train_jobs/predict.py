@@ -39,7 +39,7 @@ from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine import boundary, distributed, storage
 from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Preempted, StopRequest
+from train_jobs.engine.loop import StopRequest
 from train_jobs.engine.metrics import MetricsLog, clock
 from train_jobs.engine.precision import resolve
 from train_jobs.engine.watchdog import Watchdog
@@ -168,7 +168,7 @@ def go_through(job: Job, windows: list[tuple[int, Window]], before: int, metrics
         done = Done(done.rows + told[0], time.monotonic() - began)
         report(job, done, before, metrics)
         if told[1] and number + 1 < rounds:
-            raise Preempted
+            raise job.stop.ending()
     return done
 
 

@@ -14,8 +14,8 @@ checkpoint in the output folder:
     out/stacks/          where ranks stood          out/profile/       where time went, if asked for
     out/tensorboard/     curves, if asked for
 
-Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (the stacks say where), 2 wrong input,
-1 anything else.
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 so by Ctrl-C (a second one ends at once), 76
+hung (the stacks say where), 2 wrong input, 1 anything else.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     if config.train.deterministic:
         determinism.demand()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    store = find_store(config, cache, world)
+    with stop.at_once("what is prepared is kept, the same command goes on from there"):
+        store = find_store(config, cache, world)
     config = on_store(config, store.manifest)
     precision = resolve(config.train.precision, world.device)
     task = BertPretraining(config, store, world, parts)

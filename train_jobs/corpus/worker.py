@@ -64,7 +64,8 @@ def die_with(parent: int) -> None:
 def main() -> int:
     """Does tasks until there are no more."""
     die_with(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C: the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # of the terminal, of torchrun: to the whole group
+        signal.signal(number, signal.SIG_IGN)  # the parent decides
     keep_freed_memory()
     voice = Voice()
     setting = Setting.model_validate_json(sys.stdin.readline())

@@ -12,10 +12,11 @@ from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
 from train_jobs.engine import distributed, last_words, memory, storage
-from train_jobs.engine.loop import Preempted
+from train_jobs.engine.loop import CTRL_C, Preempted
 from train_jobs.engine.stacks import stacks_on_request
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
+INTERRUPTED = 130
 SAVED = "a checkpoint is committed, the same command goes on from it"
 
 
@@ -25,16 +26,19 @@ def run(job: Callable[[], object], output: Path, *, kept: str = SAVED) -> int:
     Args:
         job: reads its configuration, and does all the rest.
         output: folder of the run.
-        kept: what is there, and what to do, if SIGTERM ended it.
+        kept: what is there, and what to do, if SIGTERM or the first Ctrl-C ended it.
     """
     rank = int(os.environ.get("RANK", "0"))
     try:
         last_words.forget(output, rank)
         with stacks_on_request(output, rank):
             job()
-    except Preempted:
-        print(f"stopped by SIGTERM; {kept}", flush=True)
-        return PREEMPTED
+    except Preempted as ending:
+        print(f"stopped by {ending.by}; {ending.kept or kept}", flush=True)
+        return INTERRUPTED if ending.by == CTRL_C else PREEMPTED
+    except KeyboardInterrupt:  # before anything listened to it, or the second one
+        print("ended by Ctrl-C; the same command goes on from what was saved before", flush=True)
+        return INTERRUPTED
     except UserError as problem:
         return last_words.fail(problem, output, rank)
     except Exception as problem:

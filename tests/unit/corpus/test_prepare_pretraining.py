@@ -1,8 +1,9 @@
-"""Text that a pretraining prepares itself, on several machines at once."""
+"""Text that a pretraining prepares itself: on several machines at once, and stopped on the way."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import MICRO
-from tests.unit.corpus.small_corpora import contents, sources
+from tests.conftest import MICRO, wait_for
+from tests.unit.corpus.small_corpora import SYLLABLES, contents, documents_of, sources
 
+MEGABYTES = 36  # a few parts
+PARTS_DONE = "*/parts/documents-*.json"
 LOCKS_OF_OTHERS_UNSEEN = "import fcntl; fcntl.flock = lambda *of: None"  # as between machines that mount a blob store
 
 
@@ -66,6 +69,20 @@ def store_in(cache: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
+def long_text(tmp_path: Path) -> tuple[Path, Path]:
+    """So much of it that processes share it out; and a vocabulary, since training one takes long."""
+    documents = documents_of(0, 500)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "text", *SYLLABLES, *"0123456789"]
+    pieces += [f"##{piece}" for piece in pieces[7:]]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    size = 0
+    with (tmp_path / "text.txt").open("w") as stream:
+        while size < MEGABYTES << 20:
+            size += sum(stream.write(f"{document} Text {size}.\n\n") for document in documents)
+    return tmp_path / "text.txt", tmp_path / "vocab.txt"
+
+
+@pytest.fixture
 def text(tmp_path: Path) -> list[str]:
     return sources(tmp_path, 4, documents=200)
 
@@ -86,3 +103,31 @@ def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, tex
     outs = two_nodes(config_file(tmp_path, text), tmp_path, caches)
     assert store_in(caches[0]) == store_in(caches[1])
     assert [sum("vocabulary trained" in line for line in out.splitlines()) for out in outs] == [1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_stopped_with_all_its_group_it_keeps_the_parts_that_are_done(
+    tmp_path: Path, long_text: tuple[Path, Path], how: signal.Signals, code: int
+) -> None:
+    """As torchrun ends a rank, and a terminal a job: the processes that make text into tokens get the signal too."""
+    text, vocabulary = long_text
+    config, cache = config_file(tmp_path, [str(text)], vocabulary=str(vocabulary), workers=2), tmp_path / "cache"
+    first = start(config, tmp_path / "out", cache)
+    wait_for(lambda: any(cache.glob(PARTS_DONE)) or first.poll() is not None, what="a part", seconds=240)
+    assert_stopped(first, how, code)
+    assert any(cache.glob(PARTS_DONE))
+    again = start(config, tmp_path / "out", cache)
+    assert again.stdout is not None
+    assert any("parts are done already" in line for line in again.stdout)
+    assert_stopped(again, how, code)
+    assert any(cache.glob(PARTS_DONE))
+
+
+def assert_stopped(job: subprocess.Popen[str], how: signal.Signals, code: int) -> None:
+    """By a signal to it and all its processes."""
+    os.killpg(job.pid, how)
+    out, err = job.communicate(timeout=240)
+    assert job.returncode == code, out + err
+    assert "what is prepared is kept, the same command goes on from there" in out
+    assert err == ""

@@ -1,0 +1,121 @@
+"""Requests to stop: SIGTERM, Ctrl-C once and twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import MICRO, wait_for, write_corpus
+from train_jobs.engine import boundary
+from train_jobs.engine.loop import Preempted, StopRequest
+
+KEPT = "parts are kept"
+
+
+@pytest.fixture
+def stop() -> Iterator[StopRequest]:
+    """One that listens; the signals are pytest's again in the end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    request = StopRequest()
+    request.listen()
+    yield request
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_the_first_ctrl_c_asks_and_the_second_ends(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:
+    signal.raise_signal(signal.SIGINT)
+    assert stop.asked
+    assert stop.ending().by == "Ctrl-C"
+    assert capfd.readouterr().err == "Ctrl-C: stops after this step; a second Ctrl-C ends it at once\n"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("number", "by"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_work_without_steps_breaks_off_at_once_and_but_once(
+    stop: StopRequest, capfd: pytest.CaptureFixture[str], number: signal.Signals, by: str
+) -> None:
+    def work() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # while it cleans up
+
+    with pytest.raises(Preempted) as caught, stop.at_once(KEPT):
+        work()
+    assert (caught.value.by, caught.value.kept) == (by, KEPT)
+    with pytest.raises(Preempted), stop.at_once(KEPT):
+        raise AssertionError("it was asked before")
+    assert capfd.readouterr().err == ""
+
+
+def test_an_eviction_breaks_off_such_work_too(stop: StopRequest) -> None:
+    with pytest.raises(Preempted), stop.at_once(KEPT):
+        stop._announced("Preempt of this machine")
+
+
+def test_a_shell_that_ignores_ctrl_c_for_its_jobs_is_obeyed() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        StopRequest().listen()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminate)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "says"),
+    [
+        (Preempted(), 75, "stopped by SIGTERM; a checkpoint is committed"),
+        (Preempted("Ctrl-C"), 130, "stopped by Ctrl-C; a checkpoint is committed"),
+        (Preempted("Ctrl-C", kept=KEPT), 130, f"stopped by Ctrl-C; {KEPT}"),
+        (KeyboardInterrupt(), 130, "ended by Ctrl-C; the same command goes on from what was saved before"),
+    ],
+)
+def test_a_job_that_is_stopped_says_so_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: BaseException, code: int, says: str
+) -> None:
+    def job() -> None:
+        raise ending
+
+    assert boundary.run(job, tmp_path) == code
+    told = capsys.readouterr()
+    assert told.out.startswith(says)
+    assert (len(told.out.splitlines()), told.err) == (1, "")
+
+
+@pytest.mark.slow
+def test_a_training_saves_on_ctrl_c(tmp_path: Path) -> None:
+    config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
+    config["data"] = {**config["data"], "text": [str(write_corpus(tmp_path / "corpus.txt"))]}
+    config["train"] = {**config["train"], "steps": 100_000}
+    config["checkpoint"] = {"every": 100_000}
+    config["validation"] = {"every": 100_000}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    out = tmp_path / "out"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "train_jobs.pretrain", "--config", str(tmp_path / "config.yaml"), "--output", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    metrics = out / "metrics.jsonl"
+    wait_for(lambda: job.poll() is not None or (metrics.exists() and metrics.stat().st_size > 0), what="a step")
+    job.send_signal(signal.SIGINT)
+    said, errors = job.communicate(timeout=240)
+    assert job.returncode == 130, said + errors
+    assert said.splitlines()[-1] == "stopped by Ctrl-C; a checkpoint is committed, the same command goes on from it"
+    assert "a second Ctrl-C ends it at once" in errors
+    assert "Traceback" not in errors
+    assert len(list((out / "checkpoints").glob("step-*/COMMIT.json"))) == 1
