@@ -77,7 +77,8 @@ class ShardedOptimizer:
             for number, key, dtype, shape, value in content:
                 if dtype is not None:
                     value = self._from(rank, mine["state"], number, key, dtype, shape)
-                found.setdefault(number, {})[key] = value
+                if self._world.is_main:  # what another process keeps would take the memory that sharding saves it
+                    found.setdefault(number, {})[key] = value
         return {**mine, "state": dict(sorted(found.items()))} if self._world.is_main else mine
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from engine_scenes import OPTIMIZERS
 from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
+from train_jobs.engine.distributed import World
+from train_jobs.engine.gradients import FlatGradients
 from train_jobs.engine.sharding import ShardedOptimizer, deal
 
 
@@ -96,3 +99,30 @@ def test_shares_of_bert_are_nearly_even() -> None:
         held[owner] += size
     assert max(held) == 30528 * 768
     assert max(held[1:]) < 1.05 * sum(held[1:]) / 7
+
+
+class OneOfTwo(World):
+    """The second of two processes, the first of which has a state just like it; counts what it is given and keeps."""
+
+    def texts(self, text: str) -> list[str]:
+        return [text, text]
+
+    def from_one_(self, tensor: torch.Tensor, rank: int) -> None:
+        if rank != self.rank:
+            given.append(weakref.ref(tensor))
+            kept.append(sum(one() is not None for one in given))
+
+
+given: list[weakref.ref[torch.Tensor]] = []
+kept: list[int] = []
+
+
+def test_a_process_keeps_nothing_of_what_the_main_one_collects() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    world = OneOfTwo(rank=1, local_rank=1, size=2, device=torch.device("cpu"))
+    sharded = ShardedOptimizer(optimizer, FlatGradients(list(model.parameters())), world)
+    optimizer.step()
+    assert sharded.state_dict() == optimizer.state_dict()
+    assert len(kept) >= 8
+    assert max(kept) <= 2  # the one at hand, and the one before until its name is taken
