@@ -398,7 +398,8 @@ class Loop:
             device=self.world.device,
         )
         *_, all_tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
-        totals = header[: len(counts)].clamp_(min=1.0).to(torch.float32)
+        found = header[: len(counts)]
+        totals = torch.where(found > 0, found, 1.0).to(torch.float32)  # less than 1 where they are sums of weights
         return Agreement(totals, all_tokens, stop_requests > 0, due_requests > 0, seconds)
 
     def _stop(self) -> None:

@@ -241,3 +241,20 @@ def test_a_run_resumed_behind_its_last_step_has_its_figures_and_reports_nothing_
     assert again.last_validation == done.last_validation
     assert reports_in(tmp_path) == before
     assert saved_in(tmp_path) == [2, 4, 6]
+
+
+class WeightedToyTask(ToyTask):
+    """Each row weighs as much as the others, and little: as rows of a common class do where classes are balanced."""
+
+    def counts(self, batch: Any) -> list[float]:
+        return [count / 64 for count in super().counts(batch)]
+
+    def loss(self, batch: Any, totals: torch.Tensor) -> Any:
+        return super().loss(batch, totals * 64)
+
+
+def test_weights_that_sum_to_less_than_one_leave_the_mean_what_it_is(tmp_path: Path) -> None:
+    plain, weighted = make_loop(ToyTask(), tmp_path / "plain"), make_loop(WeightedToyTask(), tmp_path / "weighted")
+    for loop in (plain, weighted):
+        run(loop)
+    assert_same_bits(weights_of(plain), weights_of(weighted))
