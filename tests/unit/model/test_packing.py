@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
+from train_jobs.model import attention
 from train_jobs.model.attention import has_packed_kernel, plain_attention
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.objective import Sums, pretraining_sums
@@ -208,3 +210,18 @@ def test_the_gpu_kernel_agrees_with_the_padded_model() -> None:
     torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum, rtol=2e-3, atol=0)
     for name, gradient in gradients.items():
         assert (gradient - others[name]).norm() <= 0.05 * others[name].norm() + 1e-6, name
+
+
+def test_memory_that_ran_out_says_nothing_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such kernel")]
+
+    def tried(*of: object) -> bool:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(attention, "_agrees_with_plain", tried)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())  # there need be no GPU
+    monkeypatch.setattr(torch, "autocast", lambda kind, enabled: nullcontext())
+    device = torch.device("cuda", 7)  # of which nothing is known yet
+    with pytest.raises(torch.OutOfMemoryError):
+        has_packed_kernel(device, torch.bfloat16, 4)
+    assert not has_packed_kernel(device, torch.bfloat16, 4)
