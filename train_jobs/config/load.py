@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.config.errors import SpecError
-from train_jobs.config.names import did_you_mean
+from train_jobs.config.names import did_you_mean, in_shell
 from train_jobs.config.own import NAMED
 
 KeyPath = tuple[str | int, ...]
@@ -83,6 +83,8 @@ def read_file(path: Path, source: str | None = None) -> Layer:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
+    except PermissionError:
+        raise SpecError(f"no permission to read {path}", fix=f"chmod u+r {in_shell(path)}") from None
     except UnicodeDecodeError as problem:
         raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
     return read_text(text, name)

@@ -27,7 +27,8 @@ def fail(problem: UserError, output: Path, rank: int) -> int:
 
 def forget(output: Path, rank: int) -> None:
     """Removes what an earlier start of this process left."""
-    _path(output, rank).unlink(missing_ok=True)
+    with suppress(NotADirectoryError):  # a file is where the folder shall be: whoever writes there will say so
+        _path(output, rank).unlink(missing_ok=True)
 
 
 def read(output: Path, ranks: range) -> dict[int, dict[str, Any]]:

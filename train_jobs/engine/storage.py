@@ -52,7 +52,7 @@ def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> 
 
 
 def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
-    """The StorageError behind `problem`, if that is what it is.
+    """The StorageError behind `problem`, if that is what it is: of `folder`, or of another place that refuses.
 
     Safetensors hides the errno in an error of its own, hence the look at the message; a library may raise one of its
     own over the OSError, hence the look behind it.
@@ -69,11 +69,23 @@ def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | 
             facts={"where": folder, "free": f"{free / MIB:.1f} MiB"},
             fix="free some space, then resume the run",
         )
+    if (other := next((place for found in chain if (place := _refused_elsewhere(found, folder))), None)) is not None:
+        return StorageError(f"no permission: {other}", fix=f"chmod u+rwX {in_shell(other)}")
     if codes & REFUSED or "Read-only file system" in text or "Permission denied" in text:
         return StorageError(
             f"cannot write: {doing} failed", facts={"where": folder}, fix=f"chmod u+w {in_shell(folder)}"
         )
     return None
+
+
+def _refused_elsewhere(problem: BaseException, folder: Path) -> Path | None:
+    """The path that refuses, if it is neither in `folder` nor above it, and no temporary file beside it."""
+    if not isinstance(problem, PermissionError) or not isinstance(problem.filename, (str, os.PathLike)):
+        return None
+    named = Path(problem.filename)
+    path, place = named.resolve(), folder.resolve()
+    beside = path.parent == place.parent and place.name in path.name
+    return None if beside or path.is_relative_to(place) or place.is_relative_to(path) else named
 
 
 def _in_the_way(problem: BaseException, folder: Path, doing: str) -> StorageError | None:

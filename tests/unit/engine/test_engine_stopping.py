@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM, Ctrl-C once and twice."""
+"""Requests to stop: SIGTERM, Ctrl-C once and twice; and what a job that cannot begin says."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import pytest
 import yaml
 
 from tests.conftest import MICRO, wait_for, write_corpus
-from train_jobs.engine import boundary
+from train_jobs import pretrain
+from train_jobs.config import SpecError
+from train_jobs.config.load import read_file
+from train_jobs.engine import boundary, storage
 from train_jobs.engine.loop import Preempted, StopRequest
 
 KEPT = "parts are kept"
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -92,6 +96,33 @@ def test_a_job_that_is_stopped_says_so_in_a_line(
     told = capsys.readouterr()
     assert told.out.startswith(says)
     assert (len(told.out.splitlines()), told.err) == (1, "")
+
+
+def test_an_output_that_is_a_file_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # the signals stay pytest's
+    output = tmp_path / "out"
+    output.write_text("a file")
+    assert boundary.run(lambda: storage.require_writable(output), output) == 1
+    assert pretrain.main(["--config", "tiny", "--output", str(output)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("error[storage]: a part of the path is a file: making the output folder failed") == 2
+    assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody who may not read")
+def test_a_config_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "my job.yaml"
+    config.write_text("train: {}")
+    config.chmod(0)
+    os.seteuid(NOBODY)
+    try:
+        with pytest.raises(SpecError, match="no permission to read") as caught:
+            read_file(config)
+    finally:
+        os.seteuid(0)
+    assert caught.value.fix == f"chmod u+r '{config}'"
 
 
 @pytest.mark.slow

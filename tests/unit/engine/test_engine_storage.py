@@ -96,6 +96,22 @@ def test_problems_of_storage_are_told_from_others(tmp_path: Path, problem: Excep
     assert found.fix
 
 
+def refused(path: Path) -> PermissionError:
+    """As the system says it; who runs tests as root is never told."""
+    return PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_a_file_elsewhere_that_refuses_is_named_and_not_the_folder(tmp_path: Path) -> None:
+    text, folder = tmp_path / "my text.txt", tmp_path / "out"
+    found = storage.explain(refused(text), folder, "the run's output")
+    assert found is not None
+    assert str(found) == f"error[storage]: no permission: {text}\n  fix  chmod u+rwX '{text}'"
+    for ours in (folder, folder / "a" / "b", tmp_path, folder.with_name(".out.7.tmp")):
+        found = storage.explain(refused(ours), folder, "the run's output")
+        assert found is not None
+        assert found.fix == f"chmod u+w {folder}"
+
+
 def write_safetensors(path: Path) -> None:
     save_file({"weight": torch.zeros(100_000)}, path)
 
