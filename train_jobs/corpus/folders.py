@@ -1,17 +1,11 @@
-"""Folders that appear whole or not at all, on a local disk: built beside their place, then renamed."""
+"""The right to build a folder, which one process of a machine has at a time."""
 
 from __future__ import annotations
 
 import fcntl
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from train_jobs.config.files import sync
-
-BUILDING = ".building"
 
 
 @contextmanager
@@ -30,27 +24,3 @@ def exclusive(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
             waiting()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield  # closing the file releases it
-
-
-@contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder that takes the place of `folder` if the block ends well and is removed if it does not.
-
-    Call it under `exclusive`: what dead builders left is removed first.
-    """
-    for stale in folder.parent.glob(f".{folder.name}.*{BUILDING}"):
-        shutil.rmtree(stale)
-    building = folder.with_name(f".{folder.name}.{os.getpid()}{BUILDING}")
-    building.mkdir()
-    try:
-        yield building
-        if folder.exists():
-            old = building.with_name(f".{folder.name}.old{BUILDING}")
-            folder.rename(old)
-            building.rename(folder)
-            shutil.rmtree(old)
-        else:
-            building.rename(folder)
-        sync(folder.parent)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tokenizers.normalizers import BertNormalizer
@@ -57,14 +56,6 @@ class Survey:
         self.documents += other.documents
         self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
         self.words |= other.words
-
-    @classmethod
-    def of(cls, documents: Iterable[str]) -> Survey:
-        """Of these."""
-        survey = cls()
-        for document in documents:
-            survey.add(document, document_hash(document))
-        return survey
 
 
 def document_digest(document: str) -> bytes:

@@ -46,16 +46,6 @@ class Encoded:
     """[documents] sentences of each."""
 
     @classmethod
-    def of(cls, documents: Sequence[Sequence[Sequence[int]]]) -> Encoded:
-        """From documents, sentences and ids as lists."""
-        sentences = [sentence for document in documents for sentence in document]
-        return cls(
-            np.array([token for sentence in sentences for token in sentence], np.int64),
-            np.array([len(sentence) for sentence in sentences], np.int64),
-            np.array([len(document) for document in documents], np.int64),
-        )
-
-    @classmethod
     def joined(cls, parts: Sequence[Encoded]) -> Encoded:
         """All of them, one after the other."""
         return cls(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from train_jobs.config import TextConfig
 from train_jobs.config.sources import fingerprint
+from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.prepare import make_store
 from train_jobs.corpus.progress import Progress
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.sources import plan_parts, read_part
+from train_jobs.corpus.store import Encoded, TokenStore
 
 SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
 
@@ -46,6 +50,22 @@ def prepare(
 ) -> TokenStore:
     """Makes a store, or goes on with one."""
     return make_store(data, folder, found=fingerprint(data.text), progress=progress or Progress(say), **options)
+
+
+def documents_in(*paths: Path) -> list[str]:
+    """The documents of these files, as the job reads them; of none: of the embedded corpus."""
+    found = [SourceConfig(path=[str(path)]) for path in paths]
+    return [document for part in plan_parts(found) for document in read_part(found, part)]
+
+
+def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> Encoded:
+    """Documents, sentences and ids, from lists."""
+    sentences = [sentence for document in documents for sentence in document]
+    return Encoded(
+        np.array([token for sentence in sentences for token in sentence], np.int64),
+        np.array([len(sentence) for sentence in sentences], np.int64),
+        np.array([len(document) for document in documents], np.int64),
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

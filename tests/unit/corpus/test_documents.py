@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.config import DataError
-from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.sources.embedded import embedded_documents
 
 
@@ -33,12 +33,12 @@ def write(path: Path, content: bytes) -> Path:
     ],
 )
 def test_blank_lines_separate_documents(tmp_path: Path, content: bytes, documents: list[str]) -> None:
-    assert list(Corpus([write(tmp_path / "a.txt", content)])) == documents
+    assert documents_in(write(tmp_path / "a.txt", content)) == documents
 
 
 def test_a_document_never_spans_two_files(tmp_path: Path) -> None:
     files = [write(tmp_path / "a.txt", b"one"), write(tmp_path / "b.txt", b"two")]
-    assert list(Corpus(files)) == ["one", "two"]
+    assert documents_in(*files) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_document_never_spans_two_files(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_is_named_with_its_place_and_a_fix(tmp_path: Path, content: bytes, where: str) -> None:
     path = write(tmp_path / "a.txt", content)
     with pytest.raises(DataError, match=r"a\.txt is not UTF-8") as caught:
-        list(Corpus([path]))
+        documents_in(path)
     assert caught.value.facts["where"] == where
     assert caught.value.fix == f"iconv -f latin1 -t utf-8 {path} > {tmp_path / 'a.utf8.txt'}"
 
@@ -94,8 +94,7 @@ def test_each_reference_topic_is_a_document_and_is_not_run(tmp_path: Path) -> No
 
 
 def test_this_python_holds_a_corpus() -> None:
-    corpus = Corpus([])
-    documents = list(corpus)
+    documents = documents_in()
     assert len(documents) > 300
     assert sum(map(len, documents)) > 1_000_000
-    assert list(corpus) == documents
+    assert documents_in() == documents

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.config import DataConfig, DataError, StorageError
 from train_jobs.config.sources import fingerprint
-from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.splits import SplitRule, Survey, document_hash, split_rule
 from train_jobs.corpus.store import TokenStore
@@ -60,7 +60,7 @@ def test_the_store_holds_the_text_of_the_files_split_by_hash(tmp_path: Path, cor
     store = prepare_store(
         DataConfig(text=[corpus], vocab_size=200, validation_fraction=0.2), tmp_path / "store", progress=lines.append
     )
-    documents = list(Corpus([corpus]))
+    documents = documents_in(corpus)
     held_out = [document for document in documents if document_hash(document) < 0.2 * 2**64]
     assert 20 < len(held_out) < 60
     tokenizer = load_vocabulary(store.vocabulary, lowercase=True)
@@ -140,7 +140,10 @@ def test_few_documents_still_give_both_splits(tmp_path: Path, fraction: float) -
 
 def test_equal_documents_stay_together() -> None:
     documents = [f"{MANY_WORDS} {n % 20}" for n in range(100)]
-    rule = split_rule(Survey.of(documents), validation_fraction=0.3)
+    survey = Survey()
+    for document in documents:
+        survey.add(document, document_hash(document))
+    rule = split_rule(survey, validation_fraction=0.3)
     splits = {document: rule.split(document) for document in documents}
     assert set(splits.values()) == {"train", "validation"}
     assert SplitRule(rule.threshold).split(documents[0]) == splits[documents[80]]

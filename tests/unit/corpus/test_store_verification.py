@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.corpus.small_corpora import prepare, sources
+from tests.unit.corpus.small_corpora import encoded_as, prepare, sources
 from train_jobs.config import DataError, PretrainConfig, TextConfig
 from train_jobs.config.files import file_sha256
 from train_jobs.config.pretrain import on_store
@@ -89,14 +89,14 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
 
 def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
     size = store.manifest.vocab_size
-    assert rewritten(store, Encoded.of([[[1, size], [2]]])) == [
+    assert rewritten(store, encoded_as([[[1, size], [2]]])) == [
         f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
     ]
 
 
 def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Encoded, "without_empty", lambda documents: documents)
-    problems = rewritten(store, Encoded.of([[[1], []], []]))
+    problems = rewritten(store, encoded_as([[[1], []], []]))
     assert problems == [
         "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
         "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.corpus.small_corpora import encoded_as
 from train_jobs.config import DataError
 from train_jobs.config.store import MANIFEST_FILE, SpecialIds, StoreManifest
 from train_jobs.corpus.assembly import unigram_entropy
-from train_jobs.corpus.store import Encoded, StoreWriter, TokenStore
+from train_jobs.corpus.store import StoreWriter, TokenStore
 
 Sentences = list[list[int]]
 DOCUMENTS: list[Sentences] = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 9, 9]], [[1]]]
@@ -24,8 +25,8 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
     folder.mkdir(exist_ok=True)
     writer = StoreWriter(folder, vocab_size=vocab_size, block_tokens=block_tokens, blocks_per_shard=blocks_per_shard)
     for document in DOCUMENTS:
-        writer.add("train", Encoded.of([document]))
-    writer.add("validation", Encoded.of([[[1, 1], [2, 3]]]))
+        writer.add("train", encoded_as([document]))
+    writer.add("validation", encoded_as([[[1, 1], [2, 3]]]))
     writer.close()
     manifest = StoreManifest(
         key="0" * 16,
@@ -81,7 +82,7 @@ def test_ids_take_16_bits_where_they_fit(tmp_path: Path, vocab_size: int, dtype:
 def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, vocab_size=10)
     for document in ([], [[]], [[], [1], []]):
-        writer.add("train", Encoded.of([document]))
+        writer.add("train", encoded_as([document]))
     writer.close()
     counts = writer.splits["train"]
     assert (counts.documents, counts.sentences, counts.tokens) == (1, 1, 1)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
+from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.config import DataError
-from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary, save_vocabulary, train_vocabulary
 
 GOOGLE = Path(__file__).parents[3].parent / "shared" / "data" / "bert"
@@ -30,9 +30,8 @@ TRICKY = [
 TRAIN = """
 import sys
 from pathlib import Path
-from train_jobs.corpus.documents import Corpus
 from train_jobs.corpus.vocabulary import save_vocabulary, train_vocabulary
-tokenizer = train_vocabulary(Corpus([Path(sys.argv[1])]), size=int(sys.argv[2]), lowercase=True)
+tokenizer = train_vocabulary(Path(sys.argv[1]).read_text().split("\\n\\n"), size=int(sys.argv[2]), lowercase=True)
 save_vocabulary(tokenizer, Path(sys.argv[3]))
 """
 
@@ -58,7 +57,7 @@ def test_training_gives_the_same_bytes_in_every_process(
 
 @pytest.mark.parametrize("size", [64, 90, 300])
 def test_special_pieces_come_first_and_the_size_is_kept(corpus_file: Callable[..., Path], size: int) -> None:
-    tokenizer = train_vocabulary(Corpus([corpus_file()]), size=size, lowercase=True)
+    tokenizer = train_vocabulary(documents_in(corpus_file()), size=size, lowercase=True)
     assert [tokenizer.id_to_token(number) for number in range(5)] == list(SPECIAL_PIECES)
     assert tokenizer.get_vocab_size() <= size
     assert tokenizer.get_vocab_size() > size * 0.9
@@ -79,7 +78,7 @@ def test_pieces_that_can_never_occur_take_no_place() -> None:
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_saved_and_loaded_gives_equal_ids(tmp_path: Path, corpus_file: Callable[..., Path], lowercase: bool) -> None:
-    corpus = Corpus([corpus_file()])
+    corpus = documents_in(corpus_file())
     trained = train_vocabulary(corpus, size=200, lowercase=lowercase)
     loaded = load_vocabulary(save_vocabulary(trained, tmp_path), lowercase=lowercase)
     for text in [*corpus, *TRICKY]:
