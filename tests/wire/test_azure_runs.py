@@ -72,6 +72,16 @@ def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> 
 
 
 def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_tail_is_of_what_there_is(run: Run, azure: AzureDouble, follow: bool) -> None:
+    """Fewer lines than were asked for are shown whole, and a progress bar that draws itself anew is one line."""
+    azure.move(run.name, "Completed")
+    written = [f"{number:3}%\r{number + 1:3}%" for number in range(15)]
+    log(azure, run.name, 0, "".join(f"{line}\n" for line in written))
+    for tail, shown in ((20, 15), (15, 15), (14, 14), (2, 2), (0, 0)):
+        assert [line for _, _, line in lines(run, tail=tail, follow=follow)] == written[15 - shown :]
+
+
     write_corpus(tmp_path / "corpus.txt")
 
     def submitted(**compute: Any) -> tuple[int, int, str]:

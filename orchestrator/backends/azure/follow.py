@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 from orchestrator.backends.azure.problems import explained
 from orchestrator.backends.azure.redact import redact
@@ -135,8 +136,8 @@ def shortened(blocks: Iterator[LogBlock], tail: int, search: LineSearch | None) 
     for block in blocks:
         data = search.keep(block.data) if search else block.data
         lines = kept.setdefault(block.source, [])
-        lines += data.splitlines(keepends=True)
-        del lines[: len(lines) - tail]
+        lines += BytesIO(data)  # lines end at \n, as everywhere: a progress bar's \r is in the middle of one
+        del lines[: max(0, len(lines) - tail)]
     for source, lines in kept.items():
         if lines:
             yield LogBlock(b"".join(lines), source)
