@@ -56,7 +56,7 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
 
 def _reason(run: RunFolder, rank: int, code: int) -> str:
     """Why the rank that ended first did so: its own words if it left any; the others only lost their peer."""
-    if code > SIGNALLED:
+    with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
         return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
     with suppress(ValueError, KeyError, OSError):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from types import FrameType
 from typing import ClassVar
@@ -17,7 +18,7 @@ from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.times import LogClock
 from orchestrator.backends.folder.tracked import TrackedRun
 from orchestrator.backends.folder.watch import RunWatch
-from orchestrator.errors import UserError
+from orchestrator.errors import InternalError, UserError
 from orchestrator.runs import Attempt, RunState
 from train_jobs.config.processes import boot_id, process_started
 
@@ -126,6 +127,10 @@ class Supervision(ABC):
         except UserError as problem:
             print(problem, file=sys.stderr, flush=True)
             ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        except Exception as problem:  # a mistake of ours: the run has ended all the same, and somebody waits to be told
+            traceback.print_exc()
+            reason = str(InternalError(f"{type(problem).__name__}: {problem}"))
+            ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
         last = last_report(self.run.metrics)
         record = {
             "ended": time.time(),

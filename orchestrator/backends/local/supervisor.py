@@ -46,8 +46,10 @@ class Supervisor(Supervision):
         variables = self.tracked.variables()
         agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=variables)
         self.update(state=RunState.RUNNING)
-        problem = self._watch(agents)
-        kill_leftovers(self.run.path)
+        try:
+            problem = self._watch(agents)
+        finally:
+            kill_leftovers(self.run.path)
         if problem is not None:
             raise problem
         return ending_of(

@@ -1,0 +1,85 @@
+"""How a run ends whatever becomes of its ranks: no exit code of theirs, and no mistake of ours, leaves it running."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder.endings import Ending, ending_of
+from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.supervision import Supervision
+from orchestrator.runs import RunState
+from orchestrator.specs import NotifySpec
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run of one rank that may be started once more."""
+    run = RunFolder(tmp_path / "run-1")
+    run.outputs.mkdir(parents=True)
+    run.logs.mkdir()
+    request = FolderRequest(
+        name=run.name,
+        nodes=1,
+        processes_per_node=1,
+        threads=1,
+        device="cpu",
+        max_restarts=1,
+        variables={},
+        snapshot="",
+        tracking_uri="sqlite:////x.db",
+        experiment="x",
+        notify=NotifySpec(on=["failed"]),
+        steps=100,
+        token_stores="x",
+    )
+    (run.path / "request.json").write_text(request.model_dump_json())
+    run.tags.write_text(json.dumps({"orchestrator.handle": f"local://{run.name}"}))
+    run.reserve()
+    run.write_state(LocalState(state=RunState.QUEUED, created=1.0))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "ended with exit code 1"),
+        (128, "ended with exit code 128"),
+        (137, "was killed by signal SIGKILL"),
+        (139, "was killed by signal SIGSEGV"),
+        (160, "ended with exit code 160"),  # Linux has no signals 32 and 33 for us, nor any past 64
+        (193, "ended with exit code 193"),
+        (255, "ended with exit code 255"),  # sys.exit(-1)
+    ],
+)
+def test_only_a_signal_is_called_one(run: RunFolder, code: int, said: str) -> None:
+    run.exits(1).mkdir(parents=True)
+    (run.exits(1) / "rank-0").write_text(f"{code}\n")
+    ending = ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False)
+    assert (ending.state, ending.exit_code) == (RunState.FAILED, code)
+    assert ending.reason == f"rank 0 {said}; see {run.rank_log(0)}"
+
+
+def test_the_words_that_a_rank_left_count_whatever_its_exit_code(run: RunFolder) -> None:
+    run.exits(1).mkdir(parents=True)
+    (run.exits(1) / "rank-0").write_text("255\n")
+    (run.outputs / "error-0.json").write_text(json.dumps({"text": "error[data]: no text"}))
+    assert ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False).reason == "error[data]: no text"
+
+
+def test_a_mistake_of_ours_is_an_ending_too(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    class Mistaken(Supervision):
+        request_kind = FolderRequest
+
+        def attempt(self) -> Ending:
+            raise ValueError("127 is not a valid Signals")
+
+    Mistaken(run).supervise()
+    state = run.stored_state()
+    assert (state.state, state.attempt, state.exit_code) == (RunState.FAILED, 2, 1)
+    assert state.reason == "error[bug]: ValueError: 127 is not a valid Signals"
+    assert [attempt.state for attempt in state.attempts] == [RunState.FAILED, RunState.FAILED]
+    assert capsys.readouterr().err.count("Traceback") == 2
