@@ -457,8 +457,9 @@ class Orchestrator:
                 },
                 fix=f"orchestrator resume {earlier.name}",
             )
-        handle = backend.schedule(self.request(plan, new=new or earlier is not None), plan)
-        remember(backend.name, self._home)
+        request = self.request(plan, new=new or earlier is not None)
+        remember(backend.name, self._home)  # a submission that is cut off may have made a run
+        handle = backend.schedule(request, plan)
         return Run(backend, handle, created=True)
 
     def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:

@@ -81,4 +81,5 @@ def submit_file(arguments: argparse.Namespace) -> int:
     run = Run(backend, handle, created=True)
     hint(f"submitted  {handle}")
     next_commands(run.status())
+    remember(backend.name, home)  # a submission that is cut off may have made a run
     return finish(run, arguments.output, follow=not arguments.detach)

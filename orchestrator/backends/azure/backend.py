@@ -250,12 +250,12 @@ class AzureBackend(Backend):
         folder = self._existing(name)
         record = Look(self._wire_of(folder), folder).refresh()
         last = record.last
-        if last.ended is None or not last.confirmed or record.cancelled:
+        if last.ended is None or last.refused or record.cancelled or not record.begun:
             return False
         request = folder.document("request.json")
         allowed = request["max_restarts"] if max_restarts is None else max_restarts
-        if not request["job"] or not states.worth_another(last.state, last.exit_code) or len(record.attempts) > allowed:
-            return False
+        if not request["job"] or not states.worth_another(last.state, last.exit_code) or record.begun > allowed:
+            return False  # an attempt that Azure never had, because it was away, is none
         from orchestrator.backends.azure.schedule import say
 
         say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")

@@ -34,6 +34,8 @@ class AzureAttempt(Config):
     """Whether it was cancelled to play a preemption."""
     started: float | None = None
     """When it began to run."""
+    refused: bool = False
+    """Whether Azure read it and did not take it: nobody but the run's user submits it again."""
     ended: float | None = None
     """When it ended; None: it goes on, as far as was seen."""
     state: RunState = RunState.QUEUED
@@ -62,6 +64,11 @@ class Record(Config):
     def last(self) -> AzureAttempt:
         """The newest attempt."""
         return self.attempts[-1]
+    @property
+    def begun(self) -> int:
+        """How many attempts Azure is known to have had."""
+        return sum(attempt.confirmed for attempt in self.attempts)
+
 
     def with_last(self, **changes: Any) -> Record:
         """The record with something else about the newest attempt."""

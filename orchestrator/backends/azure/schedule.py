@@ -133,8 +133,8 @@ def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFol
     folder.fill(documents, Record(created=time.time(), attempts=(first,)))
     try:
         wire.put_job_file(file.job)
-    except UserError:
-        if wire.job(file.name) is None:
+    except UserError as problem:
+        if _look_for(wire, file.name, problem) is None:
             shutil.rmtree(folder.path)
             raise
     folder.write(folder.read().with_last(confirmed=True))
@@ -149,12 +149,16 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
     name, body = folder.read().last.job, request.attempt(number)
     try:
         put(wire, name, body)
+    except UnknownError as problem:
+        problem.fix = f"orchestrator status {folder.name}"  # a later attempt's job has another name than its run
+        raise
     except UserError as problem:
-        if number == 1 and not isinstance(problem, UnknownError):
+        if number == 1:
             shutil.rmtree(folder.path)
-        elif not isinstance(problem, UnknownError):
+        else:
+            away = isinstance(problem, ServiceError) and passing(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
-            folder.write(folder.read().with_last(**ended))
+            folder.write(folder.read().with_last(**ended, refused=not away))
         raise
     folder.write(folder.read().with_last(confirmed=True))
 
@@ -194,14 +198,7 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     if getattr(problem.__cause__, "status_code", None) == TOO_MANY:
         return False  # it was not read
     for left in reversed(range(SETTLE_TRIES)):
-        try:
-            found = wire.job(name)
-        except UserError as trouble:
-            raise UnknownError(
-                f"whether Azure has job {name} is not known",
-                facts={"sent": problem.message, "asked": trouble.message},
-                fix=f"orchestrator status {name}",
-            ) from problem
+        found = _look_for(wire, name, problem)
         if found is not None:
             break
         if left:
@@ -214,6 +211,22 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
             f"the workspace has another job {name}", facts={"tags": json.dumps(tags)}, fix="--new, for another name"
         )
     return True
+
+
+def _look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
+    """The job that Azure has, if it has it, after sending it met a `problem`.
+
+    Raises:
+        UnknownError: nobody can tell.
+    """
+    try:
+        return wire.job(name)
+    except UserError as trouble:
+        raise UnknownError(
+            f"whether Azure has job {name} is not known",
+            facts={"sent": problem.message, "asked": trouble.message},
+            fix=f"orchestrator status {name}",
+        ) from problem
 
 
 def ensure_asset(wire: Wire, files: Files, store: Store, asset: Asset, plan: Plan) -> None:
