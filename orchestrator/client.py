@@ -565,7 +565,7 @@ class Orchestrator:
         return [load_backend(name, self._home) for name in dict.fromkeys(names)]
 
     def _newest(self) -> str:
-        newest = [backend.describe(names[0]) for backend in self._backends() if (names := backend.names())]
+        newest = [status for backend in self._backends() for status in islice(backend.runs(), 1)]
         if not newest:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name

@@ -18,7 +18,7 @@ from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
 from orchestrator.backends.base import Backend, LogBlock, LogQuery
-from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UsageError
+from orchestrator.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.home import run_names
 from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.names import did_you_mean
@@ -93,9 +93,15 @@ class AzureBackend(Backend):
         return Handle(self.name, file.name, workspace.workspace)
 
     def describe(self, name: str) -> RunStatus:
-        """How a run stands. While Azure is away, who has asked before gets the last answer, with a warning."""
+        """How a run stands; one whose record is damaged has failed, and says how.
+
+        While Azure is away, who has asked before gets the last answer, with a warning.
+        """
+        folder = self._existing(name)
+        if (damage := self._damage(folder)) is not None:
+            return self._damaged(folder, damage)
         try:
-            status = self._look(name).status()
+            status = Look(self._wire_of(folder), folder).status()
         except ServiceError as problem:
             seen, known = self._seen.get(name, (0.0, None))
             if known is None or time.monotonic() - seen > OUTAGE_SECONDS:
@@ -105,10 +111,31 @@ class AzureBackend(Backend):
         return status
 
     def runs(self) -> Iterator[RunStatus]:
-        """All runs of this machine's record, the newest first."""
+        """All runs of this machine's record, the newest first; where Azure does not answer, as they stood last."""
+        away: dict[Workspace, str] = {}
         for name in self.names():
             with suppress(NotFoundError):  # deleted in the meantime, here or in the workspace
-                yield self.describe(name)
+                yield self._listed(name, away)
+
+    def _listed(self, name: str, away: dict[Workspace, str]) -> RunStatus:
+        """How a run stands, for whoever wants to see the others too.
+
+        Args:
+            away: workspaces that do not answer, and why: none is asked, or told of, twice.
+        """
+        folder = self._existing(name)
+        if self._damage(folder) is not None:
+            return self.describe(name)
+        wire = self._wire_of(folder)
+        if wire.workspace not in away:
+            try:
+                return self.describe(name)
+            except (AuthError, ServiceError) as problem:
+                from orchestrator.backends.azure.schedule import say
+
+                away[wire.workspace] = problem.message
+                say(f"warning: {problem.message}; its runs are shown as they stood when it was last asked")
+        return Look(wire, folder).recorded(away[wire.workspace])
 
     def names(self) -> list[str]:
         """Names of all runs of this machine's record, the newest submission first."""
@@ -125,8 +152,10 @@ class AzureBackend(Backend):
                     adopt(wire, RecordFolder(self._runs / run))
 
     def handle(self, name: str) -> Handle:
-        """The handle of a run of this machine's record: it names the workspace."""
-        return Handle(self.name, name, self._wire_of(self._existing(name)).workspace.workspace)
+        """The handle of a run of this machine's record: it names the workspace, unless the record is damaged."""
+        folder = self._existing(name)
+        whole = self._damage(folder) is None
+        return Handle(self.name, name, self._wire_of(folder).workspace.workspace if whole else None)
 
     def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
         """Lines of the logs of all attempts; following also submits the attempts that the run may still have."""
@@ -358,9 +387,29 @@ class AzureBackend(Backend):
         request = AzureRequest.model_validate(folder.document("request.json"))
         submit(self._wire_of(folder), request, folder, number=number)
 
-    def _look(self, name: str) -> Look:
-        folder = self._existing(name)
-        return Look(self._wire_of(folder), folder)
+    def _damage(self, folder: RecordFolder) -> str | None:
+        """What is wrong with a run's record; None: nothing.
+
+        Raises:
+            NotFoundError: it was deleted at this moment.
+        """
+        try:
+            Look(self._wire_of(folder), folder).recorded()
+        except (StorageError, ValueError, KeyError, TypeError) as problem:
+            if not folder.path.is_dir():
+                raise NotFoundError(f"no run {folder.name}", fix="orchestrator list") from None
+            return str(problem.facts["says"] if isinstance(problem, StorageError) else repr(problem)).splitlines()[0]
+        return None
+
+    def _damaged(self, folder: RecordFolder, damage: str) -> RunStatus:
+        return RunStatus(
+            name=folder.name,
+            handle=str(self.handle(folder.name)),
+            state=RunState.FAILED,
+            reason=f"the run's record {folder.path} is damaged: {damage}",
+            created=folder.path.stat().st_mtime,
+            run_hash="",
+        )
 
     def _read_output(self, folder: RecordFolder, name: str) -> bytes | None:
         try:
@@ -377,8 +426,7 @@ class AzureBackend(Backend):
         place, _, short = name.rpartition("/")
         folder = RecordFolder(self._runs / short)
         if (folder.path / "request.json").is_file():
-            known = self._wire_of(folder).workspace.workspace
-            if place not in {"", known}:
+            if place and place != (known := self._wire_of(folder).workspace.workspace):
                 raise ConflictError(
                     f"the run {short} on record here is of workspace {known}, not of {place}",
                     fix=f"orchestrator attach azure://{known}/{short}",

@@ -147,43 +147,58 @@ class Look:
             return record.final
         last, state = record.last, record.last.state
         report = self.last_report() if last.started is not None else {}
-        attempts = [_attempt(one) for one in record.attempts if one.started is not None]
-        node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         world = range(self._request["nodes"] * self._request["processes_per_node"])
-        target, kind = Target.of(self._plan), self._kind
         status = RunStatus(
+            **self._on_record(record),
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
-            name=self._folder.name,
-            page=f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
-            handle=f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
-            kind=kind,
-            state=state,
-            exit_code=last.exit_code,
-            reason=last.reason,
-            created=record.created,
-            started=last.started,
-            ended=last.ended,
-            attempt=len(record.attempts),
-            attempts=attempts,
-            nodes=self._request["nodes"],
-            node_hours=node_hours,
-            cost=price_of(node_hours, self._plan["compute"].get("price_per_hour")),
-            eta=target.eta(report) if state == RunState.RUNNING else None,
+            eta=Target.of(self._plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
-            steps=target.steps,
-            counts=target.counts,
             store=self.store(),
-            results=read_results(self._result()) if kind in SCORED and state == RunState.COMPLETED else None,
+            results=read_results(self._result()) if self._kind in SCORED and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
-            mlflow_run_id=last.job if last.started is not None else None,
-            run_hash=self._plan["run_hash"],
-            tags=self._plan["spec"]["tags"],
             metrics=report.get("metrics", {}),
         )
         if state.terminal:
             self._folder.write(record.model_copy(update={"final": status}))
         return status
+
+    def recorded(self, warning: str | None = None) -> RunStatus:
+        """What was known when Azure was last asked; it is not asked now.
+
+        Args:
+            warning: why not.
+        """
+        record = self._folder.read()
+        return record.final or RunStatus(**self._on_record(record), warning=warning)
+
+    def _on_record(self, record: Record) -> dict[str, Any]:
+        """What a status has that this machine knows by itself."""
+        last, target = record.last, Target.of(self._plan)
+        attempts = [_attempt(one) for one in record.attempts if one.started is not None]
+        node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
+        return {
+            "name": self._folder.name,
+            "page": f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
+            "handle": f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
+            "kind": self._kind,
+            "state": last.state,
+            "exit_code": last.exit_code,
+            "reason": last.reason,
+            "created": record.created,
+            "started": last.started,
+            "ended": last.ended,
+            "attempt": len(record.attempts),
+            "attempts": attempts,
+            "nodes": self._request["nodes"],
+            "node_hours": node_hours,
+            "cost": price_of(node_hours, self._plan["compute"].get("price_per_hour")),
+            "steps": target.steps,
+            "counts": target.counts,
+            "mlflow_run_id": last.job if last.started is not None else None,
+            "run_hash": self._plan["run_hash"],
+            "tags": self._plan["spec"]["tags"],
+        }
 
 
 def _attempt(attempt: AzureAttempt) -> Attempt:

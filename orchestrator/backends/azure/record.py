@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import StorageError
 from orchestrator.runs import RunState, RunStatus
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
+from train_jobs.config.names import in_shell
 
 RECORD = "record.json"
 
@@ -30,12 +34,12 @@ class AzureAttempt(Config):
     """When it was about to be submitted, seconds since the epoch."""
     confirmed: bool = False
     """Whether Azure is known to have it."""
+    refused: bool = False
+    """Whether Azure read it and did not take it: nobody but the run's user submits it again."""
     preempt: bool = False
     """Whether it was cancelled to play a preemption."""
     started: float | None = None
     """When it began to run."""
-    refused: bool = False
-    """Whether Azure read it and did not take it: nobody but the run's user submits it again."""
     ended: float | None = None
     """When it ended; None: it goes on, as far as was seen."""
     state: RunState = RunState.QUEUED
@@ -61,14 +65,14 @@ class Record(Config):
     """How it stands, once that can't change by itself any more."""
 
     @property
-    def last(self) -> AzureAttempt:
-        """The newest attempt."""
-        return self.attempts[-1]
-    @property
     def begun(self) -> int:
         """How many attempts Azure is known to have had."""
         return sum(attempt.confirmed for attempt in self.attempts)
 
+    @property
+    def last(self) -> AzureAttempt:
+        """The newest attempt."""
+        return self.attempts[-1]
 
     def with_last(self, **changes: Any) -> Record:
         """The record with something else about the newest attempt."""
@@ -93,17 +97,40 @@ class RecordFolder:
         return self.path.name
 
     def read(self) -> Record:
-        """record.json."""
-        return Record.model_validate_json((self.path / RECORD).read_text())
+        """record.json.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        with self._whole(RECORD):
+            return Record.model_validate_json((self.path / RECORD).read_text())
 
     def write(self, record: Record) -> None:
         """Replaces it as a whole."""
         write_text(self.path / RECORD, record.model_dump_json(indent=1))
 
     def document(self, name: str) -> dict[str, Any]:
-        """plan.json or request.json."""
-        found: dict[str, Any] = json.loads((self.path / name).read_text())
-        return found
+        """plan.json or request.json.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        with self._whole(name):
+            found: dict[str, Any] = json.loads((self.path / name).read_text())
+            return found
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[None]:
+        """Tells that a file is damaged if it cannot be read inside."""
+        try:
+            yield
+        except (OSError, ValueError) as problem:
+            says = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            raise StorageError(
+                f"the record of run {self.name} is damaged: {name}",
+                facts={"says": says, "then": f"orchestrator attach azure://WORKSPACE/{self.name} makes it anew"},
+                fix=f"rm -r {in_shell(self.path)}",
+            ) from problem
 
     def fill(self, documents: dict[str, str], record: Record) -> None:
         """Makes the folder; request.json, which makes it a run, last."""

@@ -1,0 +1,178 @@
+"""Runs whose submission was cut off, and Azure that is away when it is asked: nothing is lost and nothing hidden."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.base import LogQuery
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import ServiceError, StorageError
+from orchestrator.plan import Plan
+from orchestrator.runs import RunState
+from orchestrator.testing import AzureDouble
+from tests.conftest import write_corpus, write_spec
+from tests.run_folders import make_run
+
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
+SIZE = "Standard_NC4as_T4_v3"
+JOB = "PUT management.azure.com*/jobs/*"
+PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute node of the job was preempted."}
+Put = Callable[[Wire, str, dict[str, Any]], None]
+
+
+@pytest.fixture
+def home(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def plan(tmp_path: Path, home: Path) -> Plan:
+    """The micro job on one machine; it may be started twice more."""
+    write_corpus(tmp_path / "corpus.txt")
+    compute = {"cluster": "gpu", "sku": SIZE}
+    write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, max_restarts=2, backend="azure")
+    return Orchestrator(home=home, environ={}).plan(file=tmp_path / "job.yaml")
+
+
+@pytest.fixture
+def run(plan: Plan, home: Path) -> Run:
+    """It was taken."""
+    return Orchestrator(home=home, environ={}).submit(plan)
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
+    monkeypatch.setattr(Wire, "put_job", put)
+
+
+def killed(wire: Wire, name: str, body: dict[str, Any]) -> None:
+    raise KeyboardInterrupt
+
+
+def then_nobody_may_ask(azure: AzureDouble) -> Put:
+    """Sends a job, whose reply is lost, and then nobody may ask for it."""
+    put = Wire.put_job
+
+    def sent(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        azure.reset_next(JOB, when="reply")
+        azure.fail_next(f"GET *jobs/{name}", status=403)
+        put(wire, name, body)
+
+    return sent
+
+
+def test_a_first_submission_that_is_cut_off_is_found_by_its_name(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        instead(patch, killed)
+        with pytest.raises(KeyboardInterrupt):
+            Orchestrator(home=home, environ={}).submit(plan)
+    run = Orchestrator(home=home, environ={}).attach(plan.name)
+    assert (run.status().state, azure.jobs.all()) == (RunState.FAILED, [])
+    run.resume()
+    assert (run.status().state, run.status().attempt) == (RunState.STARTING, 1)
+
+
+def test_what_is_proposed_when_nobody_can_tell_finds_the_run(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = then_nobody_may_ask(azure)
+    with monkeypatch.context() as patch:
+        instead(patch, sent)
+        with pytest.raises(ServiceError, match=f"job {plan.name} is not known") as failure:
+            Orchestrator(home=home, environ={}).submit(plan)
+    assert failure.value.fix == f"orchestrator status {plan.name}"
+    run = Orchestrator(home=home, environ={}).attach(plan.name)
+    azure.move(plan.name, "Failed", PREEMPTED)
+    assert run.status().state == RunState.PREEMPTED
+    with monkeypatch.context() as patch:
+        instead(patch, sent)
+        with pytest.raises(ServiceError, match=f"job {plan.name}-a2 is not known") as failure:
+            run.resume()
+    assert failure.value.fix == f"orchestrator status {plan.name}"
+    assert (run.status().state, run.status().attempt) == (RunState.STARTING, 2)
+
+
+def test_a_restart_that_azure_was_away_for_is_made_up_for(
+    run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice it is away for so long that it has no second attempt; who follows has both restarts all the same."""
+    refused = 0
+
+    def away(wire: Wire, name: str, body: dict[str, Any], put: Put = Wire.put_job) -> None:
+        nonlocal refused
+        if name.endswith("-a2") and refused < 2:
+            refused += 1
+            azure.reset_next(f"GET *jobs/{name}", times=4)
+            azure.reset_next(JOB, times=4)
+        put(wire, name, body)
+
+    instead(monkeypatch, away)
+    azure.move(run.name, "Failed", PREEMPTED)
+    for _ in run.log_blocks(LogQuery(follow=True)):
+        for attempt in ("-a2", "-a3"):
+            if azure.jobs.get(f"{run.name}{attempt}"):
+                azure.move(f"{run.name}{attempt}", "Failed", PREEMPTED)
+    status = run.status()
+    assert refused == 2
+    assert (status.state, status.attempt) == (RunState.PREEMPTED, 3)
+    assert [job.name for job in azure.jobs.all()] == [f"{run.name}-a3", f"{run.name}-a2", run.name]
+
+
+def test_a_restart_that_azure_refuses_is_not_tried_for_ever(run: Run, azure: AzureDouble) -> None:
+    azure.move(run.name, "Failed", PREEMPTED)
+    azure.fail_next(JOB, status=403)
+    with pytest.raises(Exception, match="may not do this"):
+        run._backend.tend(run.name)
+    assert not run._backend.tend(run.name)
+    assert run.status().state == RunState.FAILED
+    assert "may not do this" in str(run.status().reason)
+
+
+@pytest.mark.parametrize("fault", [{"status": 401}, {"status": 403}, {"status": 400}])
+def test_runs_are_listed_while_azure_does_not_answer(
+    run: Run, home: Path, azure: AzureDouble, fault: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    azure.move(run.name, "Running")
+    assert run.status().state == RunState.RUNNING
+    make_run(home, "local-1", age=3600)
+    azure.fail_next("* management.azure.com*", times=1000, **fault)
+    orchestrator = Orchestrator(home=home, environ={})
+    found = {status.name: status for status in orchestrator.runs()}
+    assert {name: status.state for name, status in found.items()} == {
+        run.name: RunState.RUNNING,
+        "local-1": RunState.COMPLETED,
+    }
+    assert found[run.name].warning
+    assert found[run.name].handle == f"azure://double/{run.name}"
+    assert capsys.readouterr().err.count("warning: ") == 1
+    assert orchestrator.attach("@last").name == run.name
+    azure.faults.clear()
+
+
+@pytest.mark.parametrize("file", ["record.json", "request.json", "plan.json"])
+@pytest.mark.parametrize("text", ["{", "{}"])
+def test_a_damaged_record_is_a_failed_run_and_does_not_hide_the_others(
+    run: Run, home: Path, file: str, text: str
+) -> None:
+    make_run(home, "local-1", age=3600)
+    damaged = home / "azure" / run.name / file
+    damaged.write_text(text)
+    found = {status.name: status for status in Orchestrator(home=home, environ={}).runs()}
+    assert found["local-1"].state == RunState.COMPLETED
+    assert found[run.name].state == RunState.FAILED
+    assert "damaged" in str(found[run.name].reason)
+    assert AzureBackend(home).describe(run.name) == found[run.name]
+    if text == "{":
+        with pytest.raises(StorageError, match="damaged") as failure:
+            Orchestrator(home=home, environ={}).attach(run.name)._backend.delete(run.name)
+        assert failure.value.fix == f"rm -r {home}/azure/{run.name}"
