@@ -146,6 +146,24 @@ def test_scaling_needs_room_in_the_quota_for_what_is_new(cluster: Cluster, azure
     assert "fix   --max-nodes 3" in err  # what this command takes
 
 
+def test_machines_that_run_already_need_no_room_in_the_quota(
+    cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    azure.set_quota("standardNCASv3_T4Family", 32)
+    cluster(*CREATE, "--max-nodes", "8", "-y")
+    monkeypatch.setattr(azure.jobs, "nodes_of", lambda name: 4)
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[:2] == (
+        0,
+        "cluster gpu: updated, maxNodeCount 8 -> 5\n",
+    )
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "8", "-y")[0] == 0
+    assert "need  36 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "9", "-y")[2]
+    cluster("create", "--name", "other", "--sku", T4, "-y")
+    monkeypatch.setattr(azure.jobs, "nodes_of", lambda name: 6 if name == "other" else 0)
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[0] == 0, "less is never too much"
+    assert "need  24 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "6", "-y")[2]
+
+
 def test_the_workspace_may_be_given_by_flags(
     cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,8 +52,10 @@ def provision(wire: Wire, cluster: Cluster, *, fewer: str = FEWER) -> str:
     changes = differences(name, found, wanted)
     if not changes:
         return f"cluster {name}: there, {shape_text(found)}"
-    held = _scale(found).get("minNodeCount") or 0
-    check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fewer=fewer)
+    if _grows(found, wanted):
+        running = found["properties"]["properties"].get("currentNodeCount") or 0
+        held = max(_scale(found).get("minNodeCount") or 0, running)
+        check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fewer=fewer)
     body = writable(found)
     body["properties"]["properties"]["scaleSettings"] = dict(_scale(wanted))
     wire.put_compute(name, body)
@@ -70,6 +72,12 @@ def _grown(found: Body, wanted: Body, silent: Sequence[str]) -> Body:
     scale[MOST] = max(scale[MOST], scale["minNodeCount"])
     inner = {**wanted["properties"]["properties"], "scaleSettings": scale}
     return {**wanted, "properties": {**wanted["properties"], "properties": inner}}
+
+
+def _grows(found: Body, wanted: Body) -> bool:
+    """Whether a cluster would keep, or may have, more machines than now: only these need room in the quota."""
+    before, after = _scale(found), _scale(wanted)
+    return any((before.get(key) or 0) < (after.get(key) or 0) for key in ("minNodeCount", MOST))
 
 
 def differences(name: str, found: Body, wanted: Body) -> list[str]:
