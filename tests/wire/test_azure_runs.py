@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -71,7 +72,6 @@ def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> 
             lines(run, **wrong)
 
 
-def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_tail_is_of_what_there_is(run: Run, azure: AzureDouble, follow: bool) -> None:
     """Fewer lines than were asked for are shown whole, and a progress bar that draws itself anew is one line."""
@@ -82,6 +82,7 @@ def test_a_tail_is_of_what_there_is(run: Run, azure: AzureDouble, follow: bool) 
         assert [line for _, _, line in lines(run, tail=tail, follow=follow)] == written[15 - shown :]
 
 
+def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
     write_corpus(tmp_path / "corpus.txt")
 
     def submitted(**compute: Any) -> tuple[int, int, str]:
@@ -238,6 +239,40 @@ def test_an_interrupted_download_goes_on(
     assert (model / "model.safetensors").read_bytes() == content
     assert [where[0] for where in count[4:]] == [3000, 4000, 5000]
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["model"]
+
+
+def test_what_a_run_has_rotated_since_an_interrupted_download_is_left_out(
+    run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.backends.azure import storage
+
+    monkeypatch.setattr(storage, "BLOCK", 1000)
+    monkeypatch.setattr(storage, "THREADS", 1)
+    checkpoint(outputs(azure, run), 4)
+    checkpoint(outputs(azure, run), 8)
+    read, count = storage.Files.read, []
+
+    def interrupted(files: storage.Files, name: str, *where: int) -> bytes:
+        count.append(where)
+        if len(count) == 12:
+            raise KeyboardInterrupt
+        return read(files, name, *where)
+
+    monkeypatch.setattr(storage.Files, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.download("checkpoints", to=tmp_path / "to")
+    left = {path.name.partition(".")[0] for path in (tmp_path / "to").rglob("*") if path.is_file()}
+    assert left == {"COMMIT", "model"}
+    shutil.rmtree(outputs(azure, run) / "checkpoints" / "step-00000004")
+    changed = outputs(azure, run) / "checkpoints" / "step-00000008" / "model.safetensors"
+    changed.write_bytes(changed.read_bytes())  # another ETag
+    checkpoint(outputs(azure, run), 12)
+    (found,) = run.download("checkpoints", to=tmp_path / "to")
+    files = sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file())
+    kept = ("COMMIT.json", "model.safetensors")
+    assert files == [f"step-{step:08}/{name}" for step in (8, 12) for name in kept]
+    assert len(list(found.iterdir())) == 2
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["checkpoints"]
 
 
 def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:

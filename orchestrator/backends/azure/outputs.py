@@ -111,6 +111,7 @@ def download(
     try:
         draft.mkdir(parents=True, exist_ok=True)
         files.fetch(places.ROOT, [blob for output in chosen.values() for blob in output.files], draft, progress)
+        _forget_all_but(draft, {draft / blob.name for output in chosen.values() for blob in output.files})
         _check_commits(draft)
         for name, target in targets.items():
             _replace(draft / chosen[name].path, target)
@@ -120,6 +121,16 @@ def download(
             f"cannot download to {to}: {problem.strerror}", fix="free some space, or --to another folder"
         ) from problem
     return list(targets.values())
+
+
+def _forget_all_but(folder: Path, wanted: set[Path]) -> None:
+    """Deletes what an interrupted download left and the run no longer has: steps that were rotated, parts of files."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path not in wanted:
+            path.unlink()
 
 
 def _check_commits(folder: Path) -> None:
