@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -21,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember, used_backends
 from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
+from orchestrator.delivery import deliver
 from orchestrator.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
 from orchestrator.home import home_folder
+from orchestrator.lookup import find_name
 from orchestrator.runs import Handle, RunState, RunStatus
 from train_jobs.config.store import MANIFEST_FILE
 from train_jobs.config.telemetry import no_telemetry
@@ -37,7 +38,6 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.specs import Flag
     from orchestrator.sweeps.sweeps import Sweeps
 
-PREDICTIONS = "predictions"  # the output of a run that predicts
 WATCH_SECONDS = 2.0
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 LAST = "@last"
@@ -267,9 +267,7 @@ class Run:
         asked = Path(self.plan()["spec"]["output"]) if to is None else to
         if not asked.is_absolute() or not asked.parent.is_dir():  # asked on another machine
             return None
-        with tempfile.TemporaryDirectory(prefix=".predictions.", dir=asked.parent) as scratch:
-            (found,) = self._backend.download(self.name, (PREDICTIONS,), Path(scratch))
-            found.replace(asked)
+        deliver(self._backend, self.name, asked)
         return asked
 
     def cost(self) -> RunCost:
@@ -553,7 +551,7 @@ class Orchestrator:
             remember(backend.name, self._home)
             return Run(backend, handle)
         found = {name: backend for backend in reversed(self._backends()) for name in backend.names()}
-        name = _find(run, found) if run != LAST else self._newest()
+        name = find_name(run, found) if run != LAST else self._newest()
         return Run(found[name], found[name].handle(name))
 
     def _backends(self) -> list[Backend]:
@@ -588,22 +586,3 @@ def _store_is_gone(status: RunStatus) -> bool:
     """True of a preparation whose token store, on this machine, was deleted since."""
     made = status.store if status.state == RunState.COMPLETED else None
     return made is not None and "://" not in made and not Path(made, MANIFEST_FILE).is_file()
-
-
-def _find(run: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if run in names:
-        return run
-    fitting = [name for name in names if name.startswith(run)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise NotFoundError(
-            f"more than one run begins with {run}",
-            facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
-            fix="give more of the name",
-        )
-    from train_jobs.config.names import did_you_mean
-
-    hint = did_you_mean(run, names)
-    raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")

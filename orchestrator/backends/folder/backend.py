@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -284,20 +284,23 @@ class FolderBackend(Backend):
         return state
 
     def _requeue(self, run: RunFolder, state: LocalState) -> None:
-        """Makes it ready for another attempt."""
-        run.cancel_file.unlink(missing_ok=True)
-        run.reserve()
-        run.write_state(
-            state.model_copy(
-                update={
-                    "state": RunState.QUEUED,
-                    "attempt": state.attempt + 1,
-                    "reason": None,
-                    "exit_code": None,
-                    "pid": None,  # a lost supervisor's, which may be anybody's by now
-                }
-            )
-        )
+        """Makes it ready for another attempt.
+
+        Raises:
+            StorageError: its folder cannot be written.
+        """
+        queued = {
+            "state": RunState.QUEUED,
+            "attempt": state.attempt + 1,
+            "reason": None,
+            "exit_code": None,
+            "pid": None,  # a lost supervisor's, which may be anybody's by now
+        }
+        with writable(run):
+            run.cancel_file.unlink(missing_ok=True)
+            with suppress(OSError):  # on a disk that is nearly full it goes on without
+                run.reserve()
+            run.write_state(state.model_copy(update=queued))
 
     def _signal(self, name: str, what: signal.Signals) -> None:
         """Sends a signal to whoever holds the run.
@@ -355,6 +358,23 @@ class FolderBackend(Backend):
 
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
+
+
+@contextmanager
+def writable(run: RunFolder) -> Iterator[None]:
+    """Inside, a run is made ready for another attempt.
+
+    Raises:
+        StorageError: its folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as problem:
+        raise StorageError(
+            f"cannot resume run {run.name}: {problem.strerror}",
+            facts={"where": run.path},
+            fix="free some space, or make the folder writable; then the same command again",
+        ) from problem
 
 
 def last_report(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.folder.backend import FolderBackend
+from orchestrator.backends.folder.backend import FolderBackend, writable
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import job_arguments
 from orchestrator.backends.local.launch import LocalRequest, check_port
@@ -63,7 +63,8 @@ class LocalBackend(FolderBackend):
         check_port(request.master_port)
         if processes is not None:
             request = _with_processes(request, processes, self.plan(name))
-            write_text(run.path / "request.json", request.model_dump_json(indent=1))
+            with writable(run):
+                write_text(run.path / "request.json", request.model_dump_json(indent=1))
         self._requeue(run, state)
         self._supervise(run)
         return Handle(self.name, name)

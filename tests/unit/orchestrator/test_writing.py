@@ -1,0 +1,123 @@
+"""Folders that cannot be written, and commands that are proposed: what a user of runs on this machine is told."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.local.launch import LocalRequest
+from orchestrator.client import Orchestrator, Run
+from orchestrator.errors import ConflictError, StorageError
+from orchestrator.runs import Handle, RunState
+from tests.conftest import tmpfs, write_corpus, write_spec
+from tests.run_folders import make_run
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a megabyte."""
+    with tmpfs(tmp_path / "disk", "1m") as disk:
+        yield disk
+
+
+def stopped(home: Path) -> RunFolder:
+    """A run that can be resumed."""
+    plan = {"spec": {"tags": {}, "compute": {"threads_per_process": 1}}}
+    run = make_run(home, "stopped", RunState.CANCELLED, plan=plan)
+    request = LocalRequest(
+        name=run.name,
+        command=["true"],
+        nodes=1,
+        processes_per_node=1,
+        threads=1,
+        device="cpu",
+        master_port=0,
+        max_restarts=0,
+        variables={},
+        snapshot="",
+        tracking_uri="sqlite:////x.db",
+        experiment="x",
+        steps=100,
+        token_stores="x",
+    )
+    (run.path / "request.json").write_text(request.model_dump_json())
+    run.cancel_file.touch()
+    return run
+
+
+def fill(disk: Path, *, left: int = 0) -> None:
+    """Leaves no space on a disk but so many bytes."""
+    with (disk / "filler").open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(bytes(4096))
+        except OSError:
+            stream.truncate(stream.tell() - left)
+
+
+def read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("harm", [read_only, fill])
+@pytest.mark.parametrize("processes", [None, 2])
+def test_a_run_is_not_resumed_where_nothing_can_be_written(disk: Path, harm: object, processes: int | None) -> None:
+    run = stopped(disk)
+    assert callable(harm)
+    harm(disk)
+    with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
+        LocalBackend(disk).resume("stopped", processes=processes)
+    assert failure.value.facts["where"] == run.path
+    assert run.read_state().state == RunState.CANCELLED
+
+
+def test_a_disk_without_room_for_the_reserve_keeps_nobody_from_resuming(disk: Path) -> None:
+    run = stopped(disk)
+    fill(disk, left=16 * 4096)
+    LocalBackend(disk)._requeue(run, run.read_state())
+    assert run.stored_state().state == RunState.QUEUED
+
+
+def predicted(home: Path) -> Run:
+    """A run that has predicted something."""
+    run = make_run(home, "one")
+    (run.outputs / "predictions.jsonl").write_text("{}\n")
+    return Run(LocalBackend(home), Handle("local", run.name))
+
+
+def test_predictions_are_put_where_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("earlier")
+    assert predicted(tmp_path / "home").deliver(tmp_path / "out.jsonl") == tmp_path / "out.jsonl"
+    assert (tmp_path / "out.jsonl").read_text() == "{}\n"
+
+
+def test_predictions_that_cannot_be_put_there_are_an_error_of_storage(tmp_path: Path, disk: Path) -> None:
+    run = predicted(tmp_path / "home")
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    with pytest.raises(StorageError, match="Is a directory") as failure:
+        run.deliver(tmp_path / "folder")
+    assert failure.value.fix == "orchestrator download one predictions"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "folder", "home"]
+    read_only(disk)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        run.deliver(disk / "out.jsonl")
+
+
+@pytest.mark.parametrize(("steps", "said"), [(None, "step 0"), (7, "step 0 of 7")])
+def test_a_run_of_the_same_plan_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "corpus.txt")
+    write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]})
+    orchestrator = Orchestrator(home=tmp_path / "home", environ={"CUDA_VISIBLE_DEVICES": ""})
+    plan = orchestrator.plan(file=tmp_path / "job.yaml")
+    make_run(tmp_path / "home", plan.name, RunState.CANCELLED, plan={"steps": steps})
+    with pytest.raises(ConflictError, match="a run of the same plan was cancelled") as failure:
+        orchestrator.submit(plan)
+    assert failure.value.facts["run"] == f"{plan.name}, {said}"
