@@ -446,10 +446,11 @@ class Orchestrator:
         if earlier is not None and not _store_is_gone(earlier):
             if not earlier.state.resumable:
                 return Run(backend, backend.handle(earlier.name))
+            whole = "" if earlier.steps is None else f" of {earlier.steps}"
             raise ConflictError(
                 f"a run of the same plan {'was ' if earlier.state != RunState.FAILED else ''}{earlier.state}",
                 facts={
-                    "run": f"{earlier.name}, step {earlier.step or 0} of {earlier.steps}",
+                    "run": f"{earlier.name}, step {earlier.step or 0}{whole}",
                     "reason": earlier.reason or "unknown",
                     "or": "--new, to start another from the beginning",
                 },

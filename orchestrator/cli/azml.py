@@ -17,6 +17,11 @@ SPEC_FLAGS = {
     "recipe": "--recipe",
     "data": "--data",
     "code": "--code",
+    "task": "--task",
+    "model": "--model",
+    "store": "--store",
+    "input": "--input",
+    "new": "--new",
     "initial": "--from",
     "phase": "--phase-from",
     "nodes": "--nodes",
@@ -76,10 +81,9 @@ def submit_file(arguments: argparse.Namespace) -> int:
     file = _read(arguments)
     home = home_folder(os.environ)
     backend = AzureBackend(home)
+    remember(backend.name, home)  # a submission that is cut off may have made a run
     handle = backend.schedule_file(file)
-    remember(backend.name, home)
     run = Run(backend, handle, created=True)
     hint(f"submitted  {handle}")
     next_commands(run.status())
-    remember(backend.name, home)  # a submission that is cut off may have made a run
     return finish(run, arguments.output, follow=not arguments.detach)

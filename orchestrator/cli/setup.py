@@ -65,13 +65,14 @@ def run_init(arguments: argparse.Namespace) -> int:
     """Writes the files, prints their paths."""
     from orchestrator.cli.render import hint, print_document
     from orchestrator.scaffold import write_project
+    from train_jobs.config.names import in_shell
 
     paths = write_project(arguments.folder, arguments.template, force=arguments.force)
     if arguments.output != "text":
         print_document({"files": [str(path) for path in paths]}, arguments.output)
     else:
         print("\n".join(map(str, paths)))
-    job = arguments.folder / "job.yaml"
+    job = in_shell(arguments.folder / "job.yaml")
     hint(f"\nnext\n  plan    orchestrator plan pretrain -f {job}\n  submit  orchestrator submit pretrain -f {job}")
     return 0
 

@@ -147,3 +147,21 @@ def test_by_command(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "job.yml", "--nodes", "3"]) == 2
     assert "--nodes cannot be given" in capsys.readouterr().err
     assert main(["submit", "job.yml", "-b", "local"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--task", "MRPC"),
+        ("--model", "bert-base-uncased"),
+        ("--store", "store"),
+        ("--input", "new.csv"),
+        ("--new",),
+    ],
+)
+def test_a_flag_that_a_job_file_has_no_use_for_is_refused(
+    words: tuple[str, ...], write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(COMMAND)
+    assert main(["submit", "job.yml", "--dry-run", *words]) == 2
+    assert f"{words[0]} cannot be given" in capsys.readouterr().err

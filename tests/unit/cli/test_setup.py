@@ -88,6 +88,10 @@ def test_a_new_project_is_valid_as_it_is(orchestrator: Command) -> None:
     assert resolved.warnings == ()
 
 
+def test_what_is_proposed_after_init_can_be_pasted(orchestrator: Command) -> None:
+    assert "orchestrator submit pretrain -f 'my bert/job.yaml'" in orchestrator("init", "my bert").err
+
+
 def test_init_here_and_as_json(orchestrator: Command) -> None:
     assert orchestrator("init", "-o", "json").json == {"files": ["job.yaml", "orchestrator.yaml", ".amlignore"]}
     assert {path.name: path.read_text() for path in Path().iterdir()} == template_files("pretrain")
