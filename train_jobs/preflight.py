@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -33,6 +35,34 @@ def check_device(device: torch.device) -> str | None:
     if not worst <= TOLERANCE * expected:  # NaN too
         return f"a product of matrices is off by {worst:g} of {expected:g}"
     return None
+
+
+def has_code(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Whether a build of torch has code for a GPU.
+
+    Args:
+        capability: of the GPU: (8, 0) of an A100.
+        built: what torch was built for: sm_80 is machine code of one generation, compute_90 serves later ones too.
+    """
+    found = [match.groups() for name in built if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name))]
+    if not found:  # not of CUDA's names: nobody here can tell
+        return True
+    for kind, major, minor in found:
+        same = int(major) == capability[0] and int(minor) <= capability[1]
+        if same or (kind == "compute" and (int(major), int(minor)) <= capability):
+            return True
+    return False
+
+
+def check_build(device: torch.device) -> str | None:
+    """Says so if this torch has no code for a GPU: each of its kernels would fail. None: it has."""
+    if device.type != "cuda":
+        return None
+    capability, built = torch.cuda.get_device_capability(device), torch.cuda.get_arch_list()
+    if has_code(capability, built):
+        return None
+    name, number = torch.cuda.get_device_name(device), "{}{}".format(*capability)
+    return f"torch {torch.__version__} has no code for {name} (sm_{number}), only for {', '.join(built)}"
 
 
 def find_device(kind: str, local_rank: int, local_size: int) -> tuple[torch.device, str | None]:
@@ -61,7 +91,7 @@ def preflight(kind: str) -> list[str]:
     device, wrong = find_device(kind, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if wrong is None:
         try:
-            wrong = check_device(device)
+            wrong = check_build(device) or check_device(device)
         except RuntimeError as problem:  # an ECC error, a GPU that fell off the bus
             wrong = str(problem).splitlines()[0]
     mine = f"rank {rank} on {socket.gethostname()}: {wrong}" if wrong else None

@@ -85,6 +85,8 @@ _RETIRED: tuple[tuple[str, str, str], ...] = (
     (r"standard_nd(6|12|24r?)s", "31 August 2023", "Standard_NC4as_T4_v3"),
     (r"standard_nv(6|12|24)(s_v2)?", "6 September 2023", "Standard_NC4as_T4_v3"),
 )
+# GPUs that torch of our environments has no code for, and what to take in their place: of one GPU, of several.
+_TOO_OLD = {"V100": ("Standard_NC24ads_A100_v4", "Standard_ND96asr_v4")}
 _BY_NAME = {size.name.lower(): size for size in SIZES}
 
 
@@ -110,6 +112,20 @@ def find_size(name: str, *, where: str = "compute.sku") -> Size | None:
             fix="orchestrator skus",
         )
     return None
+
+
+def check_runs_torch(size: Size) -> None:
+    """Raises SpecError for a size on whose GPUs our own environments run nothing."""
+    if size.gpu in _TOO_OLD:
+        instead = _TOO_OLD[size.gpu][size.gpus > 1]
+        raise SpecError(
+            f"{size.name} has {size.gpu} GPUs, which the environment's torch cannot use",
+            facts={
+                "why": f"it is built for CUDA 13, which has no code for a {size.gpu}",
+                "or": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
+            },
+            fix=f"--sku {instead}",
+        )
 
 
 def parse_gpus(text: str) -> tuple[str, int]:

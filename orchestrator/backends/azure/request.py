@@ -15,7 +15,7 @@ from orchestrator.backends.azure.inputs import data_asset, left_behind, start_di
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.backends.base import Request
 from orchestrator.errors import SpecError
-from orchestrator.estimates.sizes import find_size
+from orchestrator.estimates.sizes import check_runs_torch, find_size
 from orchestrator.images import CPU_IMAGE, train_image
 from orchestrator.specs.azure import MOST_HOURS
 from orchestrator.specs.notify import NotifySpec
@@ -140,6 +140,9 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 def _check(plan: Plan) -> None:
     if problems := left_behind(plan):
         raise SpecError("some of what is named cannot go to Azure", problems=problems, fix="-b local")
+    size = find_size(plan.compute.size) if plan.compute.size else None
+    if size is not None and plan.spec.azure.environment == "auto":
+        check_runs_torch(size)
     hours, tier = plan.spec.azure.timeout_hours, plan.spec.compute.tier
     if hours is not None and hours > MOST_HOURS[tier]:
         raise SpecError(

@@ -355,3 +355,14 @@ def test_a_preparation_is_a_job_that_leaves_its_store_where_training_looks(
     sent = json.loads(job_documents(request, plan)["config.json"])
     assert (sent["store"], sent["data"]["text"]) == (None, [])
     assert plan.compute.price_per_hour is not None
+
+
+def test_a_gpu_that_the_environment_has_no_code_for_is_refused(make_plan: MakePlan) -> None:
+    v100 = {"compute.sku": "Standard_ND40rs_v2", "train.global_batch_size": 16}
+    plan = make_plan(v100)
+    with pytest.raises(SpecError, match="V100 GPUs, which the environment's torch cannot use") as failure:
+        request_of(plan)
+    assert failure.value.fix == "--sku Standard_ND96asr_v4"
+    assert "CUDA 13" in str(failure.value.facts["why"])
+    own = make_plan({**v100, "azure.environment": "azureml:mine:7"})
+    assert request_of(own).cluster.body is not None

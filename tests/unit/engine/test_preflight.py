@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from train_jobs.preflight import check_device, find_device, main
+from train_jobs.preflight import check_build, check_device, find_device, has_code, main
 
 SICK = """
 import os, sys, torch
@@ -57,3 +57,33 @@ def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is off by" in str(check_device(device))
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda self, other: matmul(self, other) * float("nan"))
     assert "is off by" in str(check_device(device))
+
+
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "found"),
+    [
+        ((7, 0), CUDA_13, False),  # V100
+        ((7, 5), CUDA_13, True),  # T4
+        ((8, 9), CUDA_13, True),  # code of its generation
+        ((9, 0), ["sm_80", "sm_90a"], True),
+        ((9, 0), ["sm_80", "compute_80"], True),  # translated when it is loaded
+        ((9, 0), ["sm_80", "sm_86"], False),
+        ((8, 0), ["sm_86", "compute_90"], False),
+        ((12, 1), CUDA_13, True),
+        ((9, 4), ["gfx942"], True),  # nobody can tell
+    ],
+)
+def test_a_gpu_that_torch_has_no_code_for_is_known(capability: tuple[int, int], built: list[str], found: bool) -> None:
+    assert has_code(capability, built) == found
+
+
+def test_a_gpu_that_torch_has_no_code_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100-SXM2-32GB")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    said = check_build(torch.device("cuda", 0))
+    assert said == f"torch {torch.__version__} has no code for Tesla V100-SXM2-32GB (sm_70), only for sm_75, sm_80"
+    assert check_build(torch.device("cpu")) is None
