@@ -128,6 +128,27 @@ def test_a_restart_that_azure_was_away_for_is_made_up_for(
     assert [job.name for job in azure.jobs.all()] == [f"{run.name}-a3", f"{run.name}-a2", run.name]
 
 
+def test_who_waits_has_the_restart_that_azure_was_away_for(
+    run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = 0
+
+    def away(wire: Wire, name: str, body: dict[str, Any], put: Put = Wire.put_job) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 1:
+            azure.reset_next(f"GET *jobs/{name}", times=8)
+            azure.reset_next(JOB)
+        put(wire, name, body)
+        azure.move(name, "Completed")
+
+    instead(monkeypatch, away)
+    azure.move(run.name, "Failed", PREEMPTED)
+    status = run.wait(60)
+    assert (status.state, status.attempt, sent) == (RunState.COMPLETED, 2, 2)
+    assert (status.warning, azure.faults.left) == (None, [])
+
+
 def test_a_restart_that_azure_refuses_is_not_tried_for_ever(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     azure.fail_next(JOB, status=403)

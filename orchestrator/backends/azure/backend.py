@@ -53,6 +53,8 @@ class AzureBackend(Backend):
         self._environ = os.environ if environ is None else environ
         self._wires: dict[Workspace, Wire] = {}
         self._seen: dict[str, tuple[float, RunStatus]] = {}
+        self._waiting: dict[str, float] = {}
+        """Runs whose next attempt Azure was away for, and since when."""
         self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
 
     def request(self, plan: Plan, run_name: str) -> AzureRequest:
@@ -106,6 +108,8 @@ class AzureBackend(Backend):
             seen, known = self._seen.get(name, (0.0, None))
             if known is None or time.monotonic() - seen > OUTAGE_SECONDS:
                 raise
+            if known.state.terminal:  # how the attempt before ended: another is on its way
+                known = Look(self._wire_of(folder), folder).recorded()
             return known.model_copy(update={"warning": problem.message})
         self._seen[name] = time.monotonic(), status
         return status
@@ -275,7 +279,12 @@ class AzureBackend(Backend):
         return self.handle(folder.name)
 
     def tend(self, name: str, max_restarts: int | None = None) -> bool:
-        """Submits another attempt of a run that was preempted or failed, as often as its request allows."""
+        """Submits another attempt of a run that was preempted or failed, as often as its request allows.
+
+        Raises:
+            ServiceError: Azure was away for it longer than anybody waits.
+            UserError: Azure refused it.
+        """
         folder = self._existing(name)
         record = Look(self._wire_of(folder), folder).refresh()
         last = record.last
@@ -288,7 +297,15 @@ class AzureBackend(Backend):
         from orchestrator.backends.azure.schedule import say
 
         say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
-        self._submit_again(folder)
+        try:
+            self._submit_again(folder)
+        except ServiceError as problem:
+            since = self._waiting.setdefault(folder.name, time.monotonic())
+            if folder.read().last.refused or time.monotonic() - since > OUTAGE_SECONDS:
+                raise
+            say(f"warning: {problem.message}; it is tried again")
+            return True
+        self._waiting.pop(folder.name, None)
         return True
 
     def folder(self, name: str) -> Path | None:
