@@ -293,7 +293,7 @@ class Backend(Protocol):
             max_restarts: how often it may be started again; None: as it was submitted.
 
         Returns:
-            Whether it was started.
+            Whether it was started, or will be when it is asked for again.
 
         Raises:
             NotFoundError: there is no such run.
