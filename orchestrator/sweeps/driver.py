@@ -301,11 +301,11 @@ class Driver:
         if live.gpus:
             variables = {**request.variables, GPUS: ",".join(live.gpus[number])}
             request = request.model_copy(update={"variables": variables})
+        remember(self.backend.name, self.home)  # first: a submission that is cut off leaves a run that is found
         try:
             self.backend.schedule(request, plan)
         except ConflictError as problem:
             self._adopt(live.runs[number], plan, problem)
-        remember(self.backend.name, self.home)
 
     def _adopt(self, name: str, plan: Plan, refusal: ConflictError) -> None:
         """Takes a run that has the name already for a trial's own, if it is of the same plan: the folder of the sweep
