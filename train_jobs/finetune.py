@@ -13,8 +13,8 @@ With several seeds each has a folder of its own, out/seed-42, and the above tell
 of them, out/metrics.jsonl has one line a seed. All of GLUE as one job has a folder for each task, out/MRPC, which is a
 run of its own; out/submission.zip is for GLUE's server.
 
-Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 76 hung (the stacks say where), 2 wrong input,
-1 anything else.
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 so by Ctrl-C (a second one ends at
+once), 76 hung (the stacks say where), 2 wrong input, 1 anything else.
 """
 
 from __future__ import annotations

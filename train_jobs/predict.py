@@ -11,8 +11,8 @@ that is complete:
     out/predictions.jsonl    a line for each row of the input, in its order; there when all of it is
     out/metrics.jsonl        what is reported           out/result.json    final figures
 
-Exit codes: 0 done, 75 stopped by SIGTERM with all complete windows kept, 76 hung (the stacks say where), 2 wrong input,
-1 anything else.
+Exit codes: 0 done, 75 stopped by SIGTERM with all complete windows kept, 130 so by Ctrl-C, 76 hung (the stacks
+say where), 2 wrong input, 1 anything else.
 """
 
 from __future__ import annotations
