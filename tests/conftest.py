@@ -18,7 +18,10 @@ from typing import IO, Any
 import pytest
 import yaml
 
+from train_jobs.config.telemetry import no_telemetry
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
+no_telemetry()  # some tests import onnxruntime themselves
 
 CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # names the folder that real checkpoints were installed into
 SHARED = Path(__file__).resolve().parents[2] / "shared"

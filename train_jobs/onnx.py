@@ -38,6 +38,7 @@ from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.files import sync
 from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
+from train_jobs.config.telemetry import no_telemetry
 from train_jobs.engine import storage
 from train_jobs.inference.folder import TOKENIZER_FILE, Folder, Model, read_folder
 
@@ -130,6 +131,7 @@ def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
     """The largest between torch and onnxruntime, over batches of several shapes."""
     if find_spec("onnxruntime") is None:
         return None
+    no_telemetry()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

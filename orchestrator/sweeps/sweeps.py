@@ -254,7 +254,14 @@ class Sweep:
         self._control.extend(longer)
 
     def differing_limits(self, planned: PlannedSweep) -> dict[str, str]:
-        """Limits of a plan that this sweep, which was there already, has otherwise: key -> what, and what it has."""
+        """Limits that a plan asks for and this sweep, which was there already, has otherwise.
+
+        Args:
+            planned: what was submitted.
+
+        Returns:
+            Key -> what was asked for, and what it has.
+        """
         return differing(planned.record.spec.limits, self.folder.record().spec.limits)
 
 

@@ -79,7 +79,8 @@ def test_disk_that_is_full_at_the_token_store(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert done.stderr.startswith("error[storage]: ")
         assert "Traceback" not in done.stderr
-        assert not list(disk.rglob("*.arrow"))
+        assert not list(disk.rglob("manifest.json")), "it is no store"
+        assert {path.parent.name for path in disk.rglob("*.arrow")} <= {"parts"}, "what the next start goes on from"
 
 
 def test_full_home_ends_the_run_truthfully(console: Console, corpus: Path) -> None:
