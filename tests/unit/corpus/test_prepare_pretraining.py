@@ -98,6 +98,7 @@ def test_nodes_that_share_the_cache_share_the_work(tmp_path: Path, text: list[st
     assert not list(cache.glob(".seen-*"))
 
 
+@pytest.mark.slow
 def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, text: list[str]) -> None:
     caches = [tmp_path / "cache-0", tmp_path / "cache-1"]
     outs = two_nodes(config_file(tmp_path, text), tmp_path, caches)

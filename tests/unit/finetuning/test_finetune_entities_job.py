@@ -106,6 +106,7 @@ def test_transformers_loads_it_with_its_tags_and_predicts_the_same(done: Path, f
         assert [model.config.id2label[tags[first]] for first in firsts] == found.tags[number]
 
 
+@pytest.mark.slow  # that of classes stands for it in every run
 def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     bert: Path, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_transformers_loads_it_and_finds_the_same_spans(done: Path, folder: Path
         assert any(abs(first["start_logit"] - logit) < 1e-3 for logit in found.start_logits[0].tolist())
 
 
+@pytest.mark.slow  # that of classes stands for it in every run
 def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     bert: Path, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
