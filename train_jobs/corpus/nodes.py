@@ -80,6 +80,10 @@ def other_text(one: int, another: int) -> DataError:
     )
 
 
+class StoreComplete(Exception):  # noqa: N818 - what was waited for, and more
+    """The others needed nothing more of this node: the store is there, and the steps' files are gone."""
+
+
 class Peers:
     """The other nodes, as far as their files tell.
 
@@ -88,10 +92,18 @@ class Peers:
         node: who we are.
         key: of the store; whoever has another one reads another text.
         say: told now and then whom we wait for.
+        complete: whether the store is there.
     """
 
-    def __init__(self, folder: Path, node: Node, key: str, say: Callable[[str], None]) -> None:
-        self._folder, self._node, self._key, self._say = folder, node, key, say
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        key: str,
+        say: Callable[[str], None],
+        complete: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._folder, self._node, self._key, self._say, self._complete = folder, node, key, say, complete
         self._said = float("-inf")
 
     @contextmanager
@@ -115,11 +127,14 @@ class Peers:
         Raises:
             PeerError: the node gave no sign of life for ten minutes.
             DataError: it reads another text.
+            StoreComplete: nobody will make it any more.
         """
         first = seen = self._sign(rank)
         since = time.monotonic()
         while (found := look()) is None:
             assert rank != self._node.rank, f"{what} is ours to make"
+            if self._complete():
+                raise StoreComplete
             sign = self._sign(rank)
             if sign != seen:
                 seen, since = sign, time.monotonic()

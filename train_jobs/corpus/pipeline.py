@@ -21,7 +21,7 @@ from typing import TypeVar
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.sources import DataFingerprint
-from train_jobs.config.store import PARTS, StoreManifest
+from train_jobs.config.store import PARTS, StoreManifest, read_manifest
 from train_jobs.corpus import keys
 from train_jobs.corpus.assembly import make_manifest, source_names
 from train_jobs.corpus.duplicates import NAME as DUPLICATES
@@ -82,7 +82,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", plan_parts(self.data.text))
-        object.__setattr__(self, "peers", Peers(self.folder, self.node, self.key, self.progress.say))
+        object.__setattr__(self, "peers", Peers(self.folder, self.node, self.key, self.progress.say, self.is_complete))
         setting = Setting(data=self.data, store=self.store, folder=self.folder, block_tokens=self.block_tokens)
         object.__setattr__(self, "crew", Crew(setting, self.workers))
 
@@ -91,12 +91,18 @@ class Preparation:
         """Where records go."""
         return self.store / PARTS
 
+    def is_complete(self) -> bool:
+        """Whether the store is there."""
+        manifest = read_manifest(self.store)
+        return manifest is not None and manifest.key == self.key
+
     def make(self) -> StoreManifest | None:
         """All steps, as far as they are not done; returns the manifest on the leading node.
 
         Raises:
             DataError: text or vocabulary that cannot be used; the message says why.
             PeerError: another node is gone.
+            StoreComplete: the other nodes were done without this one.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.progress.say(

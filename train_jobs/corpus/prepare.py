@@ -152,7 +152,12 @@ def make_store(
 def _complete(making: Preparation, *, keep_steps: bool) -> None:
     """All steps, and the manifest; a node that does not lead waits for that."""
     folder, key = making.store, making.key
-    manifest = making.make()
+    try:
+        manifest = making.make()
+    except Exception:  # StoreComplete, or that a file of a step is gone
+        if making.node.leads or not making.is_complete():
+            raise
+        return  # of little text the others may be done before this node looks
     if manifest is None:
         making.peers.wait("the manifest", 0, lambda: _fitting(folder, key))
         return

@@ -10,7 +10,7 @@ import pytest
 
 from train_jobs.config import DataError, PeerError
 from train_jobs.corpus import nodes
-from train_jobs.corpus.nodes import Node, Peers
+from train_jobs.corpus.nodes import Node, Peers, StoreComplete
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +57,8 @@ def test_what_an_earlier_start_left_tells_nothing(tmp_path: Path) -> None:
 def test_a_node_alone_leaves_no_sign(tmp_path: Path) -> None:
     with Peers(tmp_path, Node(), "key", print).beating():
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_comes_late_takes_the_store_that_the_others_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreComplete):
+        Peers(tmp_path, Node(1, 2), "key", print, lambda: True).wait("documents of part 0", 0, lambda: None)
