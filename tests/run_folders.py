@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.runs import RunState
 
 PLAN: dict[str, Any] = {
@@ -44,6 +45,27 @@ def make_run(
     for path in (run.path / "request.json", run.path / "state.json"):
         os.utime(path, (time.time() - age, time.time() - age))
     return run
+
+
+def write_local_request(run: RunFolder, *, processes_per_node: int = 1) -> None:
+    """What the local backend resumes a run by."""
+    request = LocalRequest(
+        name=run.name,
+        command=["true"],
+        nodes=1,
+        processes_per_node=processes_per_node,
+        threads=1,
+        device="cpu",
+        master_port=0,
+        max_restarts=0,
+        variables={},
+        snapshot="",
+        tracking_uri="sqlite:////x.db",
+        experiment="x",
+        steps=100,
+        token_stores="x",
+    )
+    (run.path / "request.json").write_text(request.model_dump_json())
 
 
 @contextmanager

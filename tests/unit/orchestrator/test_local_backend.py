@@ -19,13 +19,13 @@ from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.endings import read_exits
 from orchestrator.backends.folder.files import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers
+from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.client import Orchestrator
 from orchestrator.errors import ConflictError, NotFoundError, SpecError, UsageError
 from orchestrator.plan import Plan
 from orchestrator.runs import Handle, RunState
 from tests.conftest import write_bert
-from tests.run_folders import make_run, report
+from tests.run_folders import make_run, report, write_local_request
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.files import file_sha256
@@ -220,23 +220,7 @@ def test_a_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [0, -1, 9])
 def test_a_run_is_not_resumed_with_processes_that_cannot_share_its_batch(tmp_path: Path, processes: int) -> None:
     run = make_run(tmp_path, "stopped", RunState.CANCELLED)
-    request = LocalRequest(
-        name="stopped",
-        command=["true"],
-        nodes=1,
-        processes_per_node=2,
-        threads=1,
-        device="cpu",
-        master_port=0,
-        max_restarts=0,
-        variables={},
-        snapshot="",
-        tracking_uri="sqlite:////x.db",
-        experiment="x",
-        steps=100,
-        token_stores="x",
-    )
-    (run.path / "request.json").write_text(request.model_dump_json())
+    write_local_request(run, processes_per_node=2)
     before = (run.path / "request.json").read_bytes()
     with pytest.raises(UsageError, match="cannot share a global batch of 8 sequences") as caught:
         LocalBackend(tmp_path).resume("stopped", processes=processes)

@@ -10,12 +10,11 @@ import pytest
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.client import Orchestrator, Run
 from orchestrator.errors import ConflictError, StorageError
 from orchestrator.runs import Handle, RunState
 from tests.conftest import tmpfs, write_corpus, write_spec
-from tests.run_folders import make_run
+from tests.run_folders import make_run, write_local_request
 
 
 @pytest.fixture
@@ -29,23 +28,7 @@ def stopped(home: Path) -> RunFolder:
     """A run that can be resumed."""
     plan = {"spec": {"tags": {}, "compute": {"threads_per_process": 1}}}
     run = make_run(home, "stopped", RunState.CANCELLED, plan=plan)
-    request = LocalRequest(
-        name=run.name,
-        command=["true"],
-        nodes=1,
-        processes_per_node=1,
-        threads=1,
-        device="cpu",
-        master_port=0,
-        max_restarts=0,
-        variables={},
-        snapshot="",
-        tracking_uri="sqlite:////x.db",
-        experiment="x",
-        steps=100,
-        token_stores="x",
-    )
-    (run.path / "request.json").write_text(request.model_dump_json())
+    write_local_request(run)
     run.cancel_file.touch()
     return run
 
