@@ -22,8 +22,10 @@ from train_jobs.config.telemetry import no_telemetry
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
 no_telemetry()  # some tests import onnxruntime themselves
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it, and so would children
 
 CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # names the folder that real checkpoints were installed into
+SLOW_SECONDS = 3600
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MICRO: dict[str, Any] = {
     "recipe": "tiny",
@@ -42,6 +44,13 @@ MICRO: dict[str, Any] = {
     "checkpoint": {"every": 4, "keep_last": 2},
     "compute": {"threads_per_process": 1},
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is marked slow may take longer before it counts as one that hangs."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @dataclass

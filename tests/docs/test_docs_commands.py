@@ -38,7 +38,7 @@ NOT_EXECUTED = {  # part of a command line -> the test that does the same where 
     "resume ": "tests/contract/test_backends.py",
     "skus --refresh": "tests/unit/orchestrator/test_sizes.py",
     "supervise ": "tests/wire/test_azure_runs.py",
-    "report search-": "tests/e2e/test_sweep.py",
+    "report search-": "tests/unit/cli/test_named_sweeps.py",
     "sweep ": "tests/e2e/test_sweep.py",
 }
 IN_THE_CLOUD = ("cluster ", "-b azure")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -86,13 +85,15 @@ def test_cancel_and_wait_take_the_beginning(home: Path, orchestrator: Command) -
     assert orchestrator("cancel", "search").out == "completed  search-1a2b3c4d\n"
 
 
-def test_ctrl_c_leaves_a_sweep_alone_and_says_how_to_reach_it(home: Path, orchestrator: Command) -> None:
+@pytest.mark.parametrize("word", ["wait", "attach"])
+def test_ctrl_c_leaves_a_sweep_alone_and_says_how_to_reach_it(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
     found = sweep(home)
-    with found.folder.lock():
+    with found.folder.lock(), monkeypatch.context() as patch:
         found.folder.write_state(SweepState(state=RunState.RUNNING))
-        main = threading.main_thread().ident or 0
-        threading.Timer(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-        done = orchestrator("wait", "search")
+        patch.setattr(time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGINT))
+        done = orchestrator(word, "search")
     assert done.code == 130
     for words in ("the sweep goes on", "orchestrator cancel search-1a2b3c4d", "sweep show search-1a2b3c4d -w"):
         assert words in done.err
