@@ -22,7 +22,7 @@ from train_jobs.config.telemetry import no_telemetry
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
 no_telemetry()  # some tests import onnxruntime themselves
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it, and so would children
+SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # names the folder that real checkpoints were installed into
 SLOW_SECONDS = 3600
@@ -44,6 +44,13 @@ MICRO: dict[str, Any] = {
     "checkpoint": {"every": 4, "keep_last": 2},
     "compute": {"threads_per_process": 1},
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Signals as Python begins with: background jobs of a shell ignore SIGINT, a job in this process leaves its own."""
+    for number, handler in SIGNALS.items():
+        signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
