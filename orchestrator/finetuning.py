@@ -12,11 +12,11 @@ from orchestrator.planning import (
     FINGERPRINT_CACHE,
     Ground,
     Plan,
-    disk_warnings,
     files_fingerprint,
     remote_data,
 )
 from orchestrator.runs import Counts
+from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.finetune import DATA_PATHS
@@ -138,7 +138,12 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
         if found.train is not None
     }
     estimates = _estimates(job, initial, files, rows, per_epoch, ground.compute)
-    warnings = [*_left_out(job, rows), *disk_warnings(estimates.disk_bytes, home, "checkpoints")]
+    sequences = job.micro_batches(ground.compute.world_size, on_cpu=ground.compute.device == "cpu")[0]
+    warnings = [
+        *_left_out(job, rows),
+        *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
+        *training_warnings(job, estimates, ground.compute, sequences),
+    ]
     return FinetunePlan(
         **ground.fields(_shaping(job, data, parent, cache), data, warnings),
         job=job,

@@ -19,11 +19,11 @@ from orchestrator.planning import (
     FINGERPRINT_CACHE,
     Ground,
     Plan,
-    disk_warnings,
     remote_data,
 )
 from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs import Counts
+from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
 from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
@@ -136,6 +136,8 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: 
         compute=ground.compute,
     )
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
+    fixed = job.train.loss_normalization == "micro_batch"
+    warnings += training_warnings(job, estimates, ground.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
         **ground.fields(_training(job, store or data, phase or parent), data, warnings),
         job=job,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,13 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.environment import PACKAGES
-from orchestrator.summary import bytes_text, plan_rows, wrapped
+from orchestrator.summary import plan_rows, wrapped
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Link
 from train_jobs.config.sources import DataFingerprint, content_hashes
 
 HASH_DIGITS = 8
+COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
 
 
@@ -113,7 +113,7 @@ class Ground:
         spec = resolved.spec
         return cls(
             resolved,
-            _priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
             _code_of(resolved, home, data, like),
             _environment_of(spec, like),
         )
@@ -164,8 +164,14 @@ def _environment_of(spec: JobSpec, like: Plan | None) -> dict[str, str]:
     return pinned_versions(PACKAGES)
 
 
-def _priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
-    """With the list price of its machines, where nobody said another."""
+def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    """With the list price of its machines, where nobody said another.
+
+    Args:
+        compute: the machines.
+        home: the home folder, where refreshed prices lie.
+        low_priority: whether they are of that tier.
+    """
     if compute.size is None or compute.price_per_hour is not None:
         return compute
     from orchestrator.estimates.prices import read_prices
@@ -215,7 +221,7 @@ def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, en
     """
     identity = {
         "job": job,
-        "compute": resolved.compute.model_dump(mode="json", exclude={"master_port", "price_per_hour", "size"}),
+        "compute": resolved.compute.model_dump(mode="json", exclude=COMPUTE_NOT_SHAPING),
         "snapshot": snapshot.digest,
         "entry": resolved.spec.code.entry,
         "environment": environment,
@@ -223,13 +229,3 @@ def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, en
     }
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
-
-
-def disk_warnings(need: int, folder: Path, what: str) -> list[str]:
-    """A warning if the disk that a folder is on, or will be, has less than `need` bytes free."""
-    place = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if free >= need:
-        return []
-    where = f"need up to {bytes_text(need)}, have {bytes_text(free)} free where {folder} lies"
-    return [f"the disk may fill up with {what}: {where}"]

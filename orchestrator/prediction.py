@@ -17,6 +17,7 @@ from orchestrator.planning import (
     files_fingerprint,
 )
 from orchestrator.runs import Counts
+from orchestrator.shortages import memory_warnings
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.tables import count_table, portable_names
@@ -96,13 +97,15 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Pla
     rows = None if None in counts else sum(count for count in counts if count is not None)
     longest = min(job.data.max_length or model.max_position_embeddings, model.max_position_embeddings)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
+    estimates = estimate_prediction(job, model, vocab_size, compute=ground.compute, rows=rows, tokens=tokens)
+    warnings = memory_warnings(estimates.process_bytes, ground.compute, "--set batching.batch_tokens=N lessens that")
     return PredictPlan(
-        **ground.fields(shaping, data),
+        **ground.fields(shaping, data, warnings),
         job=job,
         parent=parent,
         rows=rows,
         delivery=spec.delivery,
-        estimates=estimate_prediction(job, model, vocab_size, compute=ground.compute, rows=rows, tokens=tokens),
+        estimates=estimates,
     )
 
 

@@ -59,7 +59,8 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield (
         "compute",
         (
-            f"{compute.nodes} x {compute.processes_per_node} processes on {compute.device}, "
+            f"{compute.nodes} x {compute.processes_per_node} processes on {compute.device}"
+            f"{f' ({compute.gpu})' if compute.gpu else ''}, "
             f"{compute.threads_per_process} threads each"
         ),
     )
@@ -104,7 +105,7 @@ def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         (
-            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state"
+            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
             + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
             + f", {bytes_text(estimates.activation_bytes)} activations"
             + (f" of {estimates.micro_batch_size} sequences" if plan.accumulation_steps is None else "")
@@ -168,7 +169,7 @@ def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
     yield (
         "memory",
         (
-            f"{bytes_text(estimates.process_bytes)} a process: {bytes_text(estimates.state_bytes)} state, "
+            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state, "
             f"{bytes_text(estimates.activation_bytes)} activations{libraries} (estimate)"
         ),
     )
@@ -204,7 +205,7 @@ def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
         cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
         tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
         yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
-    yield "memory", f"{bytes_text(estimates.process_bytes)} a process (estimate)"
+    yield "memory", f"{_memory(estimates.process_bytes, plan)} (estimate)"
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
@@ -225,6 +226,12 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
         f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
         f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
     )
+
+
+def _memory(need: int, plan: Plan) -> str:
+    """`3.1 GB a process of the 16 GB that it has`."""
+    have = plan.compute.memory_bytes
+    return f"{bytes_text(need)} a process" + (f" of the {bytes_text(have)} that it has" if have else "")
 
 
 def _counted(count: int, what: str) -> str:

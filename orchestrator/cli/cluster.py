@@ -118,8 +118,16 @@ def run_create(arguments: argparse.Namespace) -> int:
     """Makes or changes a cluster."""
     from orchestrator.backends.azure.clusters import check_name, shape_text
     from orchestrator.backends.azure.request import compute_body
+    from orchestrator.cli.render import hint
+    from orchestrator.errors import SpecError
+    from orchestrator.estimates.sizes import check_runs_torch, find_size
 
     check_name(arguments.name)
+    if (size := find_size(arguments.sku, where="--sku")) is not None:
+        try:
+            check_runs_torch(size)
+        except SpecError as problem:  # of jobs with our environment; others may run there
+            hint(f"warning: {problem.message}; instead: {problem.fix}")
     body = compute_body(
         size=arguments.sku,
         tier=arguments.tier,

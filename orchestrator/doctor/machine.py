@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.doctor.finding import Finding, fail, ok, warn
-from orchestrator.specs import usable_cores, visible_gpus
+from orchestrator.specs.machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
 from orchestrator.summary import bytes_text
 from train_jobs.config.machine import host_memory
 
@@ -22,20 +22,18 @@ LOOPBACK = "127.0.0.1"
 LEAST_MEMORY = 2e9  # of which Python with torch and MLflow take 0.4
 LEAST_SHARED = 64 * 1024 * 1024  # what a container gets unless it is given more; NCCL wants more on several GPUs
 LEAST_FILES = 1024
-SMI_SECONDS = 20
 SKEW_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 
 
 def gpus(environ: Mapping[str, str]) -> Finding:
     """GPUs that a job would see, and what the driver says of them."""
-    visible = visible_gpus(environ)
+    listed = listed_gpus(environ)
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
-        return ok("gpus", f"{visible} by CUDA_VISIBLE_DEVICES" if visible else "none")
+        return ok("gpus", f"{len(listed)} by CUDA_VISIBLE_DEVICES" if listed else "none")
     try:
-        query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_SECONDS)
+        answer = subprocess.run([program, *SMI_QUERY], capture_output=True, text=True, timeout=SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return fail("gpus", f"nvidia-smi does not answer: {type(problem).__name__}", "restart the machine")
     if answer.returncode != 0:
@@ -43,9 +41,9 @@ def gpus(environ: Mapping[str, str]) -> Finding:
         return fail("gpus", f"nvidia-smi: {words[0]}", "reload or install the NVIDIA driver")
     kinds = answer.stdout.strip().splitlines()
     shown = "; ".join(sorted(set(kinds)))
-    if visible < len(kinds):
+    if listed is not None and len(listed) < len(kinds):
         fix = "unset CUDA_VISIBLE_DEVICES to use all of them"
-        return warn("gpus", f"{visible} visible of {len(kinds)}: {shown}", fix)
+        return warn("gpus", f"{len(listed)} visible of {len(kinds)}: {shown}", fix)
     return ok("gpus", f"{len(kinds)}: {shown}")
 
 
@@ -56,7 +54,7 @@ def cores() -> Finding:
 
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Memory that is free, or left in the container."""
-    available, limit = host_memory(meminfo, cgroup)
+    available, limit, _ = host_memory(meminfo, cgroup)
     text = f"{bytes_text(available)} available" + ("" if limit is None else f", limit {bytes_text(limit)}")
     if available < LEAST_MEMORY:
         return warn("memory", text, "end other programs, or --set train.micro_batch_size=8")

@@ -11,17 +11,18 @@ from orchestrator.estimates.memory import (
     state_bytes,
     with_moments,
 )
-from orchestrator.estimates.sizes import find_size
 from orchestrator.estimates.training import TrainingEstimates
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
+from train_jobs.config.gpus import data_sheet, gpu_model
 
 BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; what else a table has makes it more
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 # FLOP/s that short sequences without padding come to: of a CPU each thread, of a GPU all of it; in fp32 without bf16
 THREAD_RATE = 40e9
 GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
+GPU_SHARE = 0.25  # of what the data sheet says, for other GPUs
 HOUR = 3600.0
 
 
@@ -45,8 +46,10 @@ def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
     """How long so much work takes; None on a GPU that nobody here knows."""
     if compute.device == "cpu":
         return flops / (THREAD_RATE * compute.threads_per_process * compute.world_size)
-    size = find_size(compute.size) if compute.size else None
-    rate = GPU_RATES.get(size.gpu or "") if size else None
+    name = compute.gpu or ""
+    rate, peaks = GPU_RATES.get(gpu_model(name) or ""), data_sheet(name)
+    if rate is None and peaks is not None:
+        rate = GPU_SHARE * peaks[0]
     return flops / (rate * compute.world_size) if rate else None
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.estimates.sizes import find_size
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
+from train_jobs.config.gpus import data_sheet, gpu_model
 
 HOUR = 3600.0
 NARROW = 256  # below, a layer's products are too small to fill a CPU's matrix units
@@ -34,6 +34,7 @@ GPUS = {
     "H100": Pace(188e12, 415e12),
     "H200": Pace(188e12, 415e12),
 }
+SHARES = Pace(0.19, 0.45)  # of what a data sheet says: those of the A100
 FP32_SHARE = {"T4": 0.2, "V100": 0.25, "A100": 0.5, "H100": 0.5, "H200": 0.5}  # without tensor cores, or by TF32
 # A thread of a Xeon with AMX makes 74 GFLOP/s of the recipe tiny in bf16 and 350 of base (docs/speed.md); one without
 # half precision makes a fraction of that
@@ -85,11 +86,15 @@ def _pace(job: PretrainConfig, compute: ResolvedCompute) -> tuple[Pace, str] | N
     if compute.device == "cpu":
         thread = NARROW_THREAD if job.model.hidden_size < NARROW else WIDE_THREAD
         return thread, "rule of thumb for CPUs"
-    size = find_size(compute.size) if compute.size else None
-    gpu = (size.gpu if size else None) or ""
-    if gpu not in GPUS:
+    gpu = gpu_model(compute.gpu or "") or ""
+    if gpu in GPUS:
+        share = FP32_SHARE[gpu] if job.train.precision == "fp32" else 1.0
+        pace = GPUS[gpu]
+        basis = "assumed of T4s" if gpu == "T4" else f"rates that others published for {gpu}s"
+        return Pace(pace.slow * share, pace.fast * share), basis
+    peaks = data_sheet(compute.gpu or "")
+    if peaks is None:
         return None
-    share = FP32_SHARE[gpu] if job.train.precision == "fp32" else 1.0
-    pace = GPUS[gpu]
-    basis = "assumed of T4s" if gpu == "T4" else f"rates that others published for {gpu}s"
-    return Pace(pace.slow * share, pace.fast * share), basis
+    peak = peaks[job.train.precision == "fp32"]
+    told = f"{SHARES.slow:.0%} to {SHARES.fast:.0%} of the data sheet, as others have of A100s"
+    return Pace(SHARES.slow * peak, SHARES.fast * peak), told

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.specs.azure import AzureSpec
     from orchestrator.specs.code import CodeSpec
-    from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, usable_cores, visible_gpus
+    from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
     from orchestrator.specs.environment import EnvironmentSpec
     from orchestrator.specs.job import (
         KINDS,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PrepareSpec,
         PretrainSpec,
     )
+    from orchestrator.specs.machine import usable_cores, visible_gpus
     from orchestrator.specs.notify import NotifySpec
     from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
     from orchestrator.specs.tracking import TrackingSpec
@@ -46,8 +47,8 @@ _HOMES = {
     "TrackingSpec": "tracking",
     "find_project": "resolve",
     "resolve_spec": "resolve",
-    "usable_cores": "compute",
-    "visible_gpus": "compute",
+    "usable_cores": "machine",
+    "visible_gpus": "machine",
 }
 
 __all__ = [

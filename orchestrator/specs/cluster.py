@@ -5,7 +5,9 @@ from __future__ import annotations
 from orchestrator.errors import SpecError
 from orchestrator.estimates.sizes import Size, find_size
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
+from orchestrator.specs.machine import Gpu
 
+GB = 10**9
 MOST_RDMA_NODES = 100  # of one cluster with InfiniBand
 THREADS_UNKNOWN = 4  # of each process on machines whose cores nobody here knows
 
@@ -53,7 +55,12 @@ def _machines(compute: ComputeSpec, size: Size) -> ResolvedCompute:
         )
     threads = compute.threads_per_process
     return compute.resolved(
-        processes, device, max(1, size.cores // processes) if threads == "auto" else threads, size.name
+        processes,
+        device,
+        max(1, size.cores // processes) if threads == "auto" else threads,
+        size=size.name,
+        gpu=Gpu(size.gpu, size.gpu_memory_gb * GB) if size.gpu else None,
+        memory_bytes=size.memory_gb * GB,
     )
 
 

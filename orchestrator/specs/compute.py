@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from orchestrator.errors import SpecError
+from orchestrator.specs.machine import Gpu
 from train_jobs.config.base import Config, CountOrAuto
 
 CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]"  # Azure's rule: 3 to 24 characters
-NVIDIA_SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
 
 
 def _cluster_name(name: str) -> str:
@@ -42,6 +39,10 @@ class ResolvedCompute(Config):
     """Where the price is from, if not from `compute.price_per_hour`."""
     size: str | None = None
     """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
+    gpu: str | None = None
+    """Name of its GPUs; None: there are none, or nobody here knows them."""
+    memory_bytes: int | None = None
+    """What a process has: its GPU's memory, or its share of the machine's; None: not known."""
 
     @property
     def world_size(self) -> int:
@@ -86,8 +87,16 @@ class ComputeSpec(Config):
             raise ValueError(f"max_nodes {most} is less than nodes {self.nodes} or min_nodes {self.min_nodes}")
         return self
 
-    def resolve(self, *, gpus: int, cores: int) -> ResolvedCompute:
-        """Replaces every `auto`, for machines of `gpus` visible GPUs and `cores` usable cores each.
+    def resolve(
+        self, *, gpus: int, cores: int, gpu: Gpu | None = None, memory_bytes: int | None = None
+    ) -> ResolvedCompute:
+        """Replaces every `auto`.
+
+        Args:
+            gpus: that are visible on each machine.
+            cores: usable ones of each machine.
+            gpu: what they are; None: not known.
+            memory_bytes: of each machine; None: not known.
 
         Raises:
             SpecError: GPUs are asked for and there are none, or fewer than processes.
@@ -109,12 +118,28 @@ class ComputeSpec(Config):
                 fix=f"--set compute.processes_per_node={gpus}",
             )
         threads = self.threads_per_process
-        return self.resolved(processes, device, max(1, cores // processes) if threads == "auto" else threads)
+        return self.resolved(
+            processes,
+            device,
+            max(1, cores // processes) if threads == "auto" else threads,
+            gpu=gpu,
+            memory_bytes=memory_bytes,
+        )
 
     def resolved(
-        self, processes: int, device: Literal["cpu", "gpu"], threads: int, size: str | None = None
+        self,
+        processes: int,
+        device: Literal["cpu", "gpu"],
+        threads: int,
+        *,
+        size: str | None = None,
+        gpu: Gpu | None = None,
+        memory_bytes: int | None = None,
     ) -> ResolvedCompute:
-        """With these in place of every `auto`."""
+        """With these in place of every `auto`; the last three are of each machine."""
+        share = memory_bytes // processes if memory_bytes else None
+        if device == "gpu":
+            share = (gpu.memory_bytes or None) if gpu else None
         return ResolvedCompute(
             nodes=self.nodes,
             processes_per_node=processes,
@@ -123,36 +148,6 @@ class ComputeSpec(Config):
             master_port=self.master_port,
             price_per_hour=self.price_per_hour,
             size=size,
+            gpu=gpu.name if gpu and device == "gpu" else None,
+            memory_bytes=share,
         )
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may use: its affinity mask where the system has one."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def visible_gpus(environ: Mapping[str, str]) -> int:
-    """GPUs that a process started here would see.
-
-    CUDA_VISIBLE_DEVICES decides where it is set (CUDA's own rule: ids after a -1 do not count); else `nvidia-smi -L`
-    is asked where it is on the PATH; a machine without it has none.
-    """
-    listed = environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        ids = [part.strip() for part in listed.split(",")]
-        ends = [index for index, device in enumerate(ids) if device in {"", "-1", "NoDevFiles"}]
-        return min(ends, default=len(ids))
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    return _listed_gpus(program) if program else 0
-
-
-def _listed_gpus(nvidia_smi: str) -> int:
-    import subprocess  # costs 10 ms that a machine without NVIDIA's tools need not pay
-
-    try:
-        answer = subprocess.run([nvidia_smi, "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0  # a driver that does not answer has no GPU to offer
-    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0

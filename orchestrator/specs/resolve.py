@@ -19,11 +19,12 @@ from pydantic import Field, TypeAdapter
 
 from orchestrator.errors import SpecError
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.finetune import check_batch, written_out
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import KINDS, MODEL, FinetuneSpec, JobSpec, Kind, PretrainSpec
 from orchestrator.specs.kinds import for_kind
+from orchestrator.specs.machine import gpus_of_machine, usable_cores, usable_memory
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
@@ -229,7 +230,10 @@ def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, s
             from orchestrator.specs.cluster import resolve_on_cluster
 
             return resolve_on_cluster(spec.compute)
-        return spec.compute.resolve(gpus=visible_gpus(environ) if gpus else 0, cores=usable_cores())
+        count, gpu = gpus_of_machine(environ) if gpus else (0, None)
+        memory = usable_memory()
+        share = memory // spec.compute.nodes if memory else None  # all of them are this machine
+        return spec.compute.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))

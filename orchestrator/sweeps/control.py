@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import ConflictError
+from orchestrator.planning import priced
 from orchestrator.runs import RunState
+from orchestrator.specs import ResolvedCompute
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
-from orchestrator.sweeps.limits import require_left
+from orchestrator.sweeps.limits import require_left, require_price
 from orchestrator.sweeps.start import cancel_sweep, resume_sweep
 from orchestrator.sweeps.status import SweepStatus, sweep_status
 
@@ -55,6 +57,7 @@ class Control(Protocol):
 
         Raises:
             ConflictError: it goes on already, or can't be taken up again.
+            SpecError: there would be a limit of the cost, and its trials have no price.
         """
         ...
 
@@ -129,6 +132,9 @@ class HereControl(Control):
                 fix=f"when it has ended: orchestrator sweep extend {self._folder.name}",
             )
         self._check_limits(longer, self.status())
+        low_priority = longer.trial["compute"]["tier"] != "dedicated"
+        machines = priced(ResolvedCompute.model_validate(longer.compute), self._home, low_priority=low_priority)
+        require_price(longer.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {longer.name} --hours N")
         self._folder.write_record(longer)
         resume_sweep(self._folder, self._home)
 

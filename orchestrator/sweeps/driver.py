@@ -32,7 +32,7 @@ from orchestrator.errors import (
 )
 from orchestrator.runs import RunState, RunStatus
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.compute import visible_gpus
+from orchestrator.specs.machine import visible_gpus
 from orchestrator.sweeps.folder import SweepFolder, append
 from orchestrator.sweeps.history import as_trials
 from orchestrator.sweeps.keeping import Keeper

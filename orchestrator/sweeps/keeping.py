@@ -9,7 +9,8 @@ from typing import Any
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import NotFoundError, SpecError, StorageError
-from orchestrator.planning import Plan, disk_warnings
+from orchestrator.planning import Plan
+from orchestrator.shortages import disk_warnings
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.folder import SweepRecord

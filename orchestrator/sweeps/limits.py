@@ -6,7 +6,7 @@ import math
 import time
 from typing import NamedTuple
 
-from orchestrator.errors import ConflictError
+from orchestrator.errors import ConflictError, SpecError
 from orchestrator.specs.sweep import LimitsSpec
 from orchestrator.sweeps.folder import SweepRecord
 
@@ -50,6 +50,25 @@ def require_left(record: SweepRecord, spent: float) -> None:
         raise ConflictError(
             f"sweep {record.name} has used up {limit.why}",
             fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.enough}",
+        )
+
+
+def require_price(limits: LimitsSpec, price: float | None, fix: str) -> None:
+    """Sees that a limit of the cost counts something.
+
+    Args:
+        limits: of the sweep.
+        price: USD for one of the trial's machines and hour; None: it has none.
+        fix: the command or the option that mends it.
+
+    Raises:
+        SpecError: there is such a limit, and no price.
+    """
+    if limits.cost is not None and price is None:
+        raise SpecError(
+            "limits.cost would never be reached: the trial has no price",
+            facts={"key": "limits.cost", "need": "USD for one machine and hour"},
+            fix=fix,
         )
 
 

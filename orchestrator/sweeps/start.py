@@ -26,6 +26,7 @@ from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.history import History
 from orchestrator.sweeps.keeping import kept_trials, shortage
+from orchestrator.sweeps.limits import require_price
 from orchestrator.sweeps.resolve import ResolvedSweep, on_service
 from train_jobs.config.files import write_text
 
@@ -48,7 +49,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) 
     trial = _shared(sweep)
     _check_gpus(sweep, trial)
     plan = make_plan(trial, home=home)
-    _check_price(sweep, plan)
+    require_price(sweep.spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
     told = sweep.spec.model_dump(mode="json", include=set(SHAPING))
     if on_service(sweep.spec, trial.spec.backend):
         told["driver"] = AZURE  # which draws other points, and never lets a name be used twice
@@ -185,23 +186,19 @@ def start_driver(
 
 
 def _shared(sweep: ResolvedSweep) -> Resolved:
-    """The trial with its share of this machine's cores."""
+    """The trial with its share of this machine's cores and memory."""
     trial, spec = sweep.trial, sweep.spec
-    if trial.spec.backend != "local" or trial.spec.compute.threads_per_process != "auto":
+    if trial.spec.backend != "local":
         return trial
     runs = spec.limits.concurrent * spec.replicates
-    threads = max(1, usable_cores() // (runs * trial.compute.processes_per_node))
-    compute = trial.compute.model_copy(update={"threads_per_process": threads})
+    update: dict[str, int] = {}
+    if trial.spec.compute.threads_per_process == "auto":
+        update["threads_per_process"] = max(1, usable_cores() // (runs * trial.compute.processes_per_node))
+    if trial.compute.memory_bytes is not None:
+        sharing = runs if trial.compute.device == "cpu" else spec.trials_per_gpu
+        update["memory_bytes"] = trial.compute.memory_bytes // sharing
+    compute = trial.compute.model_copy(update=update)
     return Resolved(trial.spec, compute, trial.origins, trial.changes, trial.warnings)
-
-
-def _check_price(sweep: ResolvedSweep, plan: Plan) -> None:
-    if sweep.spec.limits.cost is not None and plan.compute.price_per_hour is None:
-        raise SpecError(
-            "limits.cost would never be reached: the trial has no price",
-            facts={"key": "limits.cost", "need": "USD for one machine and hour"},
-            fix="--set trial.compute.price_per_hour=N",
-        )
 
 
 def _check_gpus(sweep: ResolvedSweep, trial: Resolved) -> None:

@@ -238,6 +238,7 @@ class Sweep:
             UsageError: its space has not so many points, or they would be more than a sweep may have.
             ConflictError: its driver, which has read how many there are to be, is at work, or is Azure's service; or
                 a limit would be used up all the same.
+            SpecError: there would be a limit of the cost, and its trials have no price.
         """
         record = self.folder.record()
         before = trials(record.spec)

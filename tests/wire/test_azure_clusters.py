@@ -73,6 +73,12 @@ def test_another_size_is_refused(cluster: Cluster, azure: AzureDouble) -> None:
     assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu is of another tier")
 
 
+def test_machines_that_our_environment_runs_nothing_on_are_warned_of(cluster: Cluster, azure: AzureDouble) -> None:
+    code, out, err = cluster("create", "--name", "old", "--sku", "Standard_ND40rs_v2", "-y")
+    assert (code, out) == (0, "cluster old: created, 0 to 1 x Standard_ND40rs_v2\n"), err
+    assert "warning: Standard_ND40rs_v2 has V100 GPUs, which the environment's torch cannot use; instead: --sku" in err
+
+
 def test_nothing_is_done_unless_confirmed(
     cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

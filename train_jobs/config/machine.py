@@ -16,17 +16,20 @@ class Memory(NamedTuple):
     """What can be had without swapping and without the limit being met."""
     limit: int | None
     """Of the container, if it has one."""
+    total: int
+    """All that there is: the machine's, or the limit."""
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
     """What the kernel says. Files that it keeps because nobody needs the memory count as available."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     available = int(lines["MemAvailable"].split()[0]) * 1024
+    total = int(lines["MemTotal"].split()[0]) * 1024
     limit = _number(cgroup / "memory.max")
     if limit is not None:
         used = (_number(cgroup / "memory.current") or 0) - _cached_files(cgroup / "memory.stat")
-        available = min(available, limit - used)
-    return Memory(available, limit)
+        available, total = min(available, limit - used), min(total, limit)
+    return Memory(available, limit, total)
 
 
 def _cached_files(path: Path) -> int:

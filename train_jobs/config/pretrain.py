@@ -228,11 +228,9 @@ class TrainConfig(Config):
 
     def _fitting_micro_batch(self, world_size: int) -> str | None:
         """The micro batch that leaves the global batch as it is: it is the recipe. None: processes do not divide it."""
-        share, rest = divmod(self.global_batch_size, world_size)
-        if rest or self.micro_batch_size == "auto":
+        if self.global_batch_size % world_size or self.micro_batch_size == "auto":
             return None
-        fitting = max(size for size in range(1, min(share, self.micro_batch_size) + 1) if share % size == 0)
-        return f"--set train.micro_batch_size={fitting}"
+        return f"--set train.micro_batch_size={max(dividing(self.share(world_size), self.micro_batch_size))}"
 
     def share(self, world_size: int) -> int:
         """Most sequences of a global batch that one process has."""
@@ -396,6 +394,11 @@ class PretrainConfig(Config):
         if self.objective.max_predictions is not None:
             return min(self.objective.max_predictions, self.data.sequence_length)
         return math.ceil(self.data.sequence_length * self.objective.masked_lm_probability)
+
+
+def dividing(share: int, most: int) -> list[int]:
+    """Micro batches of at most so many sequences that divide the share of a process evenly, smallest first."""
+    return [size for size in range(1, min(share, most) + 1) if share % size == 0]
 
 
 def micro_batch_sizes(share: int, length: int, *, on_cpu: bool) -> list[int]:

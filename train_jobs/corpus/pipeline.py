@@ -21,7 +21,7 @@ from typing import TypeVar
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.sources import DataFingerprint
-from train_jobs.config.store import PARTS, StoreManifest, read_manifest
+from train_jobs.config.store import PARTS, StoreManifest
 from train_jobs.corpus import keys
 from train_jobs.corpus.assembly import make_manifest, source_names
 from train_jobs.corpus.duplicates import NAME as DUPLICATES
@@ -40,7 +40,7 @@ from train_jobs.corpus.records import (
 )
 from train_jobs.corpus.sources import Part, plan_parts
 from train_jobs.corpus.splits import Survey, split_rule
-from train_jobs.corpus.store import BLOCK_TOKENS
+from train_jobs.corpus.store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tasks import PART, Setting, Task
 from train_jobs.corpus.tokenisation import VOCABULARY, make_vocabulary, tokens_name
 from train_jobs.corpus.workers import Crew
@@ -93,8 +93,7 @@ class Preparation:
 
     def is_complete(self) -> bool:
         """Whether the store is there."""
-        manifest = read_manifest(self.store)
-        return manifest is not None and manifest.key == self.key
+        return TokenStore.find(self.store, self.key) is not None
 
     def make(self) -> StoreManifest | None:
         """All steps, as far as they are not done; returns the manifest on the leading node.

@@ -129,11 +129,11 @@ def make_store(
         PeerError: another node is gone.
     """
     key = store_key(data, found)
-    if (store := _fitting(folder, key)) is not None:
+    if (store := TokenStore.find(folder, key)) is not None:
         return _swept(store, node, keep_steps=keep_steps)
     workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
     with storage_errors(folder, DOING), _alone(folder, node, progress):
-        if (store := _fitting(folder, key)) is not None:  # made while we waited
+        if (store := TokenStore.find(folder, key)) is not None:  # made while we waited
             return _swept(store, node, keep_steps=keep_steps)
         if node.leads:
             _make_room(folder, replace=replace)
@@ -159,7 +159,7 @@ def _complete(making: Preparation, *, keep_steps: bool) -> None:
             raise
         return  # of little text the others may be done before this node looks
     if manifest is None:
-        making.peers.wait("the manifest", 0, lambda: _fitting(folder, key))
+        making.peers.wait("the manifest", 0, lambda: TokenStore.find(folder, key))
         return
     _sweep(folder, manifest)
     write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
@@ -181,11 +181,6 @@ def _alone(folder: Path, node: Node, progress: Progress) -> Iterator[None]:
     place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
     with exclusive(place, lambda: progress.say(f"another process prepares {folder}: waiting")):
         yield
-
-
-def _fitting(folder: Path, key: str) -> TokenStore | None:
-    manifest = read_manifest(folder)
-    return TokenStore(folder, manifest) if manifest is not None and manifest.key == key else None
 
 
 def _swept(store: TokenStore, node: Node, *, keep_steps: bool) -> TokenStore:

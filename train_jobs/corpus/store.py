@@ -251,6 +251,12 @@ class TokenStore:
         return read_manifest(folder) is not None
 
     @classmethod
+    def find(cls, folder: Path, key: str) -> TokenStore | None:
+        """The store in a folder if it is the one of that key (`store_key`); None: there is none, or another."""
+        manifest = read_manifest(folder)
+        return cls(folder, manifest) if manifest is not None and manifest.key == key else None
+
+    @classmethod
     def open(cls, folder: Path) -> TokenStore:
         """Opens a store.
 

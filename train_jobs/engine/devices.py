@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import time
 
 import torch
 
+from train_jobs.config.gpus import data_sheet
 from train_jobs.engine.distributed import World
 
 SIDE, TRIES = 1024, 5
-
-# Dense matrix products, FLOP/s: (16 bit, fp32 without TF32), by words of the name that CUDA gives, the first that fit;
-# from NVIDIA's data sheets.
-_PEAKS = {
-    "H200": (989e12, 67e12),
-    "H100 PCIe": (756e12, 51e12),
-    "H100 NVL": (835e12, 60e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "A10": (125e12, 31.2e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-    "V100": (125e12, 15.7e12),
-    "T4": (65e12, 8.1e12),
-}
 
 
 def peak_flops(world: World, precision: str) -> float | None:
@@ -40,12 +25,6 @@ def peak_flops(world: World, precision: str) -> float | None:
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x = torch.ones(SIDE, SIDE, dtype=dtype)
     return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES)) * world.size
-
-
-def data_sheet(name: str) -> tuple[float, float] | None:
-    """Peaks of a GPU in 16 bit and in fp32, FLOP/s; whole words count: an L40 is no L4, and an A10G no A10."""
-    words = set(re.split(r"[\s-]+", name))
-    return next((peaks for known, peaks in _PEAKS.items() if words.issuperset(known.split())), None)
 
 
 def memory_bytes(device: torch.device) -> int:

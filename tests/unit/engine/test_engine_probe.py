@@ -196,11 +196,11 @@ def test_the_peak_is_what_was_taken_and_given_back() -> None:
 def test_memory_of_a_container_counts_files_that_nobody_needs_as_available(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
-    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None)
+    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None, 65_536_000_000)
     (tmp_path / "memory.max").write_text("8000000000\n")
     (tmp_path / "memory.current").write_text("7000000000\n")
-    assert host_memory(meminfo, tmp_path) == (1_000_000_000, 8_000_000_000)
+    assert host_memory(meminfo, tmp_path) == (1_000_000_000, 8_000_000_000, 8_000_000_000)
     (tmp_path / "memory.stat").write_text("anon 3000000000\ninactive_file 2500000000\nactive_file 1500000000\n")
     assert host_memory(meminfo, tmp_path).available == 3_500_000_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None)
+    assert host_memory(meminfo, tmp_path) == (32_768_000_000, None, 65_536_000_000)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
-from train_jobs.engine.devices import data_sheet, memory_bytes, peak_flops
+from train_jobs.config.gpus import data_sheet
+from train_jobs.engine.devices import memory_bytes, peak_flops
 from train_jobs.engine.distributed import World
 from train_jobs.engine.meter import Meter
 from train_jobs.engine.metrics import Progress, read_reports
@@ -78,6 +79,9 @@ def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
         "NVIDIA H100 80GB HBM3",
         "NVIDIA A100-SXM4-80GB",
         "Tesla V100-SXM2-32GB",
+        "NVIDIA L40",
+        "NVIDIA RTX A6000",
+        "NVIDIA GeForce RTX 4090",
     )
     assert [data_sheet(name) for name in names] == [
         (989e12, 67e12),
@@ -85,8 +89,12 @@ def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
         (989e12, 67e12),
         (312e12, 19.5e12),
         (125e12, 15.7e12),
+        (181e12, 90.5e12),
+        (154.8e12, 38.7e12),
+        (165.2e12, 82.6e12),
     ]
-    assert [data_sheet(name) for name in ("NVIDIA L40", "NVIDIA A10G", "NVIDIA T400 4GB")] == [None] * 3
+    others = ("NVIDIA A10G", "NVIDIA T400 4GB", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA RTX 6000 Ada Generation")
+    assert [data_sheet(name) for name in others] == [None] * len(others)
 
 
 def test_the_line_has_the_utilisation_where_there_is_one() -> None:

@@ -171,7 +171,7 @@ def test_gpus_that_torch_does_not_see_fail(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_gpus_are_what_the_driver_tells(tmp_path: Path) -> None:
-    script = '[ "$1" = -L ] && { echo "GPU 0: A"; echo "GPU 1: A"; exit; }; echo "A, 80 GB"; echo "A, 80 GB"'
+    script = 'echo "A, 80 GB"; echo "A, 80 GB"'
     environ = program(tmp_path, "nvidia-smi", script)
     assert (machine.gpus(environ).level, machine.gpus(environ).text) == ("ok", "2: A, 80 GB")
     hidden = machine.gpus({**environ, "CUDA_VISIBLE_DEVICES": "1"})
@@ -187,7 +187,7 @@ def test_a_driver_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 def test_a_driver_that_hangs_fails_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SMI_SECONDS", 0.2)
-    environ = program(tmp_path, "nvidia-smi", 'export PATH=/bin:/usr/bin; [ "$1" = -L ] || exec sleep 60')
+    environ = program(tmp_path, "nvidia-smi", "PATH=/bin:/usr/bin; exec sleep 60")
     assert machine.gpus(environ).text == "nvidia-smi does not answer: TimeoutExpired"
 
 

@@ -196,17 +196,17 @@ def test_activations_are_what_the_model_keeps(precision: str, dtype: torch.dtype
     assert estimated == pytest.approx(real, rel=0.2)
 
 
-A100, TFLOPS = "Standard_ND96amsr_A100_v4", 1e12
+TFLOPS = 1e12
 
 
-def machines(size: str | None = A100, **changes: Any) -> ResolvedCompute:
+def machines(gpu: str | None = "A100", **changes: Any) -> ResolvedCompute:
     """Two machines of 8 GPUs, unless the changes say otherwise."""
     told: dict[str, Any] = {
         "nodes": 2,
         "processes_per_node": 8,
         "device": "gpu",
         "threads_per_process": 12,
-        "size": size,
+        "gpu": gpu,
         "price_per_hour": 30.0,
         "price_origin": "a price",
         "master_port": 0,
@@ -240,11 +240,27 @@ def test_a_limit_of_hours_bounds_the_time_and_fp32_lengthens_it() -> None:
 
 
 def test_of_unknown_machines_no_time_is_told_and_without_a_price_no_cost() -> None:
-    assert span(machines("Standard_D16s_v5")) is None
+    assert span(machines("NVIDIA GeForce GTX 1080")) is None
     assert span(machines(None)) is None
     cheap = span(machines(price_per_hour=None, price_origin=None))
     assert cheap is not None
     assert (cheap.cost_least, cheap.cost_most) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "least", "most"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 59, 139),
+        ("NVIDIA H100 80GB HBM3", 188, 415),
+        ("NVIDIA L4", 0.19 * 121, 0.45 * 121),
+        ("NVIDIA GeForce RTX 4090", 0.19 * 165.2, 0.45 * 165.2),
+    ],
+)
+def test_a_gpu_is_known_by_its_makers_name(gpu: str, least: float, most: float) -> None:
+    found = span(machines(gpu))
+    assert found is not None
+    assert found.seconds_most == pytest.approx(100 * 1e16 / (16 * least * TFLOPS))
+    assert found.seconds_least == pytest.approx(100 * 1e16 / (16 * most * TFLOPS))
 
 
 def test_on_a_cpu_every_thread_counts_and_a_wide_model_is_faster() -> None:

@@ -47,7 +47,8 @@ def test_a_sweep_whose_money_is_spent_is_not_taken_up_again(tmp_path: Path) -> N
 
 
 def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = sweeps.run(limits={"trials": 3, "concurrent": 1, "hours": 1.5 / 3600}, steps=300, pause=10)
+    limited = {"trials": 3, "concurrent": 1, "hours": 1.5 / 3600}
+    folder = sweeps.run(limits=limited, trial={"compute": {"price_per_hour": 2}}, steps=300, pause=10)
     before = len(folder.study().trials)
     assert before < 3
     started = []
@@ -72,6 +73,15 @@ def test_a_limit_of_money_without_a_price_is_refused(sweeps: Sweeps) -> None:
         sweeps.make(limits={"cost": 5})
     assert caught.value.fix == "--set trial.compute.price_per_hour=N"
     sweeps.make(limits={"cost": 5}, trial={"compute": {"price_per_hour": 2}})
+
+
+def test_a_limit_of_money_that_comes_later_needs_a_price_too(sweeps: Sweeps) -> None:
+    folder = sweeps.make()
+    with pytest.raises(SpecError, match="the trial has no price") as caught:
+        Sweep(folder, sweeps.home).extend(cost=50)
+    assert caught.value.fix == f"orchestrator sweep extend {folder.name} --hours N"
+    assert folder.record().spec.limits.cost is None, "nothing was extended"
+    assert not folder.locked()
 
 
 def test_extending_by_nothing_is_refused(

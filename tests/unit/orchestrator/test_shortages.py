@@ -1,0 +1,159 @@
+"""What a plan says of memory: of the GPUs that this machine has, of Azure's, of the machine's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.plan import Plan, make_plan
+from orchestrator.specs import Flag, resolve_spec
+from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
+from orchestrator.sweeps.start import plan_sweep
+from tests.conftest import write_bert
+from tests.unit.orchestrator.test_doctor import program
+
+T4 = "Tesla T4, 15360 MiB"
+A100 = "NVIDIA A100-SXM4-40GB, 40960 MiB"
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+BASE = ("recipe=base", "data.text=[text.txt]")
+PROPOSED = r"--set (train\.micro_batch_size=(\d+)) needs (\d+\.?\d*) GB$"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    return tmp_path
+
+
+def gpus(folder: Path, *lines: str, **more: str) -> dict[str, str]:
+    """An environment in which NVIDIA's tool lists these."""
+    return {**program(folder, "nvidia-smi", "\n".join(f"echo '{line}'" for line in lines)), **more}
+
+
+def plan(environ: dict[str, str], *sets: str, kind: str = "pretrain", **flags: Any) -> Plan:
+    given = {key: Flag(value, f"--{key}") for key, value in flags.items()}
+    return make_plan(resolve_spec(kind, sets=[*sets], flags=given, environ=environ), home=Path("home").absolute())
+
+
+def text(made: Plan) -> str:
+    return " ".join(made.summary().split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "found"),
+    [
+        ((A100, A100), {}, (2, "NVIDIA A100-SXM4-40GB", 40960)),
+        ((A100, T4), {}, (2, "Tesla T4", 15360)),
+        ((A100, T4), {"CUDA_VISIBLE_DEVICES": "0"}, (1, "NVIDIA A100-SXM4-40GB", 40960)),
+        ((A100, T4), {"CUDA_VISIBLE_DEVICES": "GPU-5f3c"}, (1, "Tesla T4", 15360)),
+        (("NVIDIA GB10, [N/A]",), {}, (1, "NVIDIA GB10", None)),
+    ],
+)
+def test_gpus_of_this_machine_are_known_by_name_and_memory(
+    folder: Path, lines: tuple[str, ...], more: dict[str, str], found: tuple[int, str, int | None]
+) -> None:
+    compute = plan(gpus(folder, *lines, **more), *BASE).compute
+    memory = compute.memory_bytes and compute.memory_bytes // 2**20
+    assert (compute.world_size, compute.gpu, memory) == found
+
+
+def test_of_gpus_that_are_here_time_and_memory_are_told(folder: Path) -> None:
+    told = text(plan(gpus(folder, A100), *BASE))
+    assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates that others published for A100s\)", told)
+    assert re.search(r"memory [\d.]+ GB a process of the 42\.9 GB that it has: ", told)
+    other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
+    assert re.search(r"time .* \(19% to 45% of the data sheet, as others have of A100s\)", other)
+    assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))
+
+
+def test_a_micro_batch_that_may_not_fit_is_warned_of_and_the_largest_that_does_is_named(folder: Path) -> None:
+    environ = gpus(folder, T4)
+    much = (*BASE, "train.global_batch_size=3000", "train.micro_batch_size=1000")
+    (warning,) = plan(environ, *much).warnings
+    assert re.match(r"memory may run out: a process needs [\d.]+ GB, its Tesla T4 has 16\.1 GB: --set ", warning)
+    proposed, size, need = re.search(PROPOSED, warning).groups()  # type: ignore[union-attr]
+    fits = plan(environ, *much, proposed)
+    assert fits.warnings == ()
+    assert fits.accumulation_steps == 3000 // int(size)  # type: ignore[attr-defined]
+    assert fits.estimates.process_bytes / 1e9 == pytest.approx(float(need), rel=0.01)  # type: ignore[attr-defined]
+    larger = min(count for count in range(int(size) + 1, 3000) if 3000 % count == 0)
+    assert plan(environ, *much, f"train.micro_batch_size={larger}").warnings
+
+
+def test_where_the_micro_batch_is_the_recipe_or_found_by_the_job_none_is_proposed(folder: Path) -> None:
+    environ = gpus(folder, T4)
+    whole = ("train.global_batch_size=4096", "train.loss_normalization=micro_batch", "train.micro_batch_size=2048")
+    (warning,) = plan(environ, *BASE, *whole).warnings
+    assert re.search(r": one sequence at a time needs \d\.\d+ GB$", warning)
+    auto = (*BASE, "train.micro_batch_size=auto")
+    assert plan(environ, *auto).warnings == ()
+    (warning,) = plan(gpus(folder, "Tesla T4, 1024 MiB", "Tesla T4, 1024 MiB"), *auto).warnings
+    assert re.search(r"needs (\d\.\d+) GB, .* needs \1 GB, with optimizer\.sharded=true less$", warning)
+
+
+def test_a_cpu_shares_its_memory_among_processes(folder: Path) -> None:
+    one, two = (plan(NO_GPU, *BASE, f"compute.processes_per_node={count}").compute.memory_bytes for count in (1, 2))
+    nodes = plan(NO_GPU, *BASE, "compute.nodes=2").compute.memory_bytes
+    assert one is not None
+    assert two == nodes == one // 2
+    much = ("train.global_batch_size=1000000", "train.micro_batch_size=1000000")
+    (warning,) = plan(NO_GPU, *BASE, *much).warnings
+    assert "its share of the machine has " in warning
+    assert re.search(PROPOSED, warning)
+
+
+def test_machines_of_azure_are_known_by_their_size() -> None:
+    cloud = ("backend=azure", "compute.cluster=gpus", "azure.preflight=false")
+    one = plan(
+        {},
+        *BASE,
+        *cloud,
+        "compute.sku=Standard_NC64as_T4_v3",
+        *("train.global_batch_size=2048", "train.micro_batch_size=512"),
+    )
+    assert (one.compute.gpu, one.compute.memory_bytes, one.world_size) == ("T4", 16 * 10**9, 4)
+    assert any("its T4 has 16 GB: --set train.micro_batch_size=" in warning for warning in one.warnings)
+    cpu = plan({}, *BASE, *cloud, "compute.sku=Standard_D16s_v5", "compute.processes_per_node=4").compute
+    assert (cpu.gpu, cpu.memory_bytes) == (None, 16 * 10**9)
+
+
+def test_fine_tuning_and_predicting_are_warned_of_too(folder: Path) -> None:
+    write_bert(folder / "bert", num_hidden_layers=24, hidden_size=1024, intermediate_size=4096, num_attention_heads=16)
+    (folder / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3\tno\n" * 300)
+    own = ("init_from=bert", "task=own", "data.train=rows.tsv", "data.validation=rows.tsv", "data.max_length=64")
+    columns = ("data.text=text", "data.label=label")
+    environ = gpus(folder, "Tesla T4, 7000 MiB")
+    many = ("train.global_batch_size=512", "train.micro_batch_size=512")
+    (warning,) = plan(environ, *own, *columns, *many, kind="finetune").warnings
+    proposed = re.search(PROPOSED, warning)
+    assert proposed
+    assert plan(environ, *own, *columns, *many, proposed[1], kind="finetune").warnings == ()
+    more = f"train.micro_batch_size={2 * int(proposed[2])}"
+    assert plan(environ, *own, *columns, *many, more, kind="finetune").warnings
+    small = gpus(folder, "Tesla T4, 500 MiB")
+    (warning,) = plan(small, kind="predict", model="bert", input=["rows.tsv"]).warnings
+    assert warning.endswith("its Tesla T4 has 524 MB: --set batching.batch_tokens=N lessens that")
+
+
+@pytest.mark.parametrize(("at_once", "sharing"), [(1, 1), (4, 4)])
+def test_trials_that_share_a_gpu_share_its_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, sharing: int
+) -> None:
+    document = {
+        "space": {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}},
+        "trial": {"recipe": "base", "data": {"text": ["text.txt"]}, "train": {"micro_batch_size": 64}},
+        "limits": {"trials": 4, "concurrent": 4},
+        "trials_per_gpu": at_once,
+    }
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
+    environ = gpus(folder, T4, CUDA_VISIBLE_DEVICES="0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=environ))
+    record, made = plan_sweep(sweep, folder / "home")
+    assert made.compute.memory_bytes == 15360 * 2**20 // sharing
+    assert bool(record.warnings) == (sharing > 1)
