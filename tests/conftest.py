@@ -20,6 +20,7 @@ import yaml
 
 from train_jobs.config.telemetry import no_telemetry
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tests run side by side, and threads of small models wait and spin
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
 no_telemetry()  # some tests import onnxruntime themselves
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

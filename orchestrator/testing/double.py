@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,6 +101,7 @@ class AzureDouble:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        _forget_tokens()
         self.jobs.close()
         self._proxy.close()
         if self._temporary is not None:
@@ -302,3 +304,9 @@ class AzureDouble:
             return 0
         size: Document = found["properties"]["properties"]
         return int(size.get("scaleSettings", {}).get("maxNodeCount", 1))
+
+
+def _forget_tokens() -> None:
+    """MLflow keeps a client of each address for the life of the process, with a token that no other double knows."""
+    if (registry := sys.modules.get("mlflow.tracking._tracking_service.registry")) is not None:
+        registry.TrackingStoreRegistry._get_store_with_resolved_uri.cache_clear()

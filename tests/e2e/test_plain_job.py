@@ -32,7 +32,7 @@ def environment(folder: Path) -> dict[str, str]:
     (folder / "blocked").mkdir()
     (folder / "blocked" / "orchestrator.py").write_text("raise ImportError('the job imported the orchestrator')")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "ORCHESTRATOR_"))}
-    return {**clean, "PYTHONPATH": f"{folder / 'blocked'}:{folder / 'code'}", "OMP_NUM_THREADS": "1"}
+    return {**clean, "PYTHONPATH": f"{folder / 'blocked'}:{folder / 'code'}"}
 
 
 def test_torchrun_with_two_processes_and_no_orchestrator(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tests.conftest import Console, last_step, wait_for, write_spec
 
 
 def write_sweep(folder: Path, corpus: Path) -> None:
-    """Two learning rates, the second of which is so high that its trial is stopped."""
-    write_spec(folder / "job.yaml", data={"text": [str(corpus)]}, train={"precision": "bf16", "steps": 24})
+    """Two learning rates, the second of which is so high that its trial is stopped, long before its last step."""
+    train = {"precision": "bf16", "steps": 400}
+    write_spec(folder / "job.yaml", data={"text": [str(corpus)]}, train=train, checkpoint={"every": 200})
     document = {
         "trial": "job.yaml",
         "space": {"optimizer.learning_rate": [0.01, 9.0]},

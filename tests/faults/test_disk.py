@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[st
         [*config, "--output", str(output), "--cache", str(cache)],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
 

@@ -49,6 +49,16 @@ def test_job_reports_to_the_run_of_its_name(
     assert outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'other'") == []
 
 
+def test_a_token_of_a_double_that_is_gone_is_not_kept(client: Any, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    for number in range(2):  # at the same address
+        with AzureDouble(tmp_path / str(number), run_jobs=False) as double:
+            double.jobs.submit("one", {"jobType": "Command", "command": "x"})
+            address = client(double).workspaces.get().mlflow_tracking_uri
+            assert MlflowClient(tracking_uri=address).get_run("one").info.run_id == "one"
+
+
 def test_limits_pages_and_tokens_of_the_server(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException

@@ -41,7 +41,7 @@ def start(config: Path, output: Path, cache: Path, **environ: str) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+        env={**os.environ, **environ},
     )
 
 

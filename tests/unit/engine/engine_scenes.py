@@ -54,7 +54,7 @@ def play(folder: Path) -> Path:
             free.bind(("127.0.0.1", 0))
         ports = ",".join(str(free.getsockname()[1]) for free in sockets)
     command = [sys.executable, str(Path(__file__)), str(folder), ports]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
     with ExitStack() as held:
         logs = [held.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
         processes = [

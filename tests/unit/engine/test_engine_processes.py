@@ -36,7 +36,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(REPOSITORY),
     }
     processes = [

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,11 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def stop() -> Iterator[StopRequest]:
-    """One that listens; the signals are pytest's again in the end."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def stop() -> StopRequest:
+    """One that listens."""
     request = StopRequest()
     request.listen()
-    yield request
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return request
 
 
 def test_the_first_ctrl_c_asks_and_the_second_ends(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:
@@ -67,14 +63,9 @@ def test_an_eviction_breaks_off_such_work_too(stop: StopRequest) -> None:
 
 
 def test_a_shell_that_ignores_ctrl_c_for_its_jobs_is_obeyed() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    terminate = signal.getsignal(signal.SIGTERM)
-    try:
-        StopRequest().listen()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    StopRequest().listen()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize(
@@ -139,7 +130,6 @@ def test_a_training_saves_on_ctrl_c(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     metrics = out / "metrics.jsonl"
     wait_for(lambda: job.poll() is not None or (metrics.exists() and metrics.stat().st_size > 0), what="a step")

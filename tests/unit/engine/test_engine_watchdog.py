@@ -66,7 +66,6 @@ def begin(folder: Path, size: int, ways: list[str]) -> Scene:
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONUNBUFFERED": "1",
     }

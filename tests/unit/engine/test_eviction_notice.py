@@ -124,7 +124,7 @@ def test_a_job_that_hears_of_it_stops_with_a_checkpoint(metadata: Metadata, tmp_
     job = subprocess.Popen(
         [*(sys.executable, "-m", "train_jobs.pretrain", "--config", "config.yaml"), "--set", "train.steps=100000"],
         cwd=tmp_path,
-        env={**os.environ, **metadata.variables, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **metadata.variables, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -111,7 +111,6 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert validations(tmp_path / "out") == validations(done)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_sigterm_amid_an_epoch_changes_no_bit_of_what_becomes_of_it(
     bert: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

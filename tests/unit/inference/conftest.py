@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ from train_jobs.config.predict import PredictConfig
 POSITIONS = 32
 
 Run = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _signals() -> Iterator[None]:
-    """A job in this process listens for SIGTERM: not for longer than these tests."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.config.lineage import PretrainFacts, read_lineage
 from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.corpus.prepare import store_key
-from train_jobs.engine.loop import StopRequest
 from train_jobs.pretrain import find_store, main, pretrain, read_config
 
 SECTIONS = {section: MICRO[section] for section in ("model", "data", "validation")}
@@ -23,21 +22,13 @@ TRAIN = {**MICRO["train"], "steps": 4, "precision": "fp32"}
 SECOND = ["data.sequence_length=16", "train.global_batch_size=12", "train.steps=4", "checkpoint.every=2"]
 
 
-@pytest.fixture(autouse=True)
-def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
-
-
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outputs of a first phase: LAMB, four steps, checkpoints of steps 2 and 4."""
     folder = tmp_path_factory.mktemp("phases")
     text = [str(write_corpus(folder / "corpus.txt"))]
-    patch = pytest.MonkeyPatch()
-    patch.setattr(StopRequest, "listen", lambda self: None)
     job = {**SECTIONS, "data": {**SECTIONS["data"], "text": text}, "train": TRAIN, "checkpoint": {"every": 2}}
     pretrain(PretrainConfig.model_validate(job), output=folder / "first", cache=folder / "stores", device="cpu")
-    patch.undo()
     return folder / "first"
 
 
