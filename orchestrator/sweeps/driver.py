@@ -390,7 +390,7 @@ class Driver:
                 maximize=self.spec.objective.goal == "maximize",
             )
             metrics = {"trial": value, "best": top}
-            append(self.folder.metrics, {"step": live.number + 1, "time": time.time(), "metrics": metrics})
+            append(self.folder.metrics, {"step": len(self.outcomes), "time": time.time(), "metrics": metrics})
         end = {
             "state": state,
             "why": why,

@@ -1,10 +1,10 @@
 """When a trial is stopped early: functions of what all trials have reported, and of nothing else.
 
 A *report* is a value of the primary metric that a trial logged, whatever step it was at; policies count reports, as
-Azure's do. A trial is judged once for each report, among the trials that have reported as often, those that ended among
-them. Bandit, median and truncation are Azure's:
+Azure's do. A trial is judged once for each report, the k-th among all k-th reports that there are, of trials that ended
+too. Bandit, median and truncation are Azure's:
 
-    bandit      its best < best of all / (1 + slack_factor), or < best of all - slack_amount
+    bandit      its best < best of all / (1 + slack_factor), or < best of all - slack_amount, of reports 1..k
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
@@ -151,7 +151,9 @@ class _Scene(NamedTuple):
 
 def _bandit(scene: _Scene) -> tuple[bool, str]:
     policy, own = scene.policy, scene.best_of(scene.trial)
-    top = best([scene.best_of(name) for name in scene.peers], maximize=scene.maximize)
+    # Whoever has reported less often counts as well: its best can but become better until it has come so far. Else of
+    # two trials abreast the one that is always a moment ahead would never be held against the other.
+    top = best([scene.best_of(name) for name in scene.histories], maximize=scene.maximize)
     mine, theirs = _number(own), _number(top)
     if policy.slack_amount is not None:
         stop = scene.worse(own, top - policy.slack_amount if scene.maximize else top + policy.slack_amount)

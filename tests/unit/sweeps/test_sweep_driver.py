@@ -59,6 +59,20 @@ def test_a_trial_that_falls_behind_is_stopped_and_its_numbers_are_told(sweeps: S
     assert (1, 1) not in decided
 
 
+def test_of_two_abreast_the_worse_is_stopped_and_the_best_so_far_is_the_better_one(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [1e-4, 1e-2]}
+    bandit = {"policy": "bandit", "slack_factor": 0.5}
+    folder = sweeps.run(space=space, sampling="grid", early_termination=bandit, limits={"trials": None}, pause=100)
+    better, worse = folder.study().trials
+    assert (better.state, worse.state) == (TrialState.COMPLETE, TrialState.PRUNED)
+    told = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line["step"] for line in told] == [1, 2]  # MLflow shows what was told at the last step, not last
+    assert [line["metrics"] for line in told] == [
+        {"trial": worse.value, "best": worse.value},
+        {"trial": better.value, "best": better.value},
+    ]
+
+
 def test_replicates_are_judged_together_and_each_has_its_seed(sweeps: Sweeps) -> None:
     folder = sweeps.run(seeds=[1, 5, 2], limits={"trials": 2})
     assert len(sweeps.runs(folder)) == 6

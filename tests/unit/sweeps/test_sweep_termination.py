@@ -101,8 +101,11 @@ class TestBandit:
         assert stopped(policy("bandit", slack_factor=0.2), MAX, histories) == []
         assert stopped(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
 
-    def test_one_that_has_not_come_so_far_is_no_measure(self) -> None:
-        assert stopped(policy("bandit", slack_factor=0.2), MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == []
+    def test_one_that_has_not_come_so_far_but_is_better_already_counts(self) -> None:
+        rule = policy("bandit", slack_factor=0.2)
+        assert stopped(rule, MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == [1]
+        assert stopped(rule, MAX, {0: [0.55], 1: [0.1, 0.5]}, at=None) == []
+        assert stopped(rule, MIN, {0: [0.4], 1: [0.9, 0.5]}, at=None) == [1]
         assert stopped(policy("asha", reduction_factor=2, interval=2), MAX, {0: [0.99], 1: [0.1, 0.5]}) == []
 
     def test_a_ratio_of_what_is_not_above_zero_stops_nobody(self) -> None:
