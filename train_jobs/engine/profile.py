@@ -184,4 +184,4 @@ def _in_steps(events: Iterable[Any]) -> Iterator[Any]:
 def _recorder(device: torch.device) -> profile:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells on stderr that it starts and that it stops
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    return profile(activities=activities)
+    return profile(activities=activities, acc_events=True)  # there is one cycle; torch 2.11 warns of others
