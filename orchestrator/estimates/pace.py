@@ -1,7 +1,8 @@
 """How long pretraining takes and what it costs: between two rates of the arithmetic.
 
 Of GPUs the rates are those that others published for BERT: the slower one of Hugging Face's model under plain PyTorch,
-the faster one of tuned kernels. This project has been run on none of them; of CPUs the rates are its own.
+the faster one of tuned kernels. GPUs of which nobody published any are taken to reach the shares of their data sheets
+that A100s do. This project has been run on none of them; of CPUs the rates are its own.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class ComputeSpec(Config):
         """With these in place of every `auto`; the last three are of each machine."""
         share = memory_bytes // processes if memory_bytes else None
         if device == "gpu":
-            share = (gpu.memory_bytes or None) if gpu else None
+            share = gpu.memory_bytes if gpu else None
         return ResolvedCompute(
             nodes=self.nodes,
             processes_per_node=processes,

@@ -20,8 +20,8 @@ class Gpu(NamedTuple):
 
     name: str
     """Its maker's name, or the short one of the table of sizes."""
-    memory_bytes: int
-    """0: the driver does not say, as where it is the machine's own."""
+    memory_bytes: int | None
+    """None: the driver does not say, as where it is the machine's own."""
 
 
 def usable_cores() -> int:
@@ -61,7 +61,7 @@ def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
     if listed is not None and all(device.isdecimal() and int(device) < len(there) for device in listed):
         seen = [there[int(device)] for device in listed]
     count = len(there) if listed is None else len(listed)
-    return count, min(seen, key=lambda gpu: gpu.memory_bytes, default=None)
+    return count, min(seen, key=lambda gpu: gpu.memory_bytes or 0, default=None)
 
 
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
@@ -89,7 +89,7 @@ def _asked(environ: Mapping[str, str]) -> list[Gpu]:
     return [Gpu(name.strip(), _mebibytes(memory)) for name, memory in rows]
 
 
-def _mebibytes(text: str) -> int:
-    """`81920 MiB` in bytes, `[N/A]` as 0."""
+def _mebibytes(text: str) -> int | None:
+    """`81920 MiB` in bytes; None for `[N/A]`."""
     number = text.split()[0] if text.strip() else ""
-    return int(number) * MEBIBYTE if number.isdecimal() else 0
+    return int(number) * MEBIBYTE if number.isdecimal() else None

@@ -8,7 +8,8 @@ too. Bandit, median and truncation are Azure's:
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each where less is better. Azure does not say how it takes values that are not numbers; here a
+and the mirror image of each where less is better. Azure's example of a bandit compares trials at the same report and
+says nothing of those that have reported less often; nor does Azure say how it takes values that are not numbers: here a
 trial whose last value is none is stopped by any policy, and others are compared by the values that are.
 """
 

@@ -62,7 +62,8 @@ def test_a_trial_that_falls_behind_is_stopped_and_its_numbers_are_told(sweeps: S
 def test_of_two_abreast_the_worse_is_stopped_and_the_best_so_far_is_the_better_one(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-4, 1e-2]}
     bandit = {"policy": "bandit", "slack_factor": 0.5}
-    folder = sweeps.run(space=space, sampling="grid", early_termination=bandit, limits={"trials": None}, pause=100)
+    slow = {"steps": 40, "pause": 50}  # enough to be stopped before its end
+    folder = sweeps.run(space=space, sampling="grid", early_termination=bandit, limits={"trials": None}, **slow)
     better, worse = folder.study().trials
     assert (better.state, worse.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     told = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
