@@ -1,0 +1,69 @@
+"""Pinned identities: what has been computed once keeps its name, whatever is moved or rewritten in the code.
+
+The snapshot and the versions of packages are fixed here: they change with every commit and every machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan import make_plan
+from orchestrator.snapshot import Snapshot
+from orchestrator.specs import Flag, resolve_spec
+from orchestrator.specs.environment import EnvironmentSpec
+from tests.conftest import write_bert
+from train_jobs.config import DataConfig
+from train_jobs.config.sources import fingerprint
+from train_jobs.corpus.keys import store_key
+
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
+COMPUTE = {"compute.threads_per_process": 1, "compute.processes_per_node": 1, "compute.device": "cpu"}
+TABLE = "text\tlabel\na b\tx\nb c\ty\na c\tx\nb b\ty\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Snapshot, "digest", property(lambda _: "0" * 64))
+    monkeypatch.setattr(EnvironmentSpec, "describe", lambda _: {"python": "3.11.0"})
+    (tmp_path / "text.txt").write_text("One line. And another.\n\nA second document.\n")
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    (tmp_path / "train.tsv").write_text(TABLE)
+    (tmp_path / "dev.tsv").write_text(TABLE)
+    write_bert(tmp_path / "bert")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "name"),
+    [
+        ("pretrain", {"data.text": ["text.txt"], "train.micro_batch_size": 4}, "pretrain-tiny-34cfb578"),
+        (
+            "pretrain",
+            {"data.text": ["text.txt"], "data.vocabulary": "vocab.txt", "recipe": "base"},
+            "pretrain-base-13f88301",
+        ),
+        ("pretrain", {"data.text": ["text.txt"], "init_from": "bert", "train.steps": 5}, "pretrain-tiny-f9d10ce9"),
+        ("prepare", {"data.text": ["text.txt"]}, "prepare-uncased-42740540"),
+        ("prepare", {"data.text": [{"path": "text.txt", "weight": 2}], "recipe": "cased"}, "prepare-cased-a0934244"),
+        (
+            "finetune",
+            {"data": {"train": "train.tsv", "validation": "dev.tsv", "max_length": 32}, "init_from": "bert"},
+            "finetune-own-a9cfda41",
+        ),
+        ("predict", {"model": "bert", "input": ["train.tsv"]}, "predict-train-a03623d1"),
+    ],
+)
+def test_run_hash_of_each_kind_is_pinned(folder: Path, kind: str, values: dict[str, object], name: str) -> None:
+    flags = {key: Flag(value, f"--{key}") for key, value in {**COMPUTE, **values}.items()}
+    found = make_plan(resolve_spec(kind, flags=flags, environ={"CUDA_VISIBLE_DEVICES": ""}), home=folder / "home")
+    assert found.name == name
+
+
+def test_store_key_is_pinned(folder: Path) -> None:
+    data = DataConfig(text=[folder / "text.txt"], vocab_size=64)
+    assert store_key(data, fingerprint(data.text)) == "4272d06c7b9952cb"
+    given = DataConfig(text=[folder / "text.txt"], vocabulary=folder / "vocab.txt", lowercase=False)
+    assert store_key(given, fingerprint(given.text)) == "ae95227c5bddb639"
