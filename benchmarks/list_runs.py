@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.machine import describe, spread
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.runs import Attempt, RunState
+from orchestrator.runs.status import Attempt, RunState
 
 ORCHESTRATOR = str(Path(sys.executable).parent / "orchestrator")
 REPORTS = 1000

@@ -43,8 +43,8 @@ import yaml
 
 from benchmarks.machine import describe
 from orchestrator import Orchestrator
-from orchestrator.errors import ConflictError
-from orchestrator.home import home_folder
+from orchestrator.support.errors import ConflictError
+from orchestrator.support.home import home_folder
 from orchestrator.sweeps.status import SweepStatus, TrialRow
 from orchestrator.sweeps.sweeps import Sweep
 

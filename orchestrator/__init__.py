@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
-    from orchestrator.errors import UserError
     from orchestrator.planning import Plan
-    from orchestrator.runs import RunState, RunStatus
+    from orchestrator.runs.status import RunState, RunStatus
     from orchestrator.specs.job import PretrainSpec
+    from orchestrator.support.errors import UserError
     from orchestrator.sweeps.sweeps import Sweep
 
 __version__ = "0.1.0"
@@ -29,10 +29,10 @@ _HOMES = {
     "Plan": "orchestrator.plan",
     "PretrainSpec": "orchestrator.specs.job",
     "Run": "orchestrator.client",
-    "RunState": "orchestrator.runs",
-    "RunStatus": "orchestrator.runs",
+    "RunState": "orchestrator.runs.status",
+    "RunStatus": "orchestrator.runs.status",
     "Sweep": "orchestrator.sweeps.sweeps",
-    "UserError": "orchestrator.errors",
+    "UserError": "orchestrator.support.errors",
 }
 
 __all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError"]

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends import load_backend, remember, used_backends
 from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
 from orchestrator.delivery import deliver
-from orchestrator.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
-from orchestrator.home import home_folder
-from orchestrator.lookup import find_name
-from orchestrator.runs import Handle, RunState, RunStatus
+from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
+from orchestrator.support.home import home_folder
+from orchestrator.support.lookup import find_name
 from train_jobs.config.store import MANIFEST_FILE
 from train_jobs.config.telemetry import no_telemetry
 
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
-    from orchestrator.compare import Difference, Side
     from orchestrator.estimates.cost import RunCost
-    from orchestrator.lineage import CheckedLineage
     from orchestrator.planning import Plan
     from orchestrator.reports.comparison import Subject
     from orchestrator.retention import Pruned, Pruning
+    from orchestrator.runs.differences import Difference, Side
+    from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs import Flag
     from orchestrator.sweeps.sweeps import Sweeps
 
@@ -289,12 +289,12 @@ class Run:
 
     def compare(self, other: Run, *, patch: bool = False) -> Difference:
         """What this run (a) and the `other` (b) have not in common; with `patch`, changed code line by line."""
-        from orchestrator.compare import compare
+        from orchestrator.runs.differences import compare
 
         return compare(self._side(), other._side(), patch=patch)
 
     def _side(self) -> Side:
-        from orchestrator.compare import Side
+        from orchestrator.runs.differences import Side
 
         folder, backend = self.folder, self._backend
         return Side(

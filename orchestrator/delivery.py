@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.backends.base import Backend
-from orchestrator.errors import StorageError
+from orchestrator.support.errors import StorageError
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
 

@@ -15,7 +15,7 @@ from orchestrator.planning import (
     files_fingerprint,
     remote_data,
 )
-from orchestrator.runs import Counts
+from orchestrator.runs.status import Counts
 from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE

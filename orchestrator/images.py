@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.errors import NotFoundError
+from orchestrator.support.errors import NotFoundError
 
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE / "shipped" / "environments"  # of an installed wheel: setup.py puts them there

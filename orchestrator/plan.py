@@ -22,7 +22,7 @@ from orchestrator.planning import (
     remote_data,
 )
 from orchestrator.prediction import PredictPlan, plan_prediction
-from orchestrator.runs import Counts
+from orchestrator.runs.status import Counts
 from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE

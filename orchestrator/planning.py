@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runs import Counts
+from orchestrator.runs.status import Counts
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
@@ -86,7 +86,7 @@ class Plan(Config):
 
     def _repr_html_(self) -> str:
         """The same as a notebook shows it."""
-        from orchestrator.cards import card
+        from orchestrator.support.html import card
 
         return card(self.name, self.facts())
 

@@ -16,7 +16,7 @@ from orchestrator.planning import (
     Plan,
     files_fingerprint,
 )
-from orchestrator.runs import Counts
+from orchestrator.runs.status import Counts
 from orchestrator.shortages import memory_warnings
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE

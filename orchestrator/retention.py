@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends.base import Backend
-from orchestrator.errors import ConflictError, NotFoundError, StorageError
-from orchestrator.home import TOKEN_STORES
-from orchestrator.runs import Handle, RunState, RunStatus
+from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.support.home import TOKEN_STORES
 from train_jobs.config.base import Config
 
 

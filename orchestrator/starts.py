@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import ConflictError, NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.config.finetune import GLUE_TASKS
 from train_jobs.config.initial import CONFIG
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
-    from orchestrator.runs import RunStatus
+    from orchestrator.runs.status import RunStatus
 
 Attach = Callable[[str], "Run"]
 

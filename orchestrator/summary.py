@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.columns import fact_lines
 from orchestrator.specs.secrets import HIDDEN, SECRET
+from orchestrator.support.formatting import fact_lines
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.local.launch import LocalRequest
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 
 PLAN: dict[str, Any] = {
     "job": {"train": {"steps": 100, "global_batch_size": 8}},

@@ -15,10 +15,10 @@ import shutil
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
-from orchestrator.errors import CapacityError, UsageError
 from orchestrator.plan import Plan
-from orchestrator.runs import Handle
+from orchestrator.runs.status import Handle
 from orchestrator.specs import ResolvedCompute
+from orchestrator.support.errors import CapacityError, UsageError
 
 LOAD = "ORCHESTRATOR_POLITE_LOAD"
 

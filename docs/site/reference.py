@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from orchestrator import errors
 from orchestrator.cli.main import build_parser
 from orchestrator.specs.job import KINDS, JobSpec
 from orchestrator.specs.sweep import SweepSpec
+from orchestrator.support import errors
 from train_jobs.config.load import preset_names
 
 COLUMNS = "100"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.backends.base import Backend
-from orchestrator.errors import ServiceError, UsageError
+from orchestrator.support.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

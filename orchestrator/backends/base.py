@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.runs import Handle, RunStatus
+from orchestrator.runs.status import Handle, RunStatus
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
-    from orchestrator.lineage import CheckedLineage
     from orchestrator.planning import Plan
+    from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs import ResolvedCompute
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from orchestrator.errors import NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import NotFoundError
 from train_jobs.config.names import did_you_mean
 
 WRITTEN_LATER = {"checkpoints", "lineage", "metrics", "model", "predictions", "result", "store", "submission"}

@@ -119,7 +119,7 @@ def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None)
     Raises:
         UsageError: a word of another form.
     """
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     found = {}
     for word in words:

@@ -38,7 +38,7 @@ SPEC_FLAGS = {
 
 def _read(arguments: argparse.Namespace) -> JobFile:
     from orchestrator.backends.azure.azml import read_job_file
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     given = [flag for name, flag in SPEC_FLAGS.items() if getattr(arguments, name, None)]
     if given:
@@ -76,7 +76,7 @@ def submit_file(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
     from orchestrator.client import Run
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     file = _read(arguments)
     home = home_folder(os.environ)

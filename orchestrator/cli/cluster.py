@@ -91,7 +91,7 @@ def _idle(text: str) -> int:
 
 def _wire(arguments: argparse.Namespace) -> Wire:
     from orchestrator.backends.azure.backend import AzureBackend
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     return AzureBackend(home_folder(os.environ)).wire({name: getattr(arguments, name) for name in NAMES})
 
@@ -102,7 +102,7 @@ def _confirmed(arguments: argparse.Namespace, what: str) -> None:
     Raises:
         UsageError: nobody to ask, or the answer is not yes.
     """
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if arguments.yes:
         return
@@ -119,8 +119,8 @@ def run_create(arguments: argparse.Namespace) -> int:
     from orchestrator.backends.azure.clusters import check_name, shape_text
     from orchestrator.backends.azure.request import compute_body
     from orchestrator.cli.render import hint
-    from orchestrator.errors import SpecError
     from orchestrator.estimates.sizes import check_runs_torch, find_size
+    from orchestrator.support.errors import SpecError
 
     check_name(arguments.name)
     if (size := find_size(arguments.sku, where="--sku")) is not None:
@@ -222,7 +222,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 def _existing(wire: Wire, name: str) -> dict[str, Any]:
-    from orchestrator.errors import NotFoundError
+    from orchestrator.support.errors import NotFoundError
 
     found = wire.compute(name)
     if found is None:
@@ -234,7 +234,7 @@ def _rows(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from orchestrator.backends.azure.clusters import cluster_row
     from orchestrator.estimates.prices import read_prices
     from orchestrator.estimates.sizes import SIZES, price_of_size
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     refreshed = read_prices(home_folder(os.environ))
     sizes = {size.name.lower(): size for size in SIZES}
@@ -248,7 +248,7 @@ def _rows(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _most(least: int, most: int) -> int:
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if most < least:
         raise UsageError(f"--max-nodes {most} is less than --min-nodes {least}", fix=f"--max-nodes {least}")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.compare import Difference
     from orchestrator.estimates.cost import RunCost
+    from orchestrator.runs.differences import Difference
 
 NO_PRICE = "no price (--set compute.price_per_hour=USD, at submission)"
 LISTED_FILES = 20
@@ -61,7 +61,7 @@ def run_cost(arguments: argparse.Namespace) -> int:
     """Prints hours and money."""
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.errors import StorageError, UsageError
+    from orchestrator.support.errors import StorageError, UsageError
 
     if arguments.all == bool(arguments.name):
         raise UsageError("cost needs runs, or --all", fix="orchestrator cost @last")

@@ -22,7 +22,7 @@ def attach(argument: argparse.Action, completer: Completer) -> None:
 
 def runs(prefix: str, **_: Any) -> list[str]:
     """@last and the names of all runs of the home folder, the newest first; handles once one begins to write one."""
-    from orchestrator.home import RUNS, home_folder, run_names
+    from orchestrator.support.home import RUNS, home_folder, run_names
 
     home = home_folder(os.environ)
     names = run_names(*home.glob("*/"))
@@ -33,7 +33,7 @@ def runs(prefix: str, **_: Any) -> list[str]:
 
 def sweeps(**_: Any) -> list[str]:
     """@last and the names of all sweeps of the home folder, the newest first."""
-    from orchestrator.home import home_folder, sweep_names
+    from orchestrator.support.home import home_folder, sweep_names
 
     return ["@last", *sweep_names(home_folder(os.environ))]
 

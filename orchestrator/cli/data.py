@@ -69,7 +69,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
 
     from orchestrator.cli.render import hint, print_document
     from orchestrator.fetch import fetch
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     progress = TransferLine(sys.stderr)
 

@@ -63,7 +63,7 @@ def run_download(arguments: argparse.Namespace) -> int:
     """Copies, prints where to."""
     from orchestrator.cli.arguments import attached
     from orchestrator.cli.render import print_document
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if arguments.all and arguments.outputs:
         raise UsageError("--all is every output: do not name some", fix=f"orchestrator download {arguments.name} --all")
@@ -99,9 +99,9 @@ def run_prune(arguments: argparse.Namespace) -> int:
     """Shows what would go, asks, deletes."""
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.errors import UsageError
-    from orchestrator.runs import RunState
+    from orchestrator.runs.status import RunState
     from orchestrator.summary import bytes_text
+    from orchestrator.support.errors import UsageError
 
     if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
         raise UsageError(
@@ -147,7 +147,7 @@ def _agreed(pruning: Pruning) -> bool:
         UsageError: nobody is there to ask.
     """
     from orchestrator.cli.render import hint
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if not sys.stdin.isatty():
         raise UsageError(

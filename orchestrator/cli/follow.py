@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.cli.render import LogPrinter, duration, next_commands
-from orchestrator.errors import Interrupted
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import Interrupted
 
 if TYPE_CHECKING:
     from orchestrator.client import Run

@@ -63,7 +63,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     """Prints runs."""
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document, run_table
-    from orchestrator.runs import RunState
+    from orchestrator.runs.status import RunState
 
     states = [RunState(state) for state in arguments.states]
     runs = orchestrator_of(arguments).runs(states=states, limit=arguments.limit)
@@ -104,7 +104,7 @@ def print_lineage(arguments: argparse.Namespace) -> int:
     """Prints where a run comes from."""
     from orchestrator.cli.arguments import attached
     from orchestrator.cli.render import print_document
-    from orchestrator.lineage import lineage_text
+    from orchestrator.runs.lineage_report import lineage_text
 
     checked = attached(arguments).lineage()
     if arguments.output != "text":
@@ -120,7 +120,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.named import named
     from orchestrator.cli.render import print_document
     from orchestrator.client import Run
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     orchestrator, names = orchestrator_of(arguments), arguments.name
     found = [named(orchestrator, name) for name in names]

@@ -160,7 +160,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.named import named
     from orchestrator.cli.render import hint, print_document
     from orchestrator.client import Run
-    from orchestrator.runs import RunState
+    from orchestrator.runs.status import RunState
 
     orchestrator = orchestrator_of(arguments)
     found = [named(orchestrator, name) for name in dict.fromkeys(arguments.name)]

@@ -89,7 +89,7 @@ def run_logs(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.arguments import attached
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     query = _query(arguments)
     if query.follow and arguments.output != "text":
@@ -126,7 +126,7 @@ def _query(arguments: argparse.Namespace) -> LogQuery:
 def _pattern(text: str) -> re.Pattern[str]:
     import shlex
 
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     try:
         return re.compile(text)

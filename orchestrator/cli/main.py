@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(2)  # it is only not finished yet; argcomplete goes on from here
 
-        from orchestrator.errors import UsageError
+        from orchestrator.support.errors import UsageError
 
         raise UsageError(message, fix=f"{self.prog} --help")
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(unknown: list[str], verb: str) -> NoReturn:
     """Words that no verb knows."""
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     raise UsageError(f"{verb} does not know: {' '.join(unknown)}", fix=f"orchestrator {verb} --help")
 
@@ -111,13 +111,13 @@ def _refuse(unknown: list[str], verb: str) -> NoReturn:
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Prints an error in the house's form; stdout gets it only where the user asked for JSON."""
     from orchestrator.cli.render import print_document
-    from orchestrator.errors import UserError
+    from orchestrator.support.errors import UserError
 
     stderr = terminal_of(sys.stderr)
     if debug:
         import traceback
 
-        from orchestrator.backends.azure.redact import redact  # what Azure's SDK raises has addresses with signatures
+        from orchestrator.support.redact import redact  # what Azure's SDK raises has addresses with signatures
 
         print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
     if not isinstance(problem, UserError):

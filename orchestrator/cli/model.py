@@ -102,7 +102,7 @@ def _print(document: dict[str, Any], text: str, style: str) -> int:
 
 
 def _confirmed(arguments: argparse.Namespace, what: str) -> None:
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if arguments.yes:
         return

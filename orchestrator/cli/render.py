@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.cli.terminal import Terminal, paint_head, paint_word, table, terminal_of
-from orchestrator.runs import SCORED, RunState, RunStatus
-from orchestrator.scores import APART
+from orchestrator.runs.results import APART
+from orchestrator.runs.status import SCORED, RunState, RunStatus
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what each check found."""
     from orchestrator.cli.render import print_document
     from orchestrator.doctor import examine
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     found = []
     for finding in examine(

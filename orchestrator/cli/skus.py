@@ -37,7 +37,7 @@ def run_skus(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.terminal import table
     from orchestrator.estimates.prices import read_prices, refresh_prices
     from orchestrator.estimates.sizes import SIZES, parse_gpus, sizes_with
-    from orchestrator.home import home_folder
+    from orchestrator.support.home import home_folder
 
     home = home_folder(os.environ)
     sizes = sizes_with(*parse_gpus(arguments.gpus)) if arguments.gpus else list(SIZES)

@@ -90,7 +90,7 @@ def _ask(*words: str) -> Any:
     Raises:
         UserError: what it met.
     """
-    from orchestrator.errors import ServiceError
+    from orchestrator.support.errors import ServiceError
     from train_jobs.config import errors
 
     command = [sys.executable, "-m", "train_jobs.stores", *words]

@@ -236,8 +236,8 @@ def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
     Raises:
         UsageError: both, or several that lie in Azure, or several folders of a task.
     """
-    from orchestrator.errors import UsageError
     from orchestrator.specs.azure import is_remote
+    from orchestrator.support.errors import UsageError
 
     remote = [word for word in words if is_remote(word)]
     if remote and len(words) > 1:
@@ -335,8 +335,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
 def _notes(plan: Plan, request: Request) -> list[str]:
     """What the backend has to say of a request, as lines of the plan's summary."""
     from orchestrator.client import Orchestrator
-    from orchestrator.columns import fact_lines
     from orchestrator.summary import LABEL
+    from orchestrator.support.formatting import fact_lines
 
     notes = (note.partition(": ") for note in Orchestrator().notes(plan, request))
     return fact_lines([(label, text) for label, _, text in notes], label=LABEL)
@@ -369,7 +369,7 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
     from orchestrator.backends.base import LogQuery
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint, next_commands, print_document, status_text
-    from orchestrator.runs import RunState
+    from orchestrator.runs.status import RunState
 
     if follow and not run.status().state.terminal:
         if not run.created:

@@ -142,7 +142,7 @@ def _write_spec(path: Path, text: str) -> None:
     Raises:
         StorageError: it cannot be written there.
     """
-    from orchestrator.errors import StorageError
+    from orchestrator.support.errors import StorageError
     from train_jobs.config.files import write_text
 
     try:
@@ -170,7 +170,7 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 def run_extend(arguments: argparse.Namespace) -> int:
     """Goes on with more trials, or other limits."""
-    from orchestrator.errors import UsageError
+    from orchestrator.support.errors import UsageError
 
     if arguments.trials is arguments.hours is arguments.cost is None:
         fix = f"orchestrator sweep extend {arguments.name} --trials 20"
@@ -284,7 +284,7 @@ def leaving_alone(sweep: Sweep) -> Iterator[None]:
     Raises:
         Interrupted: Ctrl-C came.
     """
-    from orchestrator.errors import Interrupted
+    from orchestrator.support.errors import Interrupted
 
     try:
         yield

@@ -10,7 +10,7 @@ from orchestrator.cli.render import next_commands, print_document, status_text
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
-    from orchestrator.runs import RunStatus
+    from orchestrator.runs.status import RunStatus
 
 SECONDS = 1.0
 TICKING = {"node_hours", "cost"}  # these grow while nothing happens

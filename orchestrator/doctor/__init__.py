@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.doctor import azure, machine, packages, project, storage, tracking
-from orchestrator.doctor.finding import Finding
+from orchestrator.support.finding import Finding
 
 __all__ = ["Finding", "examine"]
 

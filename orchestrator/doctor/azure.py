@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.doctor.finding import Finding, fail, ok, warn
-from orchestrator.errors import SpecError, UserError
+from orchestrator.support.errors import SpecError, UserError
+from orchestrator.support.finding import Finding, fail, ok, warn
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.wire import Wire

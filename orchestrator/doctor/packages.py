@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from orchestrator.doctor.finding import Finding, fail, ok, warn
+from orchestrator.support.finding import Finding, fail, ok, warn
 
 DISTRIBUTION = "bert-orchestrator"
 LISTED = 5

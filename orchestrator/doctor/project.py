@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.doctor.finding import Finding, fail, ok, warn
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
+from orchestrator.support.finding import Finding, fail, ok, warn
 
 GIT_SECONDS = 10
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator.doctor.finding import Finding, fail, ok
-from orchestrator.errors import SpecError
-from orchestrator.tracking import SQLITE, default_uri
+from orchestrator.runs.tracked_run import SQLITE, default_uri
+from orchestrator.support.errors import SpecError
+from orchestrator.support.finding import Finding, fail, ok
 from train_jobs.config.names import set_aside
 from train_jobs.config.telemetry import MLFLOW
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.runs import Attempt
+from orchestrator.runs.status import Attempt
 from train_jobs.config.base import Config
 
 HOUR = 3600.0

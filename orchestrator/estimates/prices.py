@@ -12,7 +12,7 @@ from urllib.error import URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
-from orchestrator.errors import ServiceError, UsageError
+from orchestrator.support.errors import ServiceError, UsageError
 from train_jobs.config.files import write_text
 
 PRICES_FILE = Path("cache", "azure-prices.json")  # below the home folder

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.names import did_you_mean
 
 PRICES_DATED = "2025-01"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import UsageError
 from orchestrator.fetch.files import Fetched, Notice, Progress, nobody, silent
+from orchestrator.support.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.fetch.http import Patience

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.errors import DataError
+from orchestrator.support.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]  # name of the file, bytes of it that are there, bytes in all
 Notice = Callable[[str], None]  # a sentence: what keeps it, and that it is tried again

@@ -12,10 +12,10 @@ import requests
 import urllib3
 
 from orchestrator import __version__
-from orchestrator.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
 from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
 from orchestrator.fetch.files import Fetched, Notice, Progress, Remote, silent, verify
 from orchestrator.fetch.partial import Known, Partial
+from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
 from train_jobs.config.names import set_aside
 
 BLOCK = 1 << 18

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import ConflictError, UsageError
 from orchestrator.fetch.files import Fetched
+from orchestrator.support.errors import ConflictError, UsageError
 from train_jobs.config.hub import hub_folder, is_hub_name
 from train_jobs.config.names import set_aside
 

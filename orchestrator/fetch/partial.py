@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from orchestrator.errors import ConflictError, StorageError
 from orchestrator.fetch.answers import range_start
+from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.config.files import sync, write_text
 
 PARTIAL = ".part"

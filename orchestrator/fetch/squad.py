@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.errors import DataError, UsageError
 from orchestrator.fetch.files import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
+from orchestrator.support.errors import DataError, UsageError
 
 NAME = "squad"
 

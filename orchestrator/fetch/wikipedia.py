@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.errors import DataError, NotFoundError, UsageError
 from orchestrator.fetch.files import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
+from orchestrator.support.errors import DataError, NotFoundError, UsageError
 
 NAME = "wikipedia"
 LANGUAGE = "en"

@@ -10,7 +10,7 @@ from orchestrator.estimates.cost import attempt_seconds
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import duration, number
 from orchestrator.reports.progress import MEMORY, NONE_YET, planned_memory
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 from orchestrator.summary import bytes_text
 
 HEADER = ("", "Planned", "Came", "Came / planned")

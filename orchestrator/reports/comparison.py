@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.compare import Side, Table, tabulate
-from orchestrator.errors import UsageError
 from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import KINDS, Chart, Line, figure
 from orchestrator.reports.notation import counted, duration, number, percent
@@ -23,6 +21,8 @@ from orchestrator.reports.run import HAVE_CURVES, charts_of, document
 from orchestrator.reports.series import Series, collect, last_step
 from orchestrator.reports.style import COMPARISON_STYLE
 from orchestrator.reports.tuning import seed_charts
+from orchestrator.runs.differences import Side, Table, tabulate
+from orchestrator.support.errors import UsageError
 
 SEED = "train.seed"
 TRAINING, HELD_OUT = "training", "validation"

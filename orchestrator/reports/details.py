@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted
 from orchestrator.reports.tuning import tuning_rows
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 from orchestrator.summary import bytes_text
 
 TIMES = " \u00d7 "

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from orchestrator.cards import card
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number
 from orchestrator.reports.run import HAVE_CURVES, NO_SEEDS, state_and_outcome
 from orchestrator.reports.style import STYLE
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
+from orchestrator.support.html import card
 
 SCOPE = "orchestrator-run"
 FRAME = """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import StorageError, UsageError
 from orchestrator.reports.comparison import Subject, all_charts, render_comparison, require_comparable
 from orchestrator.reports.pictures import draw_charts
 from orchestrator.reports.profile import read_profile
 from orchestrator.reports.run import HAVE_CURVES, render
 from orchestrator.reports.series import last_step
+from orchestrator.support.errors import StorageError, UsageError
 
 PAGE, COMPARISON = "report.html", "comparison.html"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import SpecError, StorageError
 from orchestrator.reports.charts import Chart, Line
 from orchestrator.reports.palette import LIGHT
+from orchestrator.support.errors import SpecError, StorageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number, percent
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 
 SHOWN = 15  # operations; the file has more
 FILE = "operations.json"  # beside the trace

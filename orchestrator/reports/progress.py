@@ -13,7 +13,7 @@ from orchestrator.reports.charts import Chart, Line, Reference, figure
 from orchestrator.reports.corridors import frequencies_alone, levels, published
 from orchestrator.reports.notation import number, percent
 from orchestrator.reports.series import Series, last_step
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
 
 NONE_YET = "\u2014"  # an em dash
 PAIRS = (  # what is measured in training and on held-out text: metric, title, in shares of one

@@ -22,7 +22,7 @@ from orchestrator.reports.progress import charts, figures_of, key_figures
 from orchestrator.reports.series import Series, collect
 from orchestrator.reports.style import STYLE
 from orchestrator.reports.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 
 HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
 NO_SEEDS: Mapping[int, Iterable[dict[str, Any]]] = MappingProxyType({})

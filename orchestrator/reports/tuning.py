@@ -12,8 +12,8 @@ from orchestrator.reports.charts import KINDS, STEP, Chart, Line, Reference
 from orchestrator.reports.notation import counted, number
 from orchestrator.reports.progress import NONE_YET, key_figure, singles, throughput
 from orchestrator.reports.series import Series, collect, last_step
-from orchestrator.runs import RunStatus
-from orchestrator.scores import APART, Figure, Results, Scores
+from orchestrator.runs.results import APART, Figure, Results, Scores
+from orchestrator.runs.status import RunStatus
 
 HELD_OUT = "validation_"
 SCORED = ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import train_jobs.config
-from orchestrator.errors import ConflictError, SpecError, StorageError
 from orchestrator.snapshot.files import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.specs import CodeSpec
 from orchestrator.specs.environment import PACKAGES
+from orchestrator.support.errors import ConflictError, SpecError, StorageError
 from train_jobs.config.base import Config
 from train_jobs.config.load import MAX_LISTED
 from train_jobs.config.names import did_you_mean

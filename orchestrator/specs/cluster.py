@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.errors import SpecError
 from orchestrator.estimates.sizes import Size, find_size
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
 from orchestrator.specs.machine import Gpu
+from orchestrator.support.errors import SpecError
 
 GB = 10**9
 MOST_RDMA_NODES = 100  # of one cluster with InfiniBand

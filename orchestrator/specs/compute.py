@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.errors import SpecError
 from orchestrator.specs.machine import Gpu
+from orchestrator.support.errors import SpecError
 from train_jobs.config.base import Config, CountOrAuto
 
 CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]"  # Azure's rule: 3 to 24 characters

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.errors import DataError, SpecError
 from orchestrator.specs.azure import AZURE
+from orchestrator.support.errors import DataError, SpecError
 from train_jobs.config.finetune import (
     NER,
     OWN,

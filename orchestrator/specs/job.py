@@ -8,7 +8,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.cards import settings_card
 from orchestrator.specs.azure import AzureSpec
 from orchestrator.specs.code import CodeSpec, ModuleName
 from orchestrator.specs.compute import ComputeSpec
@@ -16,6 +15,7 @@ from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.secrets import HIDDEN, SECRET
 from orchestrator.specs.tracking import TrackingSpec
+from orchestrator.support.html import settings_card
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.initial import KEY as INIT_FROM

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.errors import UsageError
+from orchestrator.support.errors import UsageError
 from train_jobs.config.base import Config
 
 

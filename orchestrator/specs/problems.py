@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from orchestrator.errors import SpecError
+from orchestrator.support.errors import SpecError
 
 
 class Problems:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from orchestrator.errors import SpecError
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.finetune import check_batch, written_out
@@ -28,6 +27,7 @@ from orchestrator.specs.machine import gpus_of_machine, usable_cores, usable_mem
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
+from orchestrator.support.errors import SpecError
 from train_jobs.config import load
 from train_jobs.config.base import Config
 from train_jobs.config.columns import tuned_columns

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from orchestrator.errors import DataError
+from orchestrator.support.errors import DataError
 from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_TASKS, ExamplesConfig
 from train_jobs.config.names import in_shell
 from train_jobs.config.tables import TaskFile

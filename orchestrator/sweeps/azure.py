@@ -23,9 +23,9 @@ import yaml
 from orchestrator.backends.azure import places
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep import Settings, SweepSpec, TerminationSpec, as_tree
+from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.settings import names_files
 from orchestrator.sweeps.space import trials
-from orchestrator.widgets import load_quietly
 from train_jobs.config.load import KeyPath
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.errors import ConflictError
 from orchestrator.planning import priced
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import ResolvedCompute
+from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from orchestrator.sweeps.limits import require_left, require_price
 from orchestrator.sweeps.start import cancel_sweep, resume_sweep

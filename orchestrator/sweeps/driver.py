@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember
 from orchestrator.backends.base import Backend
-from orchestrator.errors import (
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.specs.azure import AZURE
+from orchestrator.specs.machine import visible_gpus
+from orchestrator.support.errors import (
     CapacityError,
     ConflictError,
     DataError,
@@ -30,9 +33,6 @@ from orchestrator.errors import (
     SpecError,
     UserError,
 )
-from orchestrator.runs import RunState, RunStatus
-from orchestrator.specs.azure import AZURE
-from orchestrator.specs.machine import visible_gpus
 from orchestrator.sweeps.folder import SweepFolder, append
 from orchestrator.sweeps.history import as_trials
 from orchestrator.sweeps.keeping import Keeper

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from orchestrator.errors import ConflictError
-from orchestrator.home import SWEEPS, sweep_names
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep import SweepSpec
+from orchestrator.support.errors import ConflictError
+from orchestrator.support.home import SWEEPS, sweep_names
+from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.termination import Decision
-from orchestrator.widgets import load_quietly
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 

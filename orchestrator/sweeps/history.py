@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import SpecError
 from orchestrator.specs.space import Space
 from orchestrator.specs.sweep import SweepSpec, as_tree
+from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord
 from orchestrator.sweeps.sampling import distributions
 from orchestrator.sweeps.space import Latents, latents_of

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.base import Backend
-from orchestrator.errors import NotFoundError, SpecError, StorageError
 from orchestrator.planning import Plan
 from orchestrator.shortages import disk_warnings
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.sweep import SweepSpec
+from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.folder import SweepRecord
 from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.trials import run_names

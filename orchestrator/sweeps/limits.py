@@ -6,8 +6,8 @@ import math
 import time
 from typing import NamedTuple
 
-from orchestrator.errors import ConflictError, SpecError
 from orchestrator.specs.sweep import LimitsSpec
+from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.sweeps.folder import SweepRecord
 
 HOUR = 3600.0

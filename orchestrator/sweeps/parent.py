@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ServiceError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
 from orchestrator.specs.azure import AZURE
+from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
-from orchestrator.tracking import TrackingRequest, default_uri, open_run
 from train_jobs.config.files import write_text
 from train_jobs.config.parameters import flatten
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import SpecError
 from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.specs.sweep import SamplingSpec, SweepSpec
+from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.space import Latent, Latents, latents, size, walk
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from orchestrator.backends.azure.backend import OUTAGE_SECONDS, AzureBackend
 from orchestrator.backends.azure.looks import NOT_ACCEPTED
 from orchestrator.backends.azure.record import RecordFolder
 from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UserError
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.sweep import Settings, SweepSpec
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.sweeps.azure import settings_of, sweep_request
 from orchestrator.sweeps.control import SERVICE, Control
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState

@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends import load_backend
-from orchestrator.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
-from orchestrator.home import SWEEPS
 from orchestrator.plan import make_plan
 from orchestrator.planning import HASH_DIGITS, Plan
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import Resolved, usable_cores, visible_gpus
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.job import LONGEST_NAME
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
+from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.history import History
 from orchestrator.sweeps.keeping import kept_trials, shortage

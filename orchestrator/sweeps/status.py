@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.termination import best

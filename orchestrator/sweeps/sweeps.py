@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cards import card
-from orchestrator.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
-from orchestrator.home import SWEEPS
-from orchestrator.runs import Handle, RunState
+from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolve import find_project
 from orchestrator.specs.sweep import MOST_TRIALS, as_tree
 from orchestrator.summary import bytes_text
+from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
+from orchestrator.support.home import SWEEPS
+from orchestrator.support.html import card
 from orchestrator.sweeps.control import control_of
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, sweep_folders
 from orchestrator.sweeps.history import History, read_history

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConflictError
 from orchestrator.plan import Plan, make_plan
 from orchestrator.specs import Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.job import KINDS
 from orchestrator.specs.sweep import Settings, as_tree
+from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.settings import seed_setting
 from train_jobs.config.load import Layer, build, merge
 

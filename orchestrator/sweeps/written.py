@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import SpecError
 from orchestrator.specs.paths import anchor
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.resolve import PRESETS, shown
 from orchestrator.specs.space import Parameter
+from orchestrator.support.errors import SpecError
 from train_jobs.config.load import KeyPath, Layer, merge, read_assignments, read_file, read_preset
 
 SWEEP_PRESETS = PRESETS / "sweep"

@@ -21,8 +21,8 @@ import pytest
 from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend, LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
-from orchestrator.runs import Handle, RunState, RunStatus
+from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
 from tests.unit.reports.drawings import empty_figures, figures, references
 

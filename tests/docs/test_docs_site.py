@@ -14,10 +14,10 @@ import yaml
 from documents import DOCUMENTS, ROOT, blocks
 
 import orchestrator
-from orchestrator import errors
 from orchestrator.specs import resolve_spec
 from orchestrator.specs.job import KINDS
 from orchestrator.specs.sweep import SweepSpec
+from orchestrator.support import errors
 from train_jobs.config import FinetuneConfig, PredictConfig
 
 NOT_HERE = ("no such file or folder", "no file matches")  # the reader has them

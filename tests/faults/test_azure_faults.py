@@ -14,9 +14,9 @@ import pytest
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.plan import Plan
-from orchestrator.runs import Handle, RunState
+from orchestrator.runs.status import Handle, RunState
+from orchestrator.support.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 

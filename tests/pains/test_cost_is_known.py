@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import live_run, make_run, report
 

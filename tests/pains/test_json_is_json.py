@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import build_parser
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console, write_spec
 from tests.run_folders import make_run, report
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 from tests.run_folders import make_run
 

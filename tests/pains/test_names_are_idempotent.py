@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console, write_spec
 from tests.run_folders import live_run, make_run
 

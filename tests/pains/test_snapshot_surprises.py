@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Orchestrator, Plan
-from orchestrator.errors import SpecError
+from orchestrator.support.errors import SpecError
 from tests.conftest import Console, write_corpus
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import make_run
 

@@ -13,9 +13,9 @@ from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ServiceError, StorageError
 from orchestrator.plan import Plan
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ServiceError, StorageError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 from tests.run_folders import make_run

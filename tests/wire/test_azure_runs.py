@@ -16,8 +16,8 @@ import pytest
 
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import AuthError, ConflictError, NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import AuthError, ConflictError, NotFoundError
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for, write_corpus, write_spec
 

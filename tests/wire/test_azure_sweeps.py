@@ -13,9 +13,9 @@ from wire_entities import write_sweep
 
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError, QuotaError, ServiceError
-from orchestrator.home import SWEEPS
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, ServiceError
+from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.azure import alias
 from orchestrator.sweeps.sweeps import Sweep
 from orchestrator.testing import AzureDouble

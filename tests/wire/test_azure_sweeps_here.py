@@ -10,7 +10,7 @@ import pytest
 from wire_entities import write_sweep
 
 from orchestrator.client import Orchestrator
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for
 

@@ -4,7 +4,7 @@
       where  byte 1042, line 17
       fix    iconv -f latin1 -t utf-8 corpus.txt > corpus.utf8.txt
 
-The kinds are stable strings; `orchestrator.errors` adds those that only the laptop knows.
+The kinds are stable strings; `orchestrator.support.errors` adds those that only the laptop knows.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from orchestrator.backends.azure.looks import Look
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.errors import NotFoundError, UserError
 from orchestrator.specs.sweep import Settings, as_tree
+from orchestrator.support.errors import NotFoundError, UserError
 from train_jobs.config.load import Layer, merge
 
 DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")

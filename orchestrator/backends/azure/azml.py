@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.azure.wire import quiet
-from orchestrator.errors import SpecError
+from orchestrator.support.errors import SpecError
 from train_jobs.config.load import KeyPath, Layer, dotted, read_file
 
 KINDS = ("command", "sweep")

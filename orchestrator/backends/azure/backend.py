@@ -18,16 +18,16 @@ from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
 from orchestrator.backends.base import Backend, LogBlock, LogQuery
-from orchestrator.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
-from orchestrator.home import run_names
-from orchestrator.runs import Handle, RunState, RunStatus
+from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
+from orchestrator.support.home import run_names
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.outputs import METRICS_FILE, seed_folder
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
-    from orchestrator.lineage import CheckedLineage
     from orchestrator.planning import Plan
+    from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs import ResolvedCompute
 
 PLACE = "azure"  # folder below the home folder

@@ -8,9 +8,9 @@ from typing import Any
 
 from orchestrator.backends.azure.request import SCALE, Body, Cluster, duration
 from orchestrator.backends.azure.wire import Wire, writable
-from orchestrator.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from orchestrator.estimates.sizes import SIZES, Size, find_size, fitting, same_family
 from orchestrator.specs.compute import CLUSTER_NAME
+from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 
 LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # of a cluster once it is there

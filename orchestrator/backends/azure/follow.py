@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from orchestrator.backends.azure.problems import explained
-from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.folder.search import LineSearch
-from orchestrator.errors import NotFoundError, ServiceError
+from orchestrator.support.errors import NotFoundError, ServiceError
+from orchestrator.support.redact import redact
 
 # Rank N of a job of several processes; a job of one has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")

@@ -9,15 +9,15 @@ from typing import Any
 
 from orchestrator.backends.azure import places, states
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.redact import redact
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.folder.backend import Target
 from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
-from orchestrator.errors import NotFoundError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
-from orchestrator.runs import SCORED, Attempt, RunState, RunStatus
-from orchestrator.scores import read_results
+from orchestrator.runs.results import read_results
+from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus
+from orchestrator.support.errors import NotFoundError
+from orchestrator.support.redact import redact
 from train_jobs.config.outputs import METRICS_FILE
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"

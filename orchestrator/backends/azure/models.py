@@ -17,10 +17,10 @@ from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.backends.folder.models import check_endpoint, model_name, model_tags, require_model
-from orchestrator.errors import ConflictError, NotFoundError
 from orchestrator.estimates.sizes import find_size
 from orchestrator.images import CPU_IMAGE, TrainImage, image
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.config.lineage import LINEAGE_FILE, Lineage
 
 CODE = "orchestrator-serve"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.storage import Blob, Files
 from orchestrator.backends.outputs import no_such_output
-from orchestrator.errors import ConflictError, StorageError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, StorageError
 
 Progress = Callable[[int, int], None]
 COMMIT = "COMMIT.json"

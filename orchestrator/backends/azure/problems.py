@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from orchestrator.backends.azure.redact import redact
-from orchestrator.errors import (
+from orchestrator.support.errors import (
     AuthError,
     CapacityError,
     ConflictError,
@@ -17,6 +16,7 @@ from orchestrator.errors import (
     ServiceError,
     UserError,
 )
+from orchestrator.support.redact import redact
 
 LONGEST = 400  # of what Azure says; it repeats itself
 _QUOTA = re.compile(r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit", re.IGNORECASE)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import StorageError
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import StorageError
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell

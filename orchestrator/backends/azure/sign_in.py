@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.backends.azure.redact import redact
-from orchestrator.errors import AuthError, UsageError
+from orchestrator.support.errors import AuthError, UsageError
+from orchestrator.support.redact import redact
 
 VARIABLE = "ORCHESTRATOR_AZURE_SIGN_IN"
 CLI_SECONDS = 30

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from orchestrator.backends.azure.redact import redact
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.redact import redact
 
 STATES = {
     "NotStarted": RunState.QUEUED,

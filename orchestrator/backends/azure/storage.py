@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.problems import explained, retry_after
 from orchestrator.backends.azure.wire import Store
-from orchestrator.errors import ConflictError, NotFoundError
+from orchestrator.support.errors import ConflictError, NotFoundError
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]

@@ -19,8 +19,8 @@ from orchestrator.backends.azure.problems import explained
 from orchestrator.backends.azure.request import Body
 from orchestrator.backends.azure.sign_in import SignIn
 from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.errors import NotFoundError
-from orchestrator.widgets import load_quietly
+from orchestrator.support.errors import NotFoundError
+from orchestrator.support.quiet_tqdm import load_quietly
 
 T = TypeVar("T")
 STORE_SECONDS = 1800  # a signature lasts for an hour; half of that is left to whoever gets it

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.base import Config
 
 VARIABLES = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.errors import UsageError
-from orchestrator.runs import Handle
+from orchestrator.runs.status import Handle
+from orchestrator.support.errors import UsageError
 
 if TYPE_CHECKING:  # who only lists runs waits for none of them
     from orchestrator.backends.debug.session import DebugRequest

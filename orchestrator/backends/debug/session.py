@@ -16,7 +16,7 @@ from orchestrator.backends.folder.endings import Ending, ending_of
 from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.supervision import Supervision
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 INTERRUPT_CODE = 130

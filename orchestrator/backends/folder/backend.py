@@ -20,17 +20,17 @@ from orchestrator.backends.folder.logs import choose_sources, read_logs
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
-from orchestrator.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
-from orchestrator.home import run_names
-from orchestrator.runs import SCORED, Attempt, Counts, Handle, RunState, RunStatus
-from orchestrator.scores import read_results
+from orchestrator.runs.results import read_results
+from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.support.home import run_names
 from train_jobs.config.files import write_draft
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.lineage import CheckedLineage
     from orchestrator.planning import Plan
+    from orchestrator.runs.lineage_report import CheckedLineage
     from train_jobs.config.base import Config
 
 LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.runs import BestCheckpoint
+from orchestrator.runs.status import BestCheckpoint
 
 
 def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | None:

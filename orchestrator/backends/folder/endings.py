@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would end alike

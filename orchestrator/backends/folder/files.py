@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.errors import ConflictError
-from orchestrator.runs import Attempt, RunState
+from orchestrator.runs.status import Attempt, RunState
+from orchestrator.support.errors import ConflictError
 from train_jobs.config.base import Config
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import LINEAGE_FILE

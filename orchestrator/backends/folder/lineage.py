@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.errors import NotFoundError
-from orchestrator.home import TOKEN_STORES
-from orchestrator.lineage import Check, CheckedLineage, Verdict
 from orchestrator.plan import FINGERPRINT_CACHE
-from orchestrator.runs import Handle
+from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
+from orchestrator.runs.status import Handle
+from orchestrator.support.errors import NotFoundError
+from orchestrator.support.home import TOKEN_STORES
 from train_jobs.config.errors import DataError
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.initial import initial_weights

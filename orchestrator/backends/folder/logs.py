@@ -13,7 +13,7 @@ from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.lines import GrowingLog
 from orchestrator.backends.folder.search import LineSearch
-from orchestrator.errors import NotFoundError
+from orchestrator.support.errors import NotFoundError
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.2  # seconds between two looks at logs that do not grow
 

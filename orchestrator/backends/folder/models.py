@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.errors import ConflictError, NotFoundError, ServiceError, UsageError
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UsageError
 from train_jobs.config.files import write_text
 from train_jobs.config.lineage import read_lineage
 from train_jobs.config.names import in_shell

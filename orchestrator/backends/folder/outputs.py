@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.outputs import no_such_output
-from orchestrator.errors import ConflictError, StorageError
+from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.config.files import sync
 
 Progress = Callable[[int, int], None]

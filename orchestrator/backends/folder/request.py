@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import Request
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.home import TOKEN_STORES
+from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs import NotifySpec
-from orchestrator.tracking import default_uri
+from orchestrator.support.home import TOKEN_STORES
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan

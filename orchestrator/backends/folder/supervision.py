@@ -18,8 +18,8 @@ from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.times import LogClock
 from orchestrator.backends.folder.tracked import TrackedRun
 from orchestrator.backends.folder.watch import RunWatch
-from orchestrator.errors import InternalError, UserError
-from orchestrator.runs import Attempt, RunState
+from orchestrator.runs.status import Attempt, RunState
+from orchestrator.support.errors import InternalError, UserError
 from train_jobs.config.processes import boot_id, process_started
 
 POLL_SECONDS = 0.1

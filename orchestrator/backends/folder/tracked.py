@@ -12,8 +12,8 @@ import sys
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import FolderRequest
-from orchestrator.runs import RunState
-from orchestrator.tracking import Opening, TrackingRequest
+from orchestrator.runs.status import RunState
+from orchestrator.runs.tracked_run import Opening, TrackingRequest
 from train_jobs.config.files import write_text
 from train_jobs.config.parameters import flatten
 

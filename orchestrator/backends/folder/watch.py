@@ -12,9 +12,9 @@ from typing import Any
 from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.divergence import LossWatch
-from orchestrator.notify import message, post
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import NotifySpec
+from orchestrator.support.notify import message, post
 
 LOSS = "train_loss"
 LOOK_SECONDS = 1.0

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.errors import StorageError
+from orchestrator.support.errors import StorageError
 
 WEIGHTS = ("checkpoints", "model")
 GRAVE = ".deleted."  # before the name of a folder that is being deleted

@@ -13,10 +13,10 @@ from orchestrator.backends.folder.backend import FolderBackend, writable
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import job_arguments
 from orchestrator.backends.local.launch import LocalRequest, check_port
-from orchestrator.errors import ServiceError, UsageError
-from orchestrator.home import RUNS
-from orchestrator.runs import Handle
+from orchestrator.runs.status import Handle
 from orchestrator.specs import usable_cores
+from orchestrator.support.errors import ServiceError, UsageError
+from orchestrator.support.home import RUNS
 from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE, RunFolder
 from orchestrator.backends.folder.request import FolderRequest
-from orchestrator.errors import ConflictError
+from orchestrator.support.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1

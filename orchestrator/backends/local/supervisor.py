@@ -20,8 +20,8 @@ from orchestrator.backends.folder.endings import Ending, ending_of
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.supervision import POLL_SECONDS, Supervision
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
-from orchestrator.errors import UserError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import UserError
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM; only then do we lose patience
 PEER_SECONDS = 5.0  # what the other nodes get to say why they end, once one has failed

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.backends.azure.azml import read_job_file, rest_body
 from orchestrator.cli.main import main
-from orchestrator.errors import SpecError
+from orchestrator.support.errors import SpecError
 
 Write = Callable[[str], Path]
 COMMAND = """\

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.errors import NotFoundError
 from orchestrator.images import ENVIRONMENTS, pinned_versions, train_image
+from orchestrator.support.errors import NotFoundError
 
 ROOT = ENVIRONMENTS.parent
 NAMES = {"mlflow": "mlflow-skinny", "yaml": "PyYAML"}  # module -> package

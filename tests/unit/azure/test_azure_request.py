@@ -20,9 +20,9 @@ from orchestrator.backends.azure.notes import request_notes
 from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
 from orchestrator.backends.azure.upload import job_documents
 from orchestrator.client import Orchestrator
-from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan
+from orchestrator.support.errors import SpecError
 from tests.conftest import Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of
 

@@ -6,9 +6,8 @@ import pytest
 
 from orchestrator.backends.azure import sign_in
 from orchestrator.backends.azure.problems import explain, passing, retry_after
-from orchestrator.backends.azure.redact import HIDDEN, redact
 from orchestrator.backends.azure.sign_in import VARIABLE, SignIn, chain
-from orchestrator.errors import (
+from orchestrator.support.errors import (
     AuthError,
     CapacityError,
     ConflictError,
@@ -17,6 +16,7 @@ from orchestrator.errors import (
     ServiceError,
     UsageError,
 )
+from orchestrator.support.redact import HIDDEN, redact
 
 SECRET = "c2VjcmV0LXNpZ25hdHVyZQ%3D%3D"
 TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl"

@@ -16,7 +16,7 @@ from orchestrator.backends.azure.states import (
     state_of,
     worth_another,
 )
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.azure.workspace import VARIABLES, find_workspace
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
 
 FULL = {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}
 

@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from orchestrator.cli import files
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command

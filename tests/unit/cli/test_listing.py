@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import render
 from orchestrator.cli.arguments import ENDED, STATES
 from orchestrator.cli.terminal import Terminal
-from orchestrator.runs import Attempt, RunState, RunStatus
+from orchestrator.runs.status import Attempt, RunState, RunStatus
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
 

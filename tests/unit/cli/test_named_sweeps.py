@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.cli.named import named
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import NotFoundError
 from orchestrator.sweeps.folder import SweepState
 from orchestrator.sweeps.sweeps import Sweep
 from tests.run_folders import make_run

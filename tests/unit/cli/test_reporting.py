@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.plan import make_plan
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import Flag, resolve_spec
 from orchestrator.sweeps.folder import SweepState
 from tests.run_folders import live_run, make_run, report

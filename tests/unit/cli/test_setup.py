@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.cli import setup
 from orchestrator.cli.main import build_parser
-from orchestrator.doctor.finding import Finding, fail, ok, warn
 from orchestrator.scaffold import template_files
 from orchestrator.specs import find_project, resolve_spec
+from orchestrator.support.finding import Finding, fail, ok, warn
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.frozen_help import FILE, examples, parsers, text

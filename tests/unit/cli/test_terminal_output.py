@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.sweeps.folder import SweepState
 from tests.run_folders import make_run, report
 from tests.unit.cli.conftest import Command
@@ -132,7 +132,7 @@ def test_who_forbids_colours_wins(environ: Mapping[str, str], coloured: bool) ->
 
 
 def test_a_finding_of_doctor_has_its_level_in_colour(on_terminal: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.doctor.finding import fail, ok, warn
+    from orchestrator.support.finding import fail, ok, warn
 
     found = [ok("a", "fine"), warn("b", "hm", "do"), fail("c", "no", "do")]
     monkeypatch.setattr("orchestrator.doctor.examine", lambda **_: iter(found))

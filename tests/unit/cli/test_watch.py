@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.cli import watch as watching
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConflictError, DataError, NotFoundError, ServiceError, SpecError, UsageError
 from orchestrator.fetch import fetch, glue, squad
 from orchestrator.fetch.files import Checksum, Remote
 from orchestrator.fetch.mirrors import mirrors_of
+from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, SpecError, UsageError
 from tests.conftest import SHARED
 from tests.unit.fetch.conftest import QUICK, Site, cut
 

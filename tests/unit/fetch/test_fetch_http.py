@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConflictError, NotFoundError, ServiceError, StorageError, UserError
 from orchestrator.fetch.files import Checksum, Remote
 from orchestrator.fetch.http import Client
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, StorageError, UserError
 from tests.unit.fetch.conftest import (
     QUICK,
     Handler,

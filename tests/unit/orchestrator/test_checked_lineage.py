@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.errors import ConflictError, NotFoundError
-from orchestrator.lineage import CheckedLineage, Verdict, lineage_text
-from orchestrator.runs import RunState
+from orchestrator.runs.lineage_report import CheckedLineage, Verdict, lineage_text
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.config.files import file_sha256
 from train_jobs.config.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
 

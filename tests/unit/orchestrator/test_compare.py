@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.client import Orchestrator
-from orchestrator.compare import Difference
-from orchestrator.errors import StorageError
-from orchestrator.runs import RunState
+from orchestrator.runs.differences import Difference
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import StorageError
 from tests.run_folders import PLAN, make_run, report
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SpecError
 from orchestrator.specs import ComputeSpec, visible_gpus
+from orchestrator.support.errors import SpecError
 
 
 @pytest.mark.parametrize(

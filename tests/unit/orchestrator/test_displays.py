@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.client import Orchestrator
 from orchestrator.reports.notebook import run_html
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
 from tests.conftest import write_bert, write_corpus
 
 VOID = {"br", "img", "link", "meta"}

@@ -20,7 +20,7 @@ from threading import Thread
 import pytest
 
 from orchestrator.doctor import machine, packages, project, storage, tracking
-from orchestrator.doctor.finding import Finding
+from orchestrator.support.finding import Finding
 from tests.conftest import tmpfs
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from orchestrator.backends.folder.endings import Ending, ending_of
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.supervision import Supervision
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import NotifySpec
 
 

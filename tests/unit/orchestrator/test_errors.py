@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import errors
-from orchestrator.errors import JobFailed, UserError
+from orchestrator.support import errors
+from orchestrator.support.errors import JobFailed, UserError
 
 TREE = {
     "AuthError": ("auth", 3),

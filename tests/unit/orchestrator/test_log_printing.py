@@ -19,7 +19,7 @@ from orchestrator.cli import follow
 from orchestrator.cli.main import main
 from orchestrator.cli.render import LogPrinter
 from orchestrator.client import Orchestrator, Run
-from orchestrator.runs import Handle, RunState
+from orchestrator.runs.status import Handle, RunState
 from tests.run_folders import live_run, make_run
 
 PROGRESS = b"reading\nstep 1/3  loss 9\nstep 2/3  loss 8\nvalidation at step 2\nstep 3/3  loss 7\n"

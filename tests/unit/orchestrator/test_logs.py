@@ -18,8 +18,8 @@ from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.lines import CELL
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.errors import NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import NotFoundError
 from tests.conftest import wait_for
 from tests.run_folders import live_run, make_run
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import notify
 from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.watch import RunWatch
-from orchestrator.errors import UsageError
-from orchestrator.notify import message, post
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs import NotifySpec
+from orchestrator.support import notify
+from orchestrator.support.errors import UsageError
+from orchestrator.support.notify import message, post
 
 SECRET = "services/T0/B0/secret"
 

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.outputs import outputs_of
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ConflictError, NotFoundError, StorageError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from tests.conftest import tmpfs
 from tests.run_folders import make_run, report
 

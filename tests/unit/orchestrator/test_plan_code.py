@@ -11,10 +11,10 @@ import pytest
 
 import orchestrator.planning as plan_module
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.errors import SpecError
 from orchestrator.plan import Plan, make_plan
 from orchestrator.snapshot import take_snapshot
 from orchestrator.specs import CodeSpec, Flag, resolve_spec
+from orchestrator.support.errors import SpecError
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 

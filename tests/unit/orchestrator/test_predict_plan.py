@@ -15,10 +15,10 @@ from orchestrator.backends.azure.request import build_request
 from orchestrator.backends.azure.upload import job_documents
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.cli.main import main
-from orchestrator.errors import DataError, SpecError
 from orchestrator.plan import make_plan
 from orchestrator.prediction import PredictPlan
 from orchestrator.specs import EvaluateSpec, Flag, PredictSpec, PretrainSpec, resolve_spec
+from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.cli import submit
 from orchestrator.cli.completers import assignments, recipes
-from orchestrator.errors import SpecError
 from orchestrator.plan import Plan, PreparePlan, PretrainPlan, make_plan
 from orchestrator.specs import KINDS, Flag, Resolved, resolve_spec
 from orchestrator.specs.job import PrepareSpec, PretrainSpec
+from orchestrator.support.errors import SpecError
 from tests.conftest import write_corpus
 from tests.unit.corpus.small_corpora import prepare
 from train_jobs.config import DataError, TextConfig

@@ -10,8 +10,8 @@ from orchestrator.cli import render
 from orchestrator.cli.arguments import pairs
 from orchestrator.cli.lifecycle import seconds
 from orchestrator.cli.terminal import Terminal, table
-from orchestrator.errors import UsageError
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import UsageError
 
 
 def status(**changes: object) -> RunStatus:

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.backends.folder.backend import Target
 from orchestrator.backends.folder.checkpoints import best_checkpoint
 from orchestrator.cli.render import run_table, status_text
-from orchestrator.runs import RunState, RunStatus
-from orchestrator.scores import read_results
+from orchestrator.runs.results import read_results
+from orchestrator.runs.status import RunState, RunStatus
 
 METRICS = {"loss": 0.4, "f1": 0.9, "score": 0.85, "collapsed": 0.0}
 ONE = {"task": "MRPC", "seed": 42, "best_step": 230, "metrics": METRICS}

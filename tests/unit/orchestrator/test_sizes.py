@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from orchestrator.errors import ServiceError, SpecError, UsageError
 from orchestrator.estimates import prices
 from orchestrator.estimates.sizes import (
     SIZES,
@@ -20,6 +19,7 @@ from orchestrator.estimates.sizes import (
     same_family,
     sizes_with,
 )
+from orchestrator.support.errors import ServiceError, SpecError, UsageError
 
 T4 = "Standard_NC4as_T4_v3"
 

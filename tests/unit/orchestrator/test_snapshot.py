@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import train_jobs
-from orchestrator.errors import ConflictError, StorageError
 from orchestrator.snapshot import take_snapshot
+from orchestrator.support.errors import ConflictError, StorageError
 
 
 @pytest.fixture

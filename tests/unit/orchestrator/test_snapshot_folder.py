@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.errors import ConflictError, SpecError
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.snapshot import folder as folder_module
 from orchestrator.specs import CodeSpec
+from orchestrator.support.errors import ConflictError, SpecError
 
 PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"
 AWS = "AKIA" + "QWERTYUIOPASDFGH"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SpecError
 from orchestrator.specs import (
     EnvironmentSpec,
     Flag,
@@ -14,6 +13,7 @@ from orchestrator.specs import (
     find_project,
     resolve_spec,
 )
+from orchestrator.support.errors import SpecError
 from tests.conftest import write_bert
 from train_jobs.config import PretrainConfig
 from train_jobs.config.text import SourceConfig

@@ -19,8 +19,8 @@ from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.errors import ConflictError, NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.config.processes import boot_id, process_started, process_state
 
 REPOSITORY = Path(__file__).resolve().parents[3]

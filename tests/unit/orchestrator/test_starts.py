@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import NotFoundError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.starts import model_of
+from orchestrator.support.errors import NotFoundError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from orchestrator.errors import ServiceError
-from orchestrator.tracking import TrackingRequest, default_uri, open_run
+from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
+from orchestrator.support.errors import ServiceError
 from train_jobs.config.parameters import flatten
 
 

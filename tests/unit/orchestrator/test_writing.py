@@ -11,8 +11,8 @@ import pytest
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator, Run
-from orchestrator.errors import ConflictError, StorageError
-from orchestrator.runs import Handle, RunState
+from orchestrator.runs.status import Handle, RunState
+from orchestrator.support.errors import ConflictError, StorageError
 from tests.conftest import tmpfs, write_corpus, write_spec
 from tests.run_folders import make_run, write_local_request
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.compare import Side
-from orchestrator.errors import StorageError, UsageError
 from orchestrator.reports.charts import KINDS
 from orchestrator.reports.comparison import Subject, render_comparison, require_comparable
 from orchestrator.reports.pages import write_pictures, write_report
-from orchestrator.runs import RunState
-from orchestrator.scores import read_results
+from orchestrator.runs.differences import Side
+from orchestrator.runs.results import read_results
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import StorageError, UsageError
 from tests.unit.orchestrator.test_scores import ONE
 from tests.unit.reports.drawings import empty_figures, figures, outside, references
 from tests.unit.reports.test_report_run import HOSTILE, RESULT, Page, reports_of, status_of

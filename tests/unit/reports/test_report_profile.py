@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.markup import join
 from orchestrator.reports.profile import profile_section, read_profile
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 
 TRACE = "/runs/demo/outputs/profile/rank-0.trace.json.gz"
 PROFILE: dict[str, Any] = {

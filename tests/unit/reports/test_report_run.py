@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.reports.progress import planned_memory
 from orchestrator.reports.run import render
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
 from tests.unit.reports.drawings import empty_figures, figures, outside, references
 
 STARTED = 1763712000.0

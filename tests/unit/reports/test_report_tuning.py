@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.plan import make_plan
 from orchestrator.reports.run import NO_SEEDS, render
-from orchestrator.runs import RunState, RunStatus
-from orchestrator.scores import read_results
+from orchestrator.runs.results import read_results
+from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs import Flag, resolve_spec
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL

@@ -15,8 +15,8 @@ import orchestrator.backends as backends
 from orchestrator.backends.folder import files
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.errors import ServiceError
-from orchestrator.runs import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps import driver
 from orchestrator.sweeps.parent import Parent
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from orchestrator.backends.folder.files import RunFolder
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from orchestrator.sweeps.history import read_history

@@ -17,10 +17,10 @@ import yaml
 
 from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.errors import SpecError
 from orchestrator.images import train_image
 from orchestrator.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
+from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.azure import distribution, encoded, settings_of, sweep_request
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
 from orchestrator.testing.schema import mismatches

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator.errors import ConflictError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
 from orchestrator.sweeps.space import draw
 from orchestrator.sweeps.start import cancel_sweep

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.sweeps.folder import SweepFolder
 from orchestrator.sweeps.start import cancel_sweep
 from tests.conftest import wait_for

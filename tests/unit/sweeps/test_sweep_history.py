@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.sweep import sweep_text
-from orchestrator.errors import SpecError
 from orchestrator.specs.sweep import contradictions
+from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.folder import Earlier
 from orchestrator.sweeps.history import as_trials, read_history
 from orchestrator.sweeps.report import render_sweep

@@ -14,8 +14,8 @@ from orchestrator.backends import load_backend
 from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.weights import delete_weights
 from orchestrator.cli.sweep import plan_text
-from orchestrator.errors import SpecError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.keeping import AUTO, at_once, kept_trials, losers
 from orchestrator.sweeps.sweeps import Sweeps
 from tests.conftest import MICRO

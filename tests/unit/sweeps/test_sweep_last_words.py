@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.sweeps.folder import SweepState
 from orchestrator.sweeps.start import cancel_sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps

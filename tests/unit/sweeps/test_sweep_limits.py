@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.errors import ConflictError, SpecError
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.sweeps.folder import SweepState
 from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps

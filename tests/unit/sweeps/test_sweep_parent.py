@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.runs.tracked_run import default_uri
 from orchestrator.sweeps.folder import Earlier, SweepRecord
 from orchestrator.sweeps.parent import Parent
 from orchestrator.sweeps.start import make_sweep
 from orchestrator.sweeps.termination import Decision
-from orchestrator.tracking import default_uri
 
 
 @pytest.mark.slow

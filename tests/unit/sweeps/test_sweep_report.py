@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
 from orchestrator.sweeps.folder import SweepState
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.pictures import write_pictures

@@ -11,9 +11,9 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from orchestrator.cli.sweep import Shown, fitted, sweep_text
-from orchestrator.errors import ConflictError, NotFoundError, UsageError
-from orchestrator.home import SWEEPS
-from orchestrator.runs import RunState
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
+from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.sampling import distributions
 from orchestrator.sweeps.settings import settings_text

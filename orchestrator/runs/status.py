@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from orchestrator.errors import UsageError
-from orchestrator.scores import Results
+from orchestrator.runs.results import Results
+from orchestrator.support.errors import UsageError
 from train_jobs.config.base import Config
 
 SCORED = ("finetune", "evaluate")  # kinds of jobs whose results are scores

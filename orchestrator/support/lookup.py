@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.errors import NotFoundError
+from orchestrator.support.errors import NotFoundError
 
 
 def find_name(run: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 MLflow takes seconds to import, so whoever needs it for a moment runs this module as a process:
 
-    python -m orchestrator.tracking < request.json
+    python -m orchestrator.runs.tracked_run < request.json
 
 Prints the run's id. Many processes that meet a missing SQLite file each try to create its tables and leave it broken
 for good (seen with MLflow 3.17), so the file is made here, under a lock, before any other process knows of it.
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ServiceError
+from orchestrator.support.errors import ServiceError
 from train_jobs.config.base import Config
 from train_jobs.config.parameters import batches
 
@@ -53,7 +53,7 @@ class Opening:
     def __init__(self, request: TrackingRequest) -> None:
         self._uri = request.uri
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.tracking"],
+            [sys.executable, "-m", "orchestrator.runs.tracked_run"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates.cost import attempt_seconds
-from orchestrator.runs import RunStatus
+from orchestrator.runs.status import RunStatus
 from orchestrator.specs.secrets import HIDDEN
 from orchestrator.summary import is_secret
 from train_jobs.config.base import Config

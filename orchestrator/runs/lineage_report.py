@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.columns import WIDTH, fact_lines
-from orchestrator.scores import APART
+from orchestrator.runs.results import APART
+from orchestrator.support.formatting import WIDTH, fact_lines
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Lineage, Link
 
