@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.support.version import __version__
+
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
     from orchestrator.planning import Plan
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.specs.job import PretrainSpec
     from orchestrator.support.errors import UserError
     from orchestrator.sweeps.sweeps import Sweep
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Orchestrator": "orchestrator.client",
@@ -35,7 +35,7 @@ _HOMES = {
     "UserError": "orchestrator.support.errors",
 }
 
-__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError"]
+__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,7 @@ from typing import Any
 
 from orchestrator.estimates import FinetuneEstimates, estimate_finetuning
 from orchestrator.estimates.finetune import tokens_per_row
-from orchestrator.planning import (
-    FINGERPRINT_CACHE,
-    Ground,
-    Plan,
-    files_fingerprint,
-    remote_data,
-)
+from orchestrator.planning import Ground, Plan, files_fingerprint, remote_data
 from orchestrator.runs.status import Counts
 from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
@@ -22,6 +16,7 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.specs.finetune import DATA_PATHS
 from orchestrator.specs.tables import count_rows
 from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
+from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
 from train_jobs.config.finetune import GLUE, GLUE_TASKS

@@ -15,18 +15,14 @@ from typing import Any
 
 from orchestrator.estimates import Estimates, PrepareEstimates, estimate, estimate_preparation
 from orchestrator.finetuning import FinetunePlan, plan_finetuning
-from orchestrator.planning import (
-    FINGERPRINT_CACHE,
-    Ground,
-    Plan,
-    remote_data,
-)
+from orchestrator.planning import Ground, Plan, remote_data
 from orchestrator.prediction import PredictPlan, plan_prediction
 from orchestrator.runs.status import Counts
 from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
 from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
+from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.formats import require_outside

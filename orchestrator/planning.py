@@ -14,14 +14,14 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.environment import PACKAGES
-from orchestrator.summary import plan_rows, wrapped
+from orchestrator.summary import plan_rows
+from orchestrator.support.formatting import wrapped
 from train_jobs.config.base import Config
 from train_jobs.config.lineage import Link
 from train_jobs.config.sources import DataFingerprint, content_hashes
 
 HASH_DIGITS = 8
 COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
-FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
 
 
 class Plan(Config):

@@ -10,18 +10,14 @@ from pydantic import ValidationError
 
 from orchestrator.estimates import PredictEstimates, estimate_prediction
 from orchestrator.estimates.finetune import tokens_per_row
-from orchestrator.planning import (
-    FINGERPRINT_CACHE,
-    Ground,
-    Plan,
-    files_fingerprint,
-)
+from orchestrator.planning import Ground, Plan, files_fingerprint
 from orchestrator.runs.status import Counts
 from orchestrator.shortages import memory_warnings
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.tables import count_table, portable_names
 from orchestrator.summary import plan_rows, prediction_rows
+from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.files import file_sha256

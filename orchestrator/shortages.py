@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.estimates.training import TrainingEstimates
 from orchestrator.specs import ResolvedCompute
-from orchestrator.summary import bytes_text
+from orchestrator.support.formatting import bytes_text
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.pretrain import dividing
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.specs.secrets import HIDDEN, SECRET
-from orchestrator.support.formatting import fact_lines
+from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
+from orchestrator.support.redact import HIDDEN, is_secret
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
-LABEL = 14
 FEW = 5  # names of a list that may be long
 SHOWN_APART = {
     "recipe",
@@ -28,8 +27,6 @@ SHOWN_APART = {
     "model",
     "output",
 }  # changed values that have a line of their own
-
-Rows = Iterable[tuple[str, str]]
 
 
 def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, str]]:
@@ -41,11 +38,6 @@ def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, st
         how: rows about how it is done and what that takes, behind it.
     """
     return list(_rows(plan, what, how))
-
-
-def wrapped(name: str, rows: Rows) -> str:
-    """Rows as lines of at most 80 columns, below a name."""
-    return "\n".join([name, *fact_lines(rows, label=LABEL)])
 
 
 def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
@@ -188,9 +180,9 @@ def _steps(plan: FinetunePlan) -> str:
     job, epochs = plan.job, plan.job.train.epochs
     several = f"{plan.runs} runs" + (f", seeds {', '.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "")
     if plan.all_steps is None:
-        return f"{_counted(epochs, 'epoch')}" + (f"; {several}" if plan.runs > 1 else "")
+        return f"{counted(epochs, 'epoch')}" + (f"; {several}" if plan.runs > 1 else "")
     if plan.runs == 1:
-        return f"{plan.all_steps:,} = {_counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
+        return f"{plan.all_steps:,} = {counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
     return f"{plan.all_steps:,} over {several}"
 
 
@@ -216,8 +208,8 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
     yield "vocabulary", f"{vocabulary}, {'lower case' if job.data.lowercase else 'cased'}"
     yield (
         "work",
-        f"{bytes_text(estimates.text_bytes)} of text in {_counted(estimates.parts, 'part')} by"
-        f" {_counted(estimates.workers, 'worker')}:"
+        f"{bytes_text(estimates.text_bytes)} of text in {counted(estimates.parts, 'part')} by"
+        f" {counted(estimates.workers, 'worker')}:"
         f" {duration_text(estimates.seconds)} (estimate)",
     )
     yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
@@ -234,10 +226,6 @@ def _memory(need: int, plan: Plan) -> str:
     return f"{bytes_text(need)} a process" + (f" of the {bytes_text(have)} that it has" if have else "")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
 def span_text(span: Span) -> str:
     """`4 to 9 hours, $109 to $245 (rates that others published for A100s)`."""
     told = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
@@ -248,14 +236,6 @@ def span_text(span: Span) -> str:
 
 def _ends(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
-
-
-def duration_text(seconds: float) -> str:
-    """About how long: `3 minutes`."""
-    for unit, size in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} seconds"
 
 
 def _batch(plan: PretrainPlan) -> str:
@@ -317,20 +297,6 @@ def _what_is_kept(checkpoint: CheckpointConfig) -> str:
     parts += [f"best {checkpoint.keep_best}"] if checkpoint.keep_best else []
     parts += [f"multiples of {checkpoint.keep_every:,}"] if checkpoint.keep_every else []
     return ", ".join(parts)
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes in decimal units: `1.5 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def is_secret(key: str) -> bool:
-    """Whether a dotted key names an environment variable whose value nobody should see."""
-    return key.startswith("environment.variables.") and SECRET.search(key) is not None
 
 
 def _value(key: str, value: object) -> str:

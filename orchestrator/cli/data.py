@@ -140,7 +140,7 @@ class TransferLine:
 
     def _text(self, done: int, total: int | None, seconds: float) -> str:
         from orchestrator.cli.render import duration
-        from orchestrator.summary import bytes_text
+        from orchestrator.support.formatting import bytes_text
 
         speed = (done - self._before) / seconds
         amount = bytes_text(done) + (f" of {bytes_text(total)}" if total else "")

@@ -80,7 +80,7 @@ def run_download(arguments: argparse.Namespace) -> int:
 
 def transfer(write: Callable[[str], Any]) -> Callable[[int, int], None]:
     """Shows bytes done of bytes in all, in place, for copies that take a while."""
-    from orchestrator.summary import bytes_text
+    from orchestrator.support.formatting import bytes_text
 
     last = 0.0
 
@@ -100,8 +100,8 @@ def run_prune(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.render import hint, print_document
     from orchestrator.runs.status import RunState
-    from orchestrator.summary import bytes_text
     from orchestrator.support.errors import UsageError
+    from orchestrator.support.formatting import bytes_text
 
     if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
         raise UsageError(
@@ -160,7 +160,7 @@ def _agreed(pruning: Pruning) -> bool:
 
 def _amount(pruning: Pruning) -> str:
     from orchestrator.cli.render import counted
-    from orchestrator.summary import bytes_text
+    from orchestrator.support.formatting import bytes_text
 
     kinds = ((pruning.runs, "run"), (pruning.leftovers, "leftover"), (pruning.token_stores, "token store"))
     return ", ".join([*(counted(len(items), noun) for items, noun in kinds if items), bytes_text(pruning.total_bytes)])
@@ -169,7 +169,7 @@ def _amount(pruning: Pruning) -> str:
 def _listed(items: list[Item]) -> str:
     from orchestrator.cli.render import ago
     from orchestrator.cli.terminal import table
-    from orchestrator.summary import bytes_text
+    from orchestrator.support.formatting import bytes_text
 
     rows = [
         (

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator import __version__
 from orchestrator.cli import (
     cluster,
     compare,
@@ -28,6 +27,7 @@ from orchestrator.cli import (
     sweep,
 )
 from orchestrator.cli.terminal import forbid_colours, paint_head, terminal_of
+from orchestrator.support.version import __version__
 
 EVERYWHERE = {"--debug", "--no-color"}  # flags that stand before the verb or behind it
 EPILOG = """\

@@ -110,7 +110,7 @@ def _ask(*words: str) -> Any:
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """All of it for people."""
     from orchestrator.cli.terminal import table
-    from orchestrator.summary import bytes_text
+    from orchestrator.support.formatting import bytes_text
 
     manifest = found["manifest"]
     size = sum(shard["size"] for shard in manifest["shards"])

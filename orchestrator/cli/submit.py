@@ -335,8 +335,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
 def _notes(plan: Plan, request: Request) -> list[str]:
     """What the backend has to say of a request, as lines of the plan's summary."""
     from orchestrator.client import Orchestrator
-    from orchestrator.summary import LABEL
-    from orchestrator.support.formatting import fact_lines
+    from orchestrator.support.formatting import LABEL, fact_lines
 
     notes = (note.partition(": ") for note in Orchestrator().notes(plan, request))
     return fact_lines([(label, text) for label, _, text in notes], label=LABEL)

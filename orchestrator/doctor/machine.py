@@ -14,8 +14,8 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.specs.machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
-from orchestrator.summary import bytes_text
 from orchestrator.support.finding import Finding, fail, ok, warn
+from orchestrator.support.formatting import bytes_text
 from train_jobs.config.machine import host_memory
 
 LOOPBACK = "127.0.0.1"

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.summary import bytes_text
 from orchestrator.support.finding import Finding, fail, ok, warn
+from orchestrator.support.formatting import bytes_text
 
 LEAST_FREE = 100e6  # less than one small checkpoint
 LITTLE_FREE = 5e9  # a few checkpoints of BERT-base

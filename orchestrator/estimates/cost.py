@@ -5,11 +5,11 @@ A price is one of USD for one machine and hour; without one the hours stand and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.runs.status import Attempt
+from orchestrator.runs.status import Attempt, attempt_seconds
 from train_jobs.config.base import Config
 
 HOUR = 3600.0
@@ -40,11 +40,6 @@ class RunCost(Config):
     """Machine time of those steps, and of attempts that ended before their first step."""
     repeated_cost: float | None
     """USD of that time."""
-
-
-def attempt_seconds(attempts: Iterable[Attempt], now: float) -> float:
-    """Seconds of all attempts together; one that goes on has lasted until `now`."""
-    return sum(max(0.0, (now if attempt.ended is None else attempt.ended) - attempt.started) for attempt in attempts)
 
 
 def price_of(hours: float, price_per_hour: float | None) -> float | None:

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from orchestrator import __version__
 from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
 from orchestrator.fetch.files import Fetched, Notice, Progress, Remote, silent, verify
 from orchestrator.fetch.partial import Known, Partial
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
+from orchestrator.support.version import __version__
 from train_jobs.config.names import set_aside
 
 BLOCK = 1 << 18

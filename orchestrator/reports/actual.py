@@ -6,12 +6,11 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.estimates.cost import attempt_seconds
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import duration, number
 from orchestrator.reports.progress import MEMORY, NONE_YET, planned_memory
-from orchestrator.runs.status import RunStatus
-from orchestrator.summary import bytes_text
+from orchestrator.runs.status import RunStatus, attempt_seconds
+from orchestrator.support.formatting import bytes_text
+from orchestrator.support.html import Markup, element
 
 HEADER = ("", "Planned", "Came", "Came / planned")
 GIGA = 1e9

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted, nice_ticks, number, percent, tick_label
 from orchestrator.reports.series import Series, decimate
+from orchestrator.support.html import Markup, element
 
 WIDTH, HEIGHT = 560.0, 270.0  # of the drawing, in its own units; the page scales it
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 26.0, 12.0, 48.0  # room for labels of 17 units, the size they have on a phone

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import KINDS, Chart, Line, figure
 from orchestrator.reports.notation import counted, duration, number, percent
 from orchestrator.reports.progress import NONE_YET
@@ -23,6 +22,7 @@ from orchestrator.reports.style import COMPARISON_STYLE
 from orchestrator.reports.tuning import seed_charts
 from orchestrator.runs.differences import Side, Table, tabulate
 from orchestrator.support.errors import UsageError
+from orchestrator.support.html import Markup, element
 
 SEED = "train.seed"
 TRAINING, HELD_OUT = "training", "validation"

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted
 from orchestrator.reports.tuning import tuning_rows
 from orchestrator.runs.status import RunStatus
-from orchestrator.summary import bytes_text
+from orchestrator.support.formatting import bytes_text
+from orchestrator.support.html import Markup, element
 
 TIMES = " \u00d7 "
 VARIABLES = "environment.variables."  # may hold secrets, and a report is passed on

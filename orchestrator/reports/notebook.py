@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number
 from orchestrator.reports.run import HAVE_CURVES, NO_SEEDS, state_and_outcome
 from orchestrator.reports.style import STYLE
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.html import card
+from orchestrator.support.html import Markup, card, element
 
 SCOPE = "orchestrator-run"
 FRAME = """

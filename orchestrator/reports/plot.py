@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import BOTTOM, FLAT, HEIGHT, LEFT, MARGIN, RIGHT, TOP, WIDTH
 from orchestrator.reports.notation import nice_ticks, number, tick_label
+from orchestrator.support.html import Markup, element
 
 WIDE = 20.0  # times between the least and the greatest of values above 0, from which on their logarithms are drawn
 MOST_CHOICES = 6

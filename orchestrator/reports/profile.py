@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import number, percent
 from orchestrator.runs.status import RunStatus
+from orchestrator.support.html import Markup, element
 
 SHOWN = 15  # operations; the file has more
 FILE = "operations.json"  # beside the trace

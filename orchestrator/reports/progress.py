@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import Chart, Line, Reference, figure
 from orchestrator.reports.corridors import frequencies_alone, levels, published
 from orchestrator.reports.notation import number, percent
 from orchestrator.reports.series import Series, last_step
 from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.html import Markup, element
 
 NONE_YET = "\u2014"  # an em dash
 PAIRS = (  # what is measured in training and on held-out text: metric, title, in shares of one

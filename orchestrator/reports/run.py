@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.actual import beside_plan
 from orchestrator.reports.charts import Chart
 from orchestrator.reports.details import commands, plan_table
@@ -23,6 +22,7 @@ from orchestrator.reports.series import Series, collect
 from orchestrator.reports.style import STYLE
 from orchestrator.reports.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
 from orchestrator.runs.status import RunStatus
+from orchestrator.support.html import Markup, element
 
 HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
 NO_SEEDS: Mapping[int, Iterable[dict[str, Any]]] = MappingProxyType({})

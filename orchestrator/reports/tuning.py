@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.charts import KINDS, STEP, Chart, Line, Reference
 from orchestrator.reports.notation import counted, number
 from orchestrator.reports.progress import NONE_YET, key_figure, singles, throughput
 from orchestrator.reports.series import Series, collect, last_step
 from orchestrator.runs.results import APART, Figure, Results, Scores
 from orchestrator.runs.status import RunStatus
+from orchestrator.support.html import Markup, element
 
 HELD_OUT = "validation_"
 SCORED = ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")

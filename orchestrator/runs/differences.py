@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.estimates.cost import attempt_seconds
-from orchestrator.runs.status import RunStatus
-from orchestrator.specs.secrets import HIDDEN
-from orchestrator.summary import is_secret
+from orchestrator.runs.status import RunStatus, attempt_seconds
+from orchestrator.support.redact import HIDDEN, is_secret
 from train_jobs.config.base import Config
 from train_jobs.config.files import file_sha256
 from train_jobs.config.load import dotted, leaves

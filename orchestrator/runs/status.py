@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -179,3 +180,8 @@ class RunStatus(Config):
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe."""
         return self.model_dump(mode="json")
+
+
+def attempt_seconds(attempts: Iterable[Attempt], now: float) -> float:
+    """Seconds of all attempts together; one that goes on has lasted until `now`."""
+    return sum(max(0.0, (now if attempt.ended is None else attempt.ended) - attempt.started) for attempt in attempts)

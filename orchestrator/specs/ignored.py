@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from orchestrator.specs.azure import AZURE, AzureSpec
 from orchestrator.specs.job import FinetuneSpec, JobSpec, PrepareSpec, PretrainSpec
-from orchestrator.specs.secrets import SECRET
+from orchestrator.support.redact import SECRET
 from train_jobs.config.own import is_own, own_names
 
 DECAYS = (

@@ -13,9 +13,9 @@ from orchestrator.specs.code import CodeSpec, ModuleName
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
-from orchestrator.specs.secrets import HIDDEN, SECRET
 from orchestrator.specs.tracking import TrackingSpec
 from orchestrator.support.html import settings_card
+from orchestrator.support.redact import HIDDEN, SECRET
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
 from train_jobs.config.initial import KEY as INIT_FROM

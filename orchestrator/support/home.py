@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
+
 HOME_VARIABLE = "ORCHESTRATOR_HOME"
 DEFAULT_HOME = "~/.orchestrator"
 RUNS = "runs"  # below it: a folder for each local run

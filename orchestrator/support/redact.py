@@ -1,11 +1,15 @@
-"""Secrets of Azure in text that is printed or kept: signatures of SAS addresses, tokens, keys, client secrets."""
+"""Keep secrets out of text that is printed or stored: SAS signatures, tokens, keys, client secrets, variables."""
 
 from __future__ import annotations
 
 import re
 
-HIDDEN = "REDACTED"
-# What stands before a secret is kept, what follows it too.
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)
+"""Names of environment variables whose values are secrets."""
+HIDDEN = "(not shown)"
+"""Shown in place of the value of such a variable."""
+_REDACTED = "REDACTED"
+# The text on both sides of a secret stays.
 _SECRETS = re.compile(
     r"""(?ix)
     ( [?&;]sig=
@@ -18,9 +22,14 @@ _SECRETS = re.compile(
     [\w.~+/=%-]{6,}
     """
 )
-_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # of the form that Azure's have, wherever it stands
+_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # a JSON web token, as Azure issues them
 
 
 def redact(text: str) -> str:
-    """The text with every secret in it replaced."""
-    return _TOKEN.sub(HIDDEN, _SECRETS.sub(rf"\g<1>{HIDDEN}", text))
+    """Return the text with every secret in it replaced."""
+    return _TOKEN.sub(_REDACTED, _SECRETS.sub(rf"\g<1>{_REDACTED}", text))
+
+
+def is_secret(key: str) -> bool:
+    """Return whether a dotted key names an environment variable that holds a secret."""
+    return key.startswith("environment.variables.") and SECRET.search(key) is not None

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.markup import Markup, element
 from orchestrator.reports.notation import counted, duration, moment, number
 from orchestrator.reports.plot import Axis, Plot, axis, dot, line
 from orchestrator.reports.run import document
 from orchestrator.reports.style import SWEEP_STYLE
-from orchestrator.support.html import grid
+from orchestrator.support.html import Markup, element, grid
 from orchestrator.sweeps.status import SweepStatus, TrialRow
 
 FEW_TRIALS = 20  # below, importance is a guess

@@ -18,8 +18,8 @@ from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolve import find_project
 from orchestrator.specs.sweep import MOST_TRIALS, as_tree
-from orchestrator.summary import bytes_text
 from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
+from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS
 from orchestrator.support.html import card
 from orchestrator.sweeps.control import control_of

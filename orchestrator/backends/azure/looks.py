@@ -13,9 +13,9 @@ from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.folder.backend import Target
 from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
-from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
+from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus
+from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.redact import redact
 from train_jobs.config.outputs import METRICS_FILE

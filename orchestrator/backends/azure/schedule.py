@@ -22,8 +22,8 @@ from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.upload import asset_files, job_documents
 from orchestrator.backends.azure.wire import Store, Wire
 from orchestrator.runs.status import RunState
-from orchestrator.summary import bytes_text
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
+from orchestrator.support.formatting import bytes_text
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile

@@ -20,9 +20,9 @@ from orchestrator.backends.folder.logs import choose_sources, read_logs
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
-from orchestrator.estimates.cost import HOUR, attempt_seconds, price_of
+from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus
+from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.config.files import write_draft

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.estimates.cost import attempt_seconds, price_of, repeated, run_cost
-from orchestrator.runs.status import Attempt, RunState
+from orchestrator.estimates.cost import price_of, repeated, run_cost
+from orchestrator.runs.status import Attempt, RunState, attempt_seconds
 from tests.run_folders import PLAN, make_run, report
 
 PRICED = {"compute": {"nodes": 2, "processes_per_node": 2, "price_per_hour": 36.0}, "world_size": 4, "changes": {}}

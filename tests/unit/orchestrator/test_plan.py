@@ -13,8 +13,8 @@ import orchestrator.planning as plan_module
 from orchestrator.plan import Plan, make_plan
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
-from orchestrator.summary import bytes_text
 from orchestrator.support.errors import ConflictError, DataError, SpecError
+from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
 from tests.conftest import tmpfs, write_bert
 from train_jobs.config.load import preset_names

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.markup import join
 from orchestrator.reports.profile import profile_section, read_profile
 from orchestrator.runs.status import RunStatus
+from orchestrator.support.html import join
 
 TRACE = "/runs/demo/outputs/profile/rank-0.trace.json.gz"
 PROFILE: dict[str, Any] = {
