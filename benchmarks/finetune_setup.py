@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.layers import read_preset
+from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.initial import read_initial_model
-from train_jobs.config.load import read_preset
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.model.heads import initialise
 from train_jobs.model.huggingface import export

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import describe, spread
+from train_jobs.artifacts.layers import read_preset
 from train_jobs.config import PretrainConfig
-from train_jobs.config.load import read_preset
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.engine.checkpoint import CheckpointStore
 from train_jobs.engine.distributed import World, start

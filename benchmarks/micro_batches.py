@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from orchestrator.estimates.pretrain import estimate
 from orchestrator.estimates.sizes import SIZES, Size
+from train_jobs.artifacts.layers import build, merge, read_preset
 from train_jobs.config import PretrainConfig
-from train_jobs.config.load import build, merge, read_preset
 
 VOCAB_SIZE = 30_522
 FREE = 0.95  # of a GPU's memory; the probe of micro_batch_size: auto leaves as much

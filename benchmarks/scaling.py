@@ -27,9 +27,9 @@ from typing import Any
 
 from benchmarks import scaling_model
 from benchmarks.machine import describe, spread
+from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.layers import Layer, build, merge, read_preset
 from train_jobs.config import PretrainConfig
-from train_jobs.config.load import Layer, build, merge, read_preset
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 
 Report = dict[str, dict[str, float]]

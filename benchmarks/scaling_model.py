@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from train_jobs.artifacts.layers import read_preset
 from train_jobs.config import ModelConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
-from train_jobs.config.load import read_preset
 
 GPUS = 8  # of a VM
 VOCABULARY, LENGTH, PREDICTIONS, BATCH = 30_522, 128, 20, 65_536  # NVIDIA's phase 1

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.layers import read_preset
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
-from train_jobs.config.load import read_preset
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.batches import PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key

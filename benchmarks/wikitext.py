@@ -21,7 +21,7 @@ from pathlib import Path
 import mwparserfromhell
 
 from benchmarks.machine import describe, spread
-from train_jobs.config.formats import source_files
+from train_jobs.artifacts.text_files import source_files
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources import Piece, plan_parts, read_part
 from train_jobs.corpus.sources.streams import ignore

@@ -25,7 +25,7 @@ from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded
 from orchestrator.support.home import home_folder
 from orchestrator.support.lookup import find_name
-from train_jobs.config.store import MANIFEST_FILE
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.telemetry import no_telemetry
 
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them

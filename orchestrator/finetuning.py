@@ -17,14 +17,14 @@ from orchestrator.specs.finetune import DATA_PATHS
 from orchestrator.specs.tables import count_rows
 from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
+from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
+from train_jobs.artifacts.lineage import Link
+from train_jobs.artifacts.start_model import InitialModel, initial_lineage, initial_weights, read_initial_model
+from train_jobs.artifacts.task_files import FOLDERS, SPLITS, TaskFile, task_files
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
 from train_jobs.config.finetune import GLUE, GLUE_TASKS
-from train_jobs.config.initial import InitialModel, initial_lineage, initial_weights, read_initial_model
-from train_jobs.config.lineage import Link
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.sources import DataFingerprint, source_fingerprint
-from train_jobs.config.tables import FOLDERS, SPLITS, TaskFile, task_files
 from train_jobs.config.text import SourceConfig
 
 

@@ -23,17 +23,17 @@ from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainS
 from orchestrator.specs.azure import AZURE
 from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
+from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint, text_files
+from train_jobs.artifacts.lineage import Link, PhaseFacts
+from train_jobs.artifacts.start_model import initial_lineage
+from train_jobs.artifacts.start_phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
+from train_jobs.artifacts.store_manifest import StoreManifest, require_manifest, store_folder
+from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.formats import require_outside
-from train_jobs.config.initial import initial_lineage
-from train_jobs.config.lineage import Link, PhaseFacts
 from train_jobs.config.own import own_names
-from train_jobs.config.phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config.prepare import not_shaping
 from train_jobs.config.pretrain import OBSERVERS, on_store
-from train_jobs.config.sources import DataFingerprint, fingerprint, text_files
-from train_jobs.config.store import StoreManifest, require_manifest, store_folder
 
 __all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PredictPlan", "PreparePlan", "PretrainPlan", "make_plan"]
 

@@ -16,9 +16,9 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.specs.environment import PACKAGES
 from orchestrator.summary import plan_rows
 from orchestrator.support.formatting import wrapped
+from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes
+from train_jobs.artifacts.lineage import Link
 from train_jobs.config.base import Config
-from train_jobs.config.lineage import Link
-from train_jobs.config.sources import DataFingerprint, content_hashes
 
 HASH_DIGITS = 8
 COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
@@ -197,7 +197,7 @@ def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> Data
     Args:
         name: what they are called in the plan.
         files: name by which the job knows each -> where it lies.
-        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
     """
     hashes = content_hashes(list(files.values()), cache)
     lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))

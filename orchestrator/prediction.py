@@ -18,11 +18,11 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.specs.tables import count_table, portable_names
 from orchestrator.summary import plan_rows, prediction_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
+from train_jobs.artifacts.start_model import CONFIG, SHAPE, VOCABULARY, initial_weights
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.initial import CONFIG, SHAPE, VOCABULARY, initial_weights
-from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
 from train_jobs.config.pretrain import OBSERVERS
 
 NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.support.errors import ConflictError, StorageError
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 
 TEMPLATES = Path(__file__).resolve().parent / "presets" / "templates"
 IGNORED = """\

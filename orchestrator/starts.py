@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
+from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config.finetune import GLUE_TASKS
-from train_jobs.config.initial import CONFIG
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
@@ -101,8 +101,8 @@ def _hub_model(name: str, no_run: NotFoundError) -> Path:
     Raises:
         NotFoundError: no model has it either.
     """
+    from train_jobs.artifacts.hub import hub_folder, is_hub_name
     from train_jobs.config.errors import SpecError
-    from train_jobs.config.hub import hub_folder, is_hub_name
 
     no_run.facts |= {"where": "--model, --from: a run, a folder with a model, or a name on the Hugging Face Hub"}
     if not is_hub_name(name):

@@ -10,12 +10,7 @@ from typing import Any
 
 import yaml
 
-from train_jobs.config.base import Config
-from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.initial import SHAPE
-from train_jobs.config.lineage import Attempt
-from train_jobs.config.load import (
+from train_jobs.artifacts.layers import (
     FINETUNE_PRESETS,
     KeyPath,
     Layer,
@@ -26,8 +21,13 @@ from train_jobs.config.load import (
     preset_names,
     read_preset,
 )
-from train_jobs.config.phase import KEY as PHASE_FROM
-from train_jobs.config.phase import ROWS
+from train_jobs.artifacts.lineage import Attempt
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import SHAPE
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
+from train_jobs.artifacts.start_phase import ROWS
+from train_jobs.config.base import Config
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import PretrainConfig
 
 STARTS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # what training starts from, and its flag

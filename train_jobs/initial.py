@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import ConflictError, DataConfig, PretrainConfig, SpecError
-from train_jobs.config.initial import initial_weights
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine.distributed import World
 from train_jobs.model.heads import BertForPreTraining

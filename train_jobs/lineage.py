@@ -19,11 +19,9 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from train_jobs.commands import commands
-from train_jobs.config import PretrainConfig, SpecError, UserError
-from train_jobs.config.files import file_sha256, write_text
-from train_jobs.config.initial import initial_lineage, initial_weights
-from train_jobs.config.lineage import (
+from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.fingerprints import EMBEDDED_LICENSE, DataFingerprint, fingerprint
+from train_jobs.artifacts.lineage import (
     LINEAGE_FILE,
     Attempt,
     DataFacts,
@@ -37,9 +35,11 @@ from train_jobs.config.lineage import (
     read_lineage,
     store_digest,
 )
-from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase
-from train_jobs.config.sources import EMBEDDED_LICENSE, DataFingerprint, fingerprint
-from train_jobs.config.store import store_folder
+from train_jobs.artifacts.start_model import initial_lineage, initial_weights
+from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase
+from train_jobs.artifacts.store_manifest import store_folder
+from train_jobs.commands import commands
+from train_jobs.config import PretrainConfig, SpecError, UserError
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine import storage

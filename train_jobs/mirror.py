@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.config import UserError
 from train_jobs.config.base import Config
-from train_jobs.config.files import write_text
-from train_jobs.config.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.config.names import in_shell
 from train_jobs.config.parameters import batches, flatten
 from train_jobs.config.telemetry import no_telemetry

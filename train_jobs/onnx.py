@@ -34,9 +34,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config import SpecError, TrainingError, UserError
-from train_jobs.config.files import sync
-from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.config.telemetry import no_telemetry
 from train_jobs.engine import storage

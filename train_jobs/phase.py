@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from train_jobs.artifacts.start_phase import WEIGHTS, EarlierPhase, find_checkpoint, read_phase
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.config.phase import WEIGHTS, EarlierPhase, find_checkpoint, read_phase
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint import Checkpoint
 from train_jobs.engine.commit import verify

@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_file
+from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
+from train_jobs.artifacts.tuned_columns import tuned_columns
 from train_jobs.config import PredictConfig, SpecError
-from train_jobs.config.columns import tuned_columns
-from train_jobs.config.files import file_sha256
-from train_jobs.config.initial import CONFIG, TOKENIZER, VOCABULARY, initial_weights
-from train_jobs.config.load import Layer, build, merge, read_assignments, read_file
 from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine import boundary, distributed, storage

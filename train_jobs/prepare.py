@@ -26,11 +26,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.layers import (
+    PREPARE_PRESETS,
+    build,
+    merge,
+    preset_names,
+    read_assignments,
+    read_file,
+    read_preset,
+)
+from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import InternalError, PrepareConfig, UserError
-from train_jobs.config.formats import require_outside
-from train_jobs.config.load import PREPARE_PRESETS, build, merge, preset_names, read_assignments, read_file, read_preset
 from train_jobs.config.outputs import METRICS_FILE
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.keys import store_key
 from train_jobs.corpus.memory import keep_freed_memory
 from train_jobs.corpus.nodes import Node

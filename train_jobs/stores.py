@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from train_jobs.artifacts.store_manifest import SPLITS, Split
 from train_jobs.config import DataConfig, ObjectiveConfig, UserError
-from train_jobs.config.store import SPLITS, Split
 from train_jobs.corpus.batches import PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.lengths import Histogram, histogram

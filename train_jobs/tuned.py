@@ -9,12 +9,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from train_jobs.commands import tuning_commands
-from train_jobs.config import UserError
-from train_jobs.config.files import file_sha256, write_text
-from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.initial import initial_lineage
-from train_jobs.config.lineage import (
+from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.lineage import (
     LINEAGE_FILE,
     Attempt,
     FinetuneFacts,
@@ -24,7 +20,11 @@ from train_jobs.config.lineage import (
     TablesFacts,
     read_lineage,
 )
-from train_jobs.config.tables import task_files
+from train_jobs.artifacts.start_model import initial_lineage
+from train_jobs.artifacts.task_files import task_files
+from train_jobs.commands import tuning_commands
+from train_jobs.config import UserError
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.engine import storage
 from train_jobs.lineage import begun_facts, ended_facts, run_name, with_facts, write
 from train_jobs.model.markdown import CARD_FILE

@@ -20,7 +20,7 @@ from orchestrator.cli.main import build_parser
 from orchestrator.specs.job import KINDS, JobSpec
 from orchestrator.specs.sweep import SweepSpec
 from orchestrator.support import errors
-from train_jobs.config.load import preset_names
+from train_jobs.artifacts.layers import preset_names
 
 COLUMNS = "100"
 

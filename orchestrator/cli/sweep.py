@@ -143,7 +143,7 @@ def _write_spec(path: Path, text: str) -> None:
         StorageError: it cannot be written there.
     """
     from orchestrator.support.errors import StorageError
-    from train_jobs.config.files import write_text
+    from train_jobs.artifacts.files import write_text
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

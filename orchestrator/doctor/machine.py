@@ -16,7 +16,7 @@ import orchestrator
 from orchestrator.specs.machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text
-from train_jobs.config.machine import host_memory
+from train_jobs.artifacts.host import host_memory
 
 LOOPBACK = "127.0.0.1"
 LEAST_MEMORY = 2e9  # of which Python with torch and MLflow take 0.4

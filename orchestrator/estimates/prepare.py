@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.text_files import Compression, part_bytes, source_files
 from train_jobs.config import PrepareConfig
 from train_jobs.config.base import Config
-from train_jobs.config.formats import Compression, part_bytes, source_files
-from train_jobs.config.sources import DataFingerprint
 
 EXPANDED: dict[Compression | None, float] = {None: 1.0, "gzip": 3.0, "bzip2": 4.0, "xz": 4.0, "zstd": 3.0}
 BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
 from orchestrator.support.errors import ServiceError, UsageError
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 
 PRICES_FILE = Path("cache", "azure-prices.json")  # below the home folder
 SERVICE = "https://prices.azure.com/api/retail/prices"

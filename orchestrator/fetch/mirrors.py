@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from train_jobs.artifacts.layers import build, merge, read_file
 from train_jobs.config.base import Config
-from train_jobs.config.load import build, merge, read_file
 
 SHIPPED = Path(__file__).with_name("mirrors.yaml")
 MIRRORS = "mirrors.yaml"  # of the user, in the home folder

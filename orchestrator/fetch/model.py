@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.fetch.files import Fetched
 from orchestrator.support.errors import ConflictError, UsageError
-from train_jobs.config.hub import hub_folder, is_hub_name
+from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.config.names import set_aside
 
 ENDPOINT = "HF_ENDPOINT"

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple, Self
 
 from orchestrator.fetch.answers import range_start
 from orchestrator.support.errors import ConflictError, StorageError
-from train_jobs.config.files import sync, write_text
+from train_jobs.artifacts.files import sync, write_text
 
 PARTIAL = ".part"
 FACTS = ".part.json"

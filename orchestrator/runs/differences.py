@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.redact import HIDDEN, is_secret
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.layers import dotted, leaves
 from train_jobs.config.base import Config
-from train_jobs.config.files import file_sha256
-from train_jobs.config.load import dotted, leaves
 
 NOT_COMPARED = {"model"}  # of a result: a path below the run's own folder
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.runs.results import APART
 from orchestrator.support.formatting import WIDTH, fact_lines
+from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config.base import Config
-from train_jobs.config.lineage import Lineage, Link
 
 LABEL = 11
 DIGITS = 8  # of a hash, where all of it has no room

@@ -22,8 +22,8 @@ from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.specs import CodeSpec
 from orchestrator.specs.environment import PACKAGES
 from orchestrator.support.errors import ConflictError, SpecError, StorageError
+from train_jobs.artifacts.layers import MAX_LISTED
 from train_jobs.config.base import Config
-from train_jobs.config.load import MAX_LISTED
 from train_jobs.config.names import did_you_mean
 
 PACKAGE = "train_jobs"

@@ -15,6 +15,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.specs.azure import AZURE
 from orchestrator.support.errors import DataError, SpecError
+from train_jobs.artifacts.layers import Layer, merge, read_file
+from train_jobs.artifacts.task_files import FOLDERS
 from train_jobs.config.finetune import (
     NER,
     OWN,
@@ -23,9 +25,7 @@ from train_jobs.config.finetune import (
     FinetuneTrainConfig,
     Task,
 )
-from train_jobs.config.load import Layer, merge, read_file
 from train_jobs.config.pretrain import TrainConfig
-from train_jobs.config.tables import FOLDERS
 
 TASK_FILES = (".yaml", ".yml")
 RECIPES = {**dict.fromkeys(SQUAD_TASKS, "squad"), NER: "entities"}  # of tasks whose recipe is not glue

@@ -16,11 +16,11 @@ from orchestrator.specs.notify import NotifySpec
 from orchestrator.specs.tracking import TrackingSpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
+from train_jobs.artifacts.layers import FINETUNE_PRESETS, PREDICT_PRESETS, PREPARE_PRESETS, PRESETS
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.base import Config
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.load import FINETUNE_PRESETS, PREDICT_PRESETS, PREPARE_PRESETS, PRESETS
-from train_jobs.config.phase import KEY as PHASE_FROM
 
 MODEL = "model"  # key of the model that predicts
 PREDICTIONS = "predictions"  # what their file is called in the run's folder

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from orchestrator.specs.job import KINDS, JobSpec
-from train_jobs.config.load import Layer, preset_names
+from train_jobs.artifacts.layers import Layer, preset_names
 
 
 def for_kind(layer: Layer, model: type[BaseModel]) -> Layer:

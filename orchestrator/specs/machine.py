@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from train_jobs.config.machine import host_memory
+from train_jobs.artifacts.host import host_memory
 
 SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
 SMI_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader")  # `NVIDIA A100-SXM4-80GB, 81920 MiB`

@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.specs.azure import is_remote
 from orchestrator.specs.finetune import DATA_PATHS, TASK_FILES
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.initial import is_name
-from train_jobs.config.load import Layer, Merged
-from train_jobs.config.phase import KEY as PHASE_FROM
+from train_jobs.artifacts.layers import Layer, Merged
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import is_name
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 
 PER_TASK = "per_task"
 OF_TEXT = ("vocabulary", "add_tokens", "store")  # keys of `data` that name a file or a folder, beside `text`

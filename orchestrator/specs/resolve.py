@@ -28,14 +28,14 @@ from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problems import Problems
 from orchestrator.specs.variables import variable_layers
 from orchestrator.support.errors import SpecError
-from train_jobs.config import load
+from train_jobs.artifacts import layers as load
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import is_name
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
+from train_jobs.artifacts.start_phase import merge_with_start
+from train_jobs.artifacts.tuned_columns import tuned_columns
 from train_jobs.config.base import Config
-from train_jobs.config.columns import tuned_columns
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.initial import is_name
 from train_jobs.config.names import did_you_mean
-from train_jobs.config.phase import KEY as PHASE_FROM
-from train_jobs.config.phase import merge_with_start
 
 PROJECT_FILE = "orchestrator.yaml"
 PRESETS = Path(__file__).resolve().parent.parent / "presets"

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from orchestrator.specs.job import Slug
 from orchestrator.specs.space import Parameter, all_parameters
 from orchestrator.support.html import settings_card
+from train_jobs.artifacts.layers import KeyPath
 from train_jobs.config.base import Config
-from train_jobs.config.load import KeyPath
 from train_jobs.config.own import NAMED
 
 Positive = Annotated[int, Field(gt=0)]

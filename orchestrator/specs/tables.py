@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.support.errors import DataError
+from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_TASKS, ExamplesConfig
 from train_jobs.config.names import in_shell
-from train_jobs.config.tables import TaskFile
 
 WITHOUT_HEADER = {("CoLA", "train"), ("CoLA", "validation")}
 QUESTION = b'"question"'  # a key: within a text its quotes are escaped

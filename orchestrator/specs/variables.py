@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from orchestrator.support.errors import SpecError
-from train_jobs.config.load import Layer, read_assignments
+from train_jobs.artifacts.layers import Layer, read_assignments
 from train_jobs.config.names import did_you_mean
 
 PREFIX = "ORCHESTRATOR_"

@@ -26,7 +26,7 @@ from orchestrator.specs.sweep import Settings, SweepSpec, TerminationSpec, as_tr
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.settings import names_files
 from orchestrator.sweeps.space import trials
-from train_jobs.config.load import KeyPath
+from train_jobs.artifacts.layers import KeyPath
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.request import AzureRequest

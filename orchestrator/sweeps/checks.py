@@ -15,7 +15,7 @@ from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.settings import is_section, job_config, seed_setting, setting_type
 from orchestrator.sweeps.sobol import MOST_DIMENSIONS
 from orchestrator.sweeps.space import draw, latent, size, trials, value
-from train_jobs.config.load import KeyPath, Layer, leaves, merge
+from train_jobs.artifacts.layers import KeyPath, Layer, leaves, merge
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.reported import reported_metrics
 

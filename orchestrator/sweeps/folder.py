@@ -33,8 +33,8 @@ from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.termination import Decision
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.base import Config
-from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:
     from optuna import Study

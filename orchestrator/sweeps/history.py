@@ -18,8 +18,8 @@ from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord
 from orchestrator.sweeps.sampling import distributions
 from orchestrator.sweeps.space import Latents, latents_of
 from orchestrator.sweeps.status import TrialRow
+from train_jobs.artifacts.layers import Layer, merge
 from train_jobs.config.base import Config
-from train_jobs.config.load import Layer, merge
 from train_jobs.config.own import NAMED
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
 from orchestrator.specs.azure import AZURE
 from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.parameters import flatten
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from orchestrator.specs.resolve import Flag, Resolved, resolve_spec
 from orchestrator.specs.sweep import SweepSpec, contradictions
 from orchestrator.sweeps.checks import Problem, trial_problems
 from orchestrator.sweeps.written import TRIAL, of_trial, read_layers
-from train_jobs.config.load import Layer, Merged, build, dotted, merge
+from train_jobs.artifacts.layers import Layer, Merged, build, dotted, merge
 
 
 class Surroundings(NamedTuple):

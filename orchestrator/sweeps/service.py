@@ -39,8 +39,8 @@ from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.start import make_sweep
 from orchestrator.sweeps.status import SweepStatus, TrialRow, standing
 from orchestrator.sweeps.termination import best, judge, outcome
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.base import Config
-from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from orchestrator.sweeps.history import History
 from orchestrator.sweeps.keeping import kept_trials, shortage
 from orchestrator.sweeps.limits import require_price
 from orchestrator.sweeps.resolve import ResolvedSweep, on_service
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 
 NO_HISTORY = History()
 SHAPING = ("space", "sampling", "early_termination", "objective", "seeds")  # what of a sweep its results depend on

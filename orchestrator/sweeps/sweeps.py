@@ -33,7 +33,7 @@ from orchestrator.sweeps.settings import settings_text
 from orchestrator.sweeps.space import draw, trials
 from orchestrator.sweeps.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.status import SweepStatus, TrialRow
-from train_jobs.config.load import Layer, merge
+from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan

@@ -12,7 +12,7 @@ from orchestrator.specs.job import KINDS
 from orchestrator.specs.sweep import Settings, as_tree
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.settings import seed_setting
-from train_jobs.config.load import Layer, build, merge
+from train_jobs.artifacts.layers import Layer, build, merge
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.folder import SweepRecord

@@ -12,7 +12,7 @@ from orchestrator.specs.problems import Problems
 from orchestrator.specs.resolve import PRESETS, shown
 from orchestrator.specs.space import Parameter
 from orchestrator.support.errors import SpecError
-from train_jobs.config.load import KeyPath, Layer, merge, read_assignments, read_file, read_preset
+from train_jobs.artifacts.layers import KeyPath, Layer, merge, read_assignments, read_file, read_preset
 
 SWEEP_PRESETS = PRESETS / "sweep"
 TRIAL, SPACE = "trial", "space"

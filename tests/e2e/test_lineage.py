@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import Console, last_step, wait_for, write_corpus, write_spec
-from train_jobs.config.files import file_sha256
-from train_jobs.config.lineage import read_lineage
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import read_lineage
 
 
 @pytest.mark.slow  # two phases, their tags and their lineage: test_phases_by_command.py

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, write_spec
-from train_jobs.config.lineage import read_lineage
+from train_jobs.artifacts.lineage import read_lineage
 
 
 @pytest.mark.slow

@@ -430,8 +430,8 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
 def test_a_prepared_store_is_uploaded_and_trained_from(
     azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
+    from train_jobs.artifacts.layers import build, merge, read_file
     from train_jobs.config import PretrainConfig
-    from train_jobs.config.load import build, merge, read_file
     from train_jobs.corpus.prepare import prepare_store
 
     write_corpus(tmp_path / "corpus.txt")

@@ -30,7 +30,7 @@ from train_jobs.config.pretrain import (
 )
 
 if TYPE_CHECKING:  # it reads files, which looking at runs has no need of
-    from train_jobs.config.initial import InitialModel
+    from train_jobs.artifacts.start_model import InitialModel
 
 GLUE = "glue"
 GLUE_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")

@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.store_manifest import StoreManifest, store_folder
 from train_jobs.config.base import Config, CountOrAuto
 from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.files import file_sha256
 from train_jobs.config.names import in_shell
 from train_jobs.config.own import Named, is_own, one_of
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.store import StoreManifest, store_folder
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from train_jobs.config.errors import DataError
-from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import EXTRACTOR, DataFingerprint
-from train_jobs.config.store import (
+from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint
+from train_jobs.artifacts.store_manifest import (
     SPLITS,
     Shard,
     SourceCounts,
@@ -23,6 +21,8 @@ from train_jobs.config.store import (
     StepFacts,
     StoreManifest,
 )
+from train_jobs.config.errors import DataError
+from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.clean import CLEANER
 from train_jobs.corpus.columns import numbers
 from train_jobs.corpus.keys import reading

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.config.store import SpecialIds, Split
 from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
 from train_jobs.corpus.masking import Flags, Ids, mask_tokens
 from train_jobs.corpus.order import SourceBlocks

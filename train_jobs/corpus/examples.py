@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from train_jobs.artifacts.store_manifest import Split
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
-from train_jobs.config.store import Split
 from train_jobs.corpus.order import SourceBlocks, Visits, visits
 from train_jobs.corpus.pairs import Plan, PlanBlock
 from train_jobs.corpus.randomness import generator

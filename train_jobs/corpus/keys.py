@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
+from train_jobs.artifacts.store_manifest import STORE_VERSION
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import EXTRACTOR, DataFingerprint, content_hashes
-from train_jobs.config.store import STORE_VERSION
 from train_jobs.corpus.clean import CLEANER
 from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, key_of
 from train_jobs.corpus.sentences import SPLITTER

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.errors import DataError, PeerError
-from train_jobs.config.files import write_text
 
 if TYPE_CHECKING:  # or the processes that make text into tokens would load torch
     from train_jobs.engine.distributed import World

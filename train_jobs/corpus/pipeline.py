@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.store_manifest import PARTS, StoreManifest
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import DataFingerprint
-from train_jobs.config.store import PARTS, StoreManifest
 from train_jobs.corpus import keys
 from train_jobs.corpus.assembly import make_manifest, source_names
 from train_jobs.corpus.duplicates import NAME as DUPLICATES

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, StoreManifest, read_manifest, store_content
 from train_jobs.config.errors import ConflictError, DataError, StorageError
-from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import DataFingerprint, fingerprint
-from train_jobs.config.store import MANIFEST_FILE, PARTS, StoreManifest, read_manifest, store_content
 from train_jobs.corpus.folders import exclusive
 from train_jobs.corpus.keys import reading, store_key
 from train_jobs.corpus.nodes import ALONE, Node

@@ -17,9 +17,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.store_manifest import Shard, Split, SplitCounts
 from train_jobs.config.base import Config
-from train_jobs.config.files import file_sha256, write_text
-from train_jobs.config.store import Shard, Split, SplitCounts
 
 Count = Annotated[int, Field(ge=0)]
 KEY_DIGITS = 16

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from train_jobs.artifacts.store_manifest import Split
 from train_jobs.config.errors import DataError
-from train_jobs.config.store import Split
 
 HASH_SEED = b"validation split 1\n"
 HASH_SIZE = 1 << 64

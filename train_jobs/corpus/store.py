@@ -23,10 +23,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.store_manifest import (
+    SPLITS,
+    Shard,
+    Split,
+    SplitCounts,
+    StoreManifest,
+    read_manifest,
+    require_manifest,
+)
 from train_jobs.config.errors import DataError
-from train_jobs.config.files import file_sha256
 from train_jobs.config.names import in_shell
-from train_jobs.config.store import SPLITS, Shard, Split, SplitCounts, StoreManifest, read_manifest, require_manifest
 from train_jobs.corpus.columns import number_column, numbers
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE
 

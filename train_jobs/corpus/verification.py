@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.store_manifest import SPLITS, Shard, SplitCounts, StoreManifest, require_manifest
 from train_jobs.config.errors import DataError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.store import SPLITS, Shard, SplitCounts, StoreManifest, require_manifest
 from train_jobs.corpus.assembly import unigram_entropy
 from train_jobs.corpus.store import Block, as_block
 from train_jobs.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary

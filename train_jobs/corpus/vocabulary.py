@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from train_jobs.artifacts.word_rules import LONGEST_WORD, unfit_words
 from train_jobs.config.errors import DataError
 from train_jobs.config.names import in_shell
-from train_jobs.config.words import LONGEST_WORD, unfit_words
 from train_jobs.corpus.word_counts import WordCounter
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

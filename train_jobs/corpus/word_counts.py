@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
-from train_jobs.config.words import LONGEST_WORD
+from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each

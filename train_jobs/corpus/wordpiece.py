@@ -12,7 +12,7 @@ from array import array
 import numpy as np
 from tokenizers import Tokenizer
 
-from train_jobs.config.words import LONGEST_WORD
+from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.vocabulary import CONTINUATION, UNK
 
 

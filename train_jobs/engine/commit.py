@@ -7,8 +7,8 @@ import json
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
+from train_jobs.artifacts.files import sync
 from train_jobs.config import ConflictError
-from train_jobs.config.files import sync
 from train_jobs.engine.retention import Candidate
 from train_jobs.engine.safetensors_file import WrittenFile, read_file, write_file
 from train_jobs.engine.writer import at_once

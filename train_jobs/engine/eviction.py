@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.artifacts.host import METADATA_VARIABLE
 
 LAST_EVENTS = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
 """Those that a process does not outlive; it does a Freeze of seconds."""

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import torch
 
-from train_jobs.config.machine import host_memory
+from train_jobs.artifacts.host import host_memory
 from train_jobs.engine import memory
 from train_jobs.engine.accumulation import accumulate
 from train_jobs.engine.distributed import World

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.files import write_text
 from train_jobs.config import StorageError, UserError
-from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell
 
 FULL = {errno.ENOSPC, errno.EDQUOT}

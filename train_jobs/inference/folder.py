@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer
 
+from train_jobs.artifacts.layers import dotted
+from train_jobs.artifacts.start_model import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
 from train_jobs.config import DataError, ModelConfig, SpecError
-from train_jobs.config.initial import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
-from train_jobs.config.load import dotted
 from train_jobs.config.names import in_shell
 from train_jobs.config.predict import (
     AUTO,

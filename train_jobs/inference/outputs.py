@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from train_jobs.artifacts.files import sync, write_text
 from train_jobs.config import DataError
-from train_jobs.config.files import sync, write_text
 from train_jobs.engine import storage
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
-from train_jobs.config.files import file_sha256
 from train_jobs.config.names import in_shell
 from train_jobs.tasks.finetuning.entities import DOCUMENT
 from train_jobs.tasks.finetuning.squad.reading import Squad, read_squad

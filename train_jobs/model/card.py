@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
+from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
+from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
-from train_jobs.config.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config.own import is_own
-from train_jobs.config.sources import EMBEDDED_LANGUAGE
 from train_jobs.model.markdown import (
     DIGITS,
     NOT_STATED,

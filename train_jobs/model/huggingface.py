@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from train_jobs.artifacts.files import sync
 from train_jobs.config import ModelConfig, TrainingError
-from train_jobs.config.files import sync
 from train_jobs.engine import storage
 from train_jobs.model.bert import PAD_ID
 from train_jobs.model.finetuning import Finetuned

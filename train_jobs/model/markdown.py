@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from train_jobs.config.lineage import LINEAGE_FILE, Lineage, RunFacts
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage, RunFacts
 
 CARD_FILE = "README.md"
 UNKNOWN = "unknown"

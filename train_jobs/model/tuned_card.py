@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, Link, TablesFacts
 from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_1, SQUAD_2, SQUAD_TASKS, FinetuneConfig
-from train_jobs.config.lineage import FinetuneFacts, Lineage, Link, TablesFacts
 from train_jobs.model.markdown import (
     DIGITS,
     NOT_STATED,

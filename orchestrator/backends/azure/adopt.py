@@ -14,7 +14,7 @@ from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.specs.sweep import Settings, as_tree
 from orchestrator.support.errors import NotFoundError, UserError
-from train_jobs.config.load import Layer, merge
+from train_jobs.artifacts.layers import Layer, merge
 
 DOCUMENTS = ("plan.json", "request.json", "spec.yaml", "config.json", "tags.json")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.backends.azure.wire import quiet
 from orchestrator.support.errors import SpecError
-from train_jobs.config.load import KeyPath, Layer, dotted, read_file
+from train_jobs.artifacts.layers import KeyPath, Layer, dotted, read_file
 
 KINDS = ("command", "sweep")
 LONGEST_NAME = 40

@@ -210,7 +210,7 @@ class AzureBackend(Backend):
         """Its own document, fetched from the datastore; ancestors are looked for among what is on this machine."""
         from orchestrator.backends.folder.files import RunFolder
         from orchestrator.backends.folder.lineage import checked_lineage
-        from train_jobs.config.lineage import LINEAGE_FILE
+        from train_jobs.artifacts.lineage import LINEAGE_FILE
 
         folder = self._existing(name)
         data = self._read_output(folder, LINEAGE_FILE)

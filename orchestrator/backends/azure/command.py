@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.inputs import settings
 from orchestrator.estimates.sizes import Size, find_size
-from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.artifacts.host import METADATA_VARIABLE
 from train_jobs.config.telemetry import MLFLOW
 
 if TYPE_CHECKING:

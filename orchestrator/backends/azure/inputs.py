@@ -18,15 +18,15 @@ from orchestrator.finetuning import FinetunePlan
 from orchestrator.plan import PredictPlan, PreparePlan, PretrainPlan
 from orchestrator.specs.finetune import DATA_PATHS
 from orchestrator.specs.tables import portable_names
-from train_jobs.config.files import file_sha256
-from train_jobs.config.formats import source_files
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.initial import VOCABULARY
-from train_jobs.config.lineage import LINEAGE_FILE
-from train_jobs.config.phase import KEY as PHASE_FROM
-from train_jobs.config.phase import MODEL, find_checkpoint
-from train_jobs.config.store import MANIFEST_FILE, store_folder
-from train_jobs.config.tables import FOLDERS, task_files
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import LINEAGE_FILE
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import VOCABULARY
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
+from train_jobs.artifacts.start_phase import MODEL, find_checkpoint
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, store_folder
+from train_jobs.artifacts.task_files import FOLDERS, task_files
+from train_jobs.artifacts.text_files import source_files
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.storage import Content

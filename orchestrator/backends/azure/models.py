@@ -21,7 +21,7 @@ from orchestrator.estimates.sizes import find_size
 from orchestrator.images import CPU_IMAGE, TrainImage, image
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
-from train_jobs.config.lineage import LINEAGE_FILE, Lineage
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
 
 CODE = "orchestrator-serve"
 SCRIPT = "serve.py"

@@ -12,7 +12,7 @@ from orchestrator.backends.azure.request import Asset, AzureRequest, Cluster
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.finetuning import FinetunePlan
 from orchestrator.plan import PretrainPlan
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan

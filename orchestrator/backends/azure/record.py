@@ -18,8 +18,8 @@ from typing import Any
 
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import StorageError
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.base import Config
-from train_jobs.config.files import write_text
 from train_jobs.config.names import in_shell
 
 RECORD = "record.json"

@@ -25,7 +25,7 @@ from orchestrator.runs.results import read_results
 from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
-from train_jobs.config.files import write_draft
+from train_jobs.artifacts.files import write_draft
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class FolderBackend(Backend):
         data: Any = getattr(plan.job, "data", None)
         if getattr(data, "vocabulary", None) is None:
             return plan.job
-        from train_jobs.config.initial import VOCABULARY
+        from train_jobs.artifacts.start_model import VOCABULARY
 
         shutil.copyfile(data.vocabulary, run.path / VOCABULARY)
         copied = data.model_copy(update={"vocabulary": self._folder(name).path / VOCABULARY})

@@ -15,13 +15,13 @@ from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.home import TOKEN_STORES
+from train_jobs.artifacts.fingerprints import content_hashes
+from train_jobs.artifacts.lineage import READ, Lineage, Link, read_lineage, store_digest
+from train_jobs.artifacts.start_model import initial_weights
+from train_jobs.artifacts.store_manifest import read_manifest
+from train_jobs.artifacts.task_files import task_files
 from train_jobs.config.errors import DataError
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.initial import initial_weights
-from train_jobs.config.lineage import READ, Lineage, Link, read_lineage, store_digest
-from train_jobs.config.sources import content_hashes
-from train_jobs.config.store import read_manifest
-from train_jobs.config.tables import task_files
 
 DIGITS = 8
 

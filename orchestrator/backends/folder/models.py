@@ -16,8 +16,8 @@ from typing import Any
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UsageError
-from train_jobs.config.files import write_text
-from train_jobs.config.lineage import read_lineage
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.names import in_shell
 from train_jobs.config.processes import boot_id, process_started
 

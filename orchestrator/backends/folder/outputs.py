@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.outputs import no_such_output
 from orchestrator.support.errors import ConflictError, StorageError
-from train_jobs.config.files import sync
+from train_jobs.artifacts.files import sync
 
 Progress = Callable[[int, int], None]
 COPIED_AT_ONCE = 16 * 1024 * 1024

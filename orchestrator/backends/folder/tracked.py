@@ -14,7 +14,7 @@ from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import Opening, TrackingRequest
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.parameters import flatten
 
 VARIABLE = "ORCHESTRATOR_TRACKING"

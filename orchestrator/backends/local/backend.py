@@ -17,7 +17,7 @@ from orchestrator.runs.status import Handle
 from orchestrator.specs import usable_cores
 from orchestrator.support.errors import ServiceError, UsageError
 from orchestrator.support.home import RUNS
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan

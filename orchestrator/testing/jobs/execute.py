@@ -16,7 +16,7 @@ from orchestrator.testing.jobs.jobs import Job
 from orchestrator.testing.jobs.launch import JOB_VARIABLE, Launch, Process, ranks
 from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
 from orchestrator.testing.state import Document, State
-from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.artifacts.host import METADATA_VARIABLE
 
 NOT_PASSED_ON = ("AZURE_", "AZUREML_", "MLFLOW_", "ORCHESTRATOR_", "PYTEST_")
 OF_THE_DOUBLE = ("http_proxy", "https_proxy", "no_proxy", "requests_ca_bundle", "ssl_cert_file", "curl_ca_bundle")

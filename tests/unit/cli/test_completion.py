@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Console
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
-from train_jobs.config.load import preset_names
+from train_jobs.artifacts.layers import preset_names
 
 # what bash does when TAB is pressed: the function that the script registered, with the line as it stands
 PRESS_TAB = """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Finished
-from train_jobs.config.files import file_sha256
+from train_jobs.artifacts.files import file_sha256
 
 
 def test_a_checkpoint_decides_shape_and_vocabulary(orchestrator: Callable[..., Finished], minilm: Path) -> None:

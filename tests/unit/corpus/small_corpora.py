@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import TextConfig
-from train_jobs.config.sources import fingerprint
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.prepare import make_store
 from train_jobs.corpus.progress import Progress

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from train_jobs.artifacts.store_manifest import SpecialIds
 from train_jobs.config import DataConfig, ObjectiveConfig
-from train_jobs.config.store import SpecialIds
 from train_jobs.corpus.batches import Batch, PretrainingData, assemble
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.pairs import plan_block

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
+from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import ConflictError, DataError, TextConfig
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus import extraction, workers
 from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
 from train_jobs.corpus.extraction import HASHES, hashes_file

@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.unit.corpus.small_corpora import documents_in
+from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig, DataError, StorageError
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.prepare import prepare_store, store_key
 from train_jobs.corpus.splits import SplitRule, Survey, document_hash, split_rule
 from train_jobs.corpus.store import TokenStore

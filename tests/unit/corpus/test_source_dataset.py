@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from train_jobs.artifacts.fingerprints import source_fingerprint
 from train_jobs.config import DataError
-from train_jobs.config.sources import source_fingerprint
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources import plan_parts, read_part
 

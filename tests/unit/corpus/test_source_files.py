@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from train_jobs.artifacts.fingerprints import fingerprint, source_fingerprint
+from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
-from train_jobs.config.formats import source_files
-from train_jobs.config.sources import fingerprint, source_fingerprint
 from train_jobs.config.text import SourceConfig
 
 DUMP = b'<mediawiki xml:lang="en">\n</mediawiki>\n'

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from train_jobs.config import formats
-from train_jobs.config.sources import embedded_files
+from train_jobs.artifacts import text_files
+from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources import Part, parts, plan_parts, read_part, text
 
@@ -22,7 +22,7 @@ NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u20
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Parts of a few bytes, looked for in blocks of a few bytes."""
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 40)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 40)
     monkeypatch.setattr(parts, "_BLOCK", 16)
     return monkeypatch
 
@@ -70,13 +70,13 @@ def test_wherever_a_file_is_cut_its_documents_are_the_same(
     for _ in range(60):
         content = make(draw).encode()  # type: ignore[operator]
         (tmp_path / name).write_bytes(draw.choice([b"", b"\xef\xbb\xbf"]) + content)
-        small.setattr(formats, "MOST_PART_BYTES", 1 << 20)
+        small.setattr(text_files, "MOST_PART_BYTES", 1 << 20)
         small.setattr(text, "CHUNK", 1 << 20)
         sources, whole = planned(tmp_path / name, format={"wiki_00": "wikiextractor"}.get(name, "auto"))
         expected = read(sources, whole)
         assert len(whole) == 1
         for size in (1, 2, 3, 7, 40, 200):
-            small.setattr(formats, "MOST_PART_BYTES", size)
+            small.setattr(text_files, "MOST_PART_BYTES", size)
             small.setattr(text, "CHUNK", size)
             several = plan_parts(sources)
             assert read(sources, several) == expected
@@ -107,7 +107,7 @@ def test_text_without_a_boundary_is_one_part(tmp_path: Path, small: pytest.Monke
 
 
 def test_a_boundary_between_two_blocks_is_found(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    small.setattr(formats, "MOST_PART_BYTES", 4)
+    small.setattr(text_files, "MOST_PART_BYTES", 4)
     for at in range(4, 30):
         (tmp_path / "a.txt").write_text("x" * at + "\n \n" + "y" * 20 + "\n")
         _, several = planned(tmp_path / "a.txt")
@@ -130,7 +130,7 @@ def test_small_files_go_together_and_kinds_apart(tmp_path: Path, small: pytest.M
 
 
 def test_parquet_is_cut_between_row_groups(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    small.setattr(formats, "MOST_PART_BYTES", 1000)
+    small.setattr(text_files, "MOST_PART_BYTES", 1000)
     texts = [f"{n:09}" for n in range(500)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=30, use_dictionary=False)
     pq.write_table(pa.table({"text": ["b"]}), tmp_path / "b.parquet")
@@ -168,7 +168,7 @@ def test_no_source_is_the_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_parts_of_little_text_are_smaller() -> None:
-    assert [formats.part_bytes(megabytes << 20) for megabytes in (1, 100, 1024, 4096)] == [
+    assert [text_files.part_bytes(megabytes << 20) for megabytes in (1, 100, 1024, 4096)] == [
         8 << 20,
         8 << 20,
         32 << 20,
@@ -177,7 +177,7 @@ def test_parts_of_little_text_are_smaller() -> None:
 
 
 def test_text_of_all_sources_decides_the_size_of_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "LEAST_PART_BYTES", 100)
+    monkeypatch.setattr(text_files, "LEAST_PART_BYTES", 100)
     sources = []
     for number, documents in enumerate((10, 630)):
         path = tmp_path / f"{number}.txt"

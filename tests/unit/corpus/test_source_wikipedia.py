@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import SHARED
-from train_jobs.config import DataError, formats
+from train_jobs.artifacts import text_files
+from train_jobs.config import DataError
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources import Part, plan_parts, read_part
 
@@ -144,7 +145,7 @@ def test_wherever_a_dump_is_cut_its_articles_are_the_same(tmp_path: Path, monkey
     whole = articles(path)
     assert whole == [f"Text {n} .".replace(" .", ".") for n in range(30) if n % 3]
     for size in (1, 300, 1000, 4000):
-        monkeypatch.setattr(formats, "MOST_PART_BYTES", size)
+        monkeypatch.setattr(text_files, "MOST_PART_BYTES", size)
         assert len(plan_parts([SourceConfig(path=[str(path)])])) > 1
         assert articles(path) == whole
 
@@ -167,13 +168,13 @@ def test_an_index_cuts_a_multi_stream_dump(tmp_path: Path, monkeypatch: pytest.M
     expected = [f"Text {n}." for n in range(8)]
     assert articles(path) == expected
     assert len(plan_parts([SourceConfig(path=[str(path)])])) == 1
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 4)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4)
     planned = plan_parts([SourceConfig(path=[str(tmp_path)])])
     assert [part.format for part in planned] == ["wikipedia"] * 5
     assert articles(path) == expected
     sources = [SourceConfig(path=[str(path)])]
     assert [list(read_part(sources, part)) for part in planned[:3]] == [[], expected[:2], expected[2:4]]
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 4 * 700)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4 * 700)
     assert 1 < len(plan_parts(sources)) < 5
     assert articles(path) == expected
 
@@ -181,7 +182,7 @@ def test_an_index_cuts_a_multi_stream_dump(tmp_path: Path, monkeypatch: pytest.M
 def test_an_index_of_a_range_of_pages_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = multistream(tmp_path).rename(tmp_path / "dewiki-multistream1.xml-p1p9.bz2")
     (tmp_path / "dewiki-multistream-index.txt.bz2").rename(tmp_path / "dewiki-multistream-index1.txt-p1p9.bz2")
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 4)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4)
     assert len(plan_parts([SourceConfig(path=[str(tmp_path)])])) == 5
     assert len(articles(path)) == 8
 
@@ -193,7 +194,7 @@ def test_an_index_of_a_range_of_pages_has_its_name(tmp_path: Path, monkeypatch: 
 def test_an_index_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: bytes, message: str
 ) -> None:
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 4)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4)
     with pytest.raises(DataError, match=message):
         plan_parts([SourceConfig(path=[str(multistream(tmp_path, index=index))])])
 
@@ -209,7 +210,7 @@ def test_damage_in_a_later_stream_is_named(tmp_path: Path) -> None:
 
 
 def test_a_broken_page_in_a_later_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MOST_PART_BYTES", 1)
+    monkeypatch.setattr(text_files, "MOST_PART_BYTES", 1)
     path = put(tmp_path / "a.xml", HEADER + page("A", "A.") + page("B", "B.").replace("<ns>", "<n>") + FOOTER)
     with pytest.raises(DataError, match="is not well-formed XML") as caught:
         articles(path)

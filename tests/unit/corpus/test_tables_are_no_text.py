@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
-from train_jobs.config.formats import source_files
 from train_jobs.config.text import SourceConfig
 
 ROWS = b"id,text\n1,one\n"

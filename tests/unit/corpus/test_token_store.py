@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import encoded_as
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, SpecialIds, StoreManifest
 from train_jobs.config import DataError
-from train_jobs.config.store import MANIFEST_FILE, SpecialIds, StoreManifest
 from train_jobs.corpus.assembly import unigram_entropy
 from train_jobs.corpus.store import StoreWriter, TokenStore
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from engine_toy import ALONE, ROW_BYTES, Hungry, ToyTask, make_loop, reports_in, run, weights_of
 
+from train_jobs.artifacts.host import host_memory
+from train_jobs.artifacts.layers import Layer, build, merge
 from train_jobs.config import OutOfMemoryError, SpecError, TrainConfig
-from train_jobs.config.load import Layer, build, merge
-from train_jobs.config.machine import host_memory
 from train_jobs.config.pretrain import PretrainConfig
 from train_jobs.engine.probe import HOST_SHARE, PeakMemory, largest_micro_batch
 

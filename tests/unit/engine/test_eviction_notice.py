@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.conftest import MICRO, wait_for, write_corpus
-from train_jobs.config.machine import METADATA_VARIABLE
+from train_jobs.artifacts.host import METADATA_VARIABLE
 from train_jobs.engine import eviction
 
 ROOT = Path(__file__).resolve().parents[3]

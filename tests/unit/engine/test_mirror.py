@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.config import PretrainConfig
-from train_jobs.config.lineage import ExternalFacts, Lineage, Link
 from train_jobs.engine.metrics import MetricsLog
 from train_jobs.mirror import Destination, Mirror, MirrorThread, main
 

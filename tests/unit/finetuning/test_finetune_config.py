@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from train_jobs import finetune
+from train_jobs.artifacts.layers import Layer, build, merge
 from train_jobs.config import SpecError
 from train_jobs.config.finetune import GLUE_TASKS, FinetuneConfig
-from train_jobs.config.load import Layer, build, merge
 from train_jobs.tasks.finetuning.glue import SCORED
 
 FILES = {"train": "train.json", "validation": "dev.json"}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.config.load import build, merge, read_text
 from train_jobs.tasks.finetuning.own import read_own
 
 TEXT = ColumnsConfig()

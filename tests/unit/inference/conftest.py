@@ -13,7 +13,7 @@ import transformers
 from drawn_texts import PIECES, sentences
 
 from train_jobs import predict
-from train_jobs.config.load import Layer, build, merge
+from train_jobs.artifacts.layers import Layer, build, merge
 from train_jobs.config.predict import PredictConfig
 
 POSITIONS = 32

@@ -12,7 +12,7 @@ from lineage_runs import METRICS, TAGS, attempt, config_of
 
 from tests.conftest import write_corpus
 from train_jobs import lineage
-from train_jobs.config.lineage import Lineage, read_lineage
+from train_jobs.artifacts.lineage import Lineage, read_lineage
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore
 

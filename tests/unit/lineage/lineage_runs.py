@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.lineage import Attempt
 from train_jobs.config import PretrainConfig
-from train_jobs.config.lineage import Attempt
 
 METRICS = {"mlm_loss": 3.25, "mlm_accuracy": 0.5, "nsp_loss": 0.5, "nsp_accuracy": 0.75, "unigram_entropy": 4.0}
 TAGS = {

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from tests.conftest import MICRO, write_bert, write_corpus
+from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.word_rules import unfit_words
 from train_jobs.config import DataError, PretrainConfig, SpecError
-from train_jobs.config.sources import fingerprint
 from train_jobs.config.text import SourceConfig
-from train_jobs.config.words import unfit_words
 from train_jobs.corpus.prepare import store_key
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine.loop import StopRequest

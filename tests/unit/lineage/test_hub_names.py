@@ -16,14 +16,14 @@ import pytest
 from huggingface_hub import constants
 
 from tests.conftest import Console, write_bert, write_spec
+from train_jobs.artifacts.hub import hub_folder, is_hub_name
+from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.config import SpecError
-from train_jobs.config.hub import hub_folder, is_hub_name
-from train_jobs.config.initial import initial_lineage
 from train_jobs.pretrain import read_config
 
 COMMIT, NEWER = "0" * 39 + "1", "0" * 39 + "2"
 NAME = "someone/small-bert"
-LOOK_UP = "import sys; from train_jobs.config.hub import hub_folder; print(hub_folder(sys.argv[1]))"
+LOOK_UP = "import sys; from train_jobs.artifacts.hub import hub_folder; print(hub_folder(sys.argv[1]))"
 
 
 def put(cache: Path, name: str = NAME, *, commit: str = COMMIT, lacks: tuple[str, ...] = ()) -> Path:

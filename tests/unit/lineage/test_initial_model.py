@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_bert
-from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.initial import (
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.layers import Layer, build, read_preset, read_text
+from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
+from train_jobs.artifacts.start_model import (
     initial_lineage,
     initial_weights,
     merge_with_initial_model,
     read_initial_model,
 )
-from train_jobs.config.lineage import ExternalFacts, Lineage, Link
-from train_jobs.config.load import Layer, build, read_preset, read_text
+from train_jobs.config import ConflictError, PretrainConfig, SpecError
 
 TINY = read_preset("tiny")
 

@@ -11,9 +11,9 @@ import transformers
 from safetensors.torch import load_file
 
 from tests.conftest import MICRO, write_bert, write_corpus
+from train_jobs.artifacts.lineage import read_lineage
+from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import ConflictError, PretrainConfig, SpecError, TrainingError
-from train_jobs.config.initial import initial_weights
-from train_jobs.config.lineage import read_lineage
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import StopRequest
 from train_jobs.initial import check_initial_model, load_initial_model

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from train_jobs.artifacts.lineage import Lineage, Link, read_lineage, store_digest
 from train_jobs.config import ConflictError
 from train_jobs.config.base import Config
-from train_jobs.config.lineage import Lineage, Link, read_lineage, store_digest
 
 
 class Facts(Config):

@@ -14,9 +14,9 @@ from huggingface_hub import ModelCard
 from lineage_runs import METRICS, TAGS
 
 from tests.conftest import write_bert
+from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
 from train_jobs.config.base import Config
-from train_jobs.config.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
-from train_jobs.config.sources import fingerprint
 from train_jobs.model.card import model_card
 from train_jobs.model.markdown import escaped, plain
 

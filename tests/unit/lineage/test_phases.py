@@ -11,9 +11,9 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import MICRO, write_bert, write_corpus
+from train_jobs.artifacts.lineage import PretrainFacts, read_lineage
+from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.config.lineage import PretrainFacts, read_lineage
-from train_jobs.config.phase import find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.corpus.prepare import store_key
 from train_jobs.pretrain import find_store, main, pretrain, read_config
 

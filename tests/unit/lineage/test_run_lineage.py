@@ -15,10 +15,10 @@ from lineage_runs import METRICS, TAGS, attempt, config_of
 from orchestrator.specs import Flag, resolve_spec
 from tests.conftest import write_bert
 from train_jobs import lineage
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import DataFacts, Lineage, PretrainFacts, read_lineage
 from train_jobs.commands import nearest_recipe
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.lineage import DataFacts, Lineage, PretrainFacts, read_lineage
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.distributed import World
 from train_jobs.pretrain import read_config

@@ -13,11 +13,11 @@ from lineage_runs import TAGS, attempt
 
 from tests.conftest import write_bert
 from train_jobs import tuned
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.layers import build, merge, read_assignments, read_file
+from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, TablesFacts, read_lineage
+from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.config import ConflictError, FinetuneConfig
-from train_jobs.config.files import file_sha256
-from train_jobs.config.initial import initial_lineage
-from train_jobs.config.lineage import FinetuneFacts, Lineage, TablesFacts, read_lineage
-from train_jobs.config.load import build, merge, read_assignments, read_file
 
 METRICS = {"loss": 0.4, "f1": 0.9, "accuracy": 0.85, "score": 0.875, "collapsed": 0.0}
 

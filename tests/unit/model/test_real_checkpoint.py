@@ -10,8 +10,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
-from train_jobs.config.initial import read_initial_model
 from train_jobs.model.heads import BertForPreTraining, initialise
 from train_jobs.model.huggingface import export, load_weights
 from train_jobs.model.objective import pretraining_sums

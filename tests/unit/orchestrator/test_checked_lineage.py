@@ -14,8 +14,8 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.lineage_report import CheckedLineage, Verdict, lineage_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import Attempt, DataFacts, ExternalFacts, Lineage, Link, PretrainFacts, store_digest
 
 START = Attempt(
     started="2026-11-21T10:00:00+00:00",

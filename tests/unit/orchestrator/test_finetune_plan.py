@@ -23,8 +23,8 @@ from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved
 from orchestrator.specs.tables import count_rows
 from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert
+from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config.finetune import ExamplesConfig
-from train_jobs.config.tables import TaskFile
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 MODEL = "init_from=bert"

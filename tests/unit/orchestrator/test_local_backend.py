@@ -26,10 +26,10 @@ from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UsageError
 from tests.conftest import write_bert
 from tests.run_folders import make_run, report, write_local_request
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config import PretrainConfig
 from train_jobs.config.base import Config
-from train_jobs.config.files import file_sha256
-from train_jobs.config.lineage import Lineage, Link
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from orchestrator.snapshot import Snapshot
 from orchestrator.specs import Flag, resolve_spec
 from orchestrator.specs.environment import EnvironmentSpec
 from tests.conftest import write_bert
+from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig
-from train_jobs.config.sources import fingerprint
 from train_jobs.corpus.keys import store_key
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"

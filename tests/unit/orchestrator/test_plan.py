@@ -17,7 +17,7 @@ from orchestrator.support.errors import ConflictError, DataError, SpecError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
 from tests.conftest import tmpfs, write_bert
-from train_jobs.config.load import preset_names
+from train_jobs.artifacts.layers import preset_names
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 REPOSITORY = Path(__file__).resolve().parents[3]

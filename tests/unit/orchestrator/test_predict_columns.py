@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.specs import Flag, Resolved, resolve_spec
 from tests.conftest import write_bert
-from train_jobs.config.lineage import LINEAGE_FILE, FinetuneFacts, Lineage, Link
+from train_jobs.artifacts.lineage import LINEAGE_FILE, FinetuneFacts, Lineage, Link
 from train_jobs.predict import read_config
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

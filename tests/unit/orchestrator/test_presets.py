@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from orchestrator.specs import ComputeSpec, EnvironmentSpec
 from orchestrator.specs.resolve import PRESETS
-from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
-from train_jobs.config.load import (
+from train_jobs.artifacts.layers import (
     FINETUNE_PRESETS,
     PREDICT_PRESETS,
     PREPARE_PRESETS,
@@ -23,7 +22,8 @@ from train_jobs.config.load import (
     read_file,
     read_preset,
 )
-from train_jobs.config.load import PRESETS as RECIPES
+from train_jobs.artifacts.layers import PRESETS as RECIPES
+from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.optim.schedules import learning_rate
 
 RECIPE_NAMES = [

@@ -93,7 +93,7 @@ def test_the_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
     source = shutil.copytree(Path(train_jobs.__file__).parent, tmp_path / "train_jobs")  # others may edit the original
     take_snapshot(source).write(tmp_path / "run")
     program = (
-        "from train_jobs.config.load import *; from train_jobs.config import PretrainConfig; import train_jobs;"
+        "from train_jobs.artifacts.layers import *; from train_jobs.config import PretrainConfig; import train_jobs;"
         "build(PretrainConfig, merge([read_preset('tiny')])); print(train_jobs.__file__)"
     )
     answer = subprocess.run(

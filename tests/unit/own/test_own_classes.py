@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from tests.conftest import MICRO, write_corpus
+from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
-from train_jobs.config.load import Layer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.corpus.pairs import checked
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore

@@ -26,8 +26,8 @@ from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_swe
 from orchestrator.testing.schema import mismatches
 from tests.conftest import MICRO
 from tests.unit.sweeps.laws import CASES
+from train_jobs.artifacts.layers import build, merge, read_assignments
 from train_jobs.config import PretrainConfig
-from train_jobs.config.load import build, merge, read_assignments
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSION = "2024-01-01-preview"

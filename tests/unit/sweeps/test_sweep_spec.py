@@ -18,7 +18,7 @@ from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service,
 from orchestrator.sweeps.written import SWEEP_PRESETS
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
-from train_jobs.config.load import preset_names, read_preset
+from train_jobs.artifacts.layers import preset_names, read_preset
 
 RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}}
 

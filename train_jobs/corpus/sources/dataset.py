@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train_jobs.artifacts.hub import dataset_commit
 from train_jobs.config.errors import DataError
-from train_jobs.config.hub import dataset_commit
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources.pieces import Piece
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from train_jobs.artifacts.text_files import MAGIC
 from train_jobs.config.errors import DataError
-from train_jobs.config.formats import MAGIC
 from train_jobs.corpus.sources.pieces import Piece
 from train_jobs.corpus.sources.streams import ignore, open_piece
 

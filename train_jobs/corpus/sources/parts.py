@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from train_jobs.config.formats import Compression, SourceFile, part_bytes, source_files
-from train_jobs.config.sources import embedded_files
+from train_jobs.artifacts.fingerprints import embedded_files
+from train_jobs.artifacts.text_files import Compression, SourceFile, part_bytes, source_files
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.sources.dataset import dataset_pieces
 from train_jobs.corpus.sources.multistream import index_of, stream_cuts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train_jobs.config.formats import Compression
+from train_jobs.artifacts.text_files import Compression
 
 
 @dataclass(frozen=True)

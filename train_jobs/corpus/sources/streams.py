@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
+from train_jobs.artifacts.text_files import Compression
 from train_jobs.config.errors import DataError
-from train_jobs.config.formats import Compression
 from train_jobs.config.names import in_shell
 from train_jobs.corpus.sources.pieces import Piece
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
-from train_jobs.config.files import file_sha256
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask, make_examples
 from train_jobs.tasks.finetuning.tables import read_table
 

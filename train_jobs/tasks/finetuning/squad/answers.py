@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.config.files import write_text
+from train_jobs.artifacts.files import write_text
 from train_jobs.tasks.finetuning.squad.reading import Question
 from train_jobs.tasks.finetuning.squad.windows import Window
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
-from train_jobs.config.files import file_sha256
 from train_jobs.config.finetune import SQUAD_1, SQUAD_2, FinetuneConfig
 from train_jobs.tasks.finetuning.squad.reading import Squad, read_squad
 

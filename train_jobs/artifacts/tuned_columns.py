@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.layers import Layer
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, read_lineage
 from train_jobs.config.errors import ConflictError
 from train_jobs.config.finetune import NER, OWN
-from train_jobs.config.lineage import LINEAGE_FILE, Link, read_lineage
-from train_jobs.config.load import Layer
 
 KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
 """Task -> keys of `data` that are about columns; other tasks have names of their own for them."""

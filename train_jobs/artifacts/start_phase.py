@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.fingerprints import content_hashes
+from train_jobs.artifacts.layers import Layer, Merged, merge
+from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import SHAPE, VOCABULARY, Merge, equal, merge_with_initial_model
 from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError, SpecError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.initial import KEY as INIT_FROM
-from train_jobs.config.initial import SHAPE, VOCABULARY, Merge, equal, merge_with_initial_model
-from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
-from train_jobs.config.load import Layer, Merged, merge
-from train_jobs.config.sources import content_hashes
 
 KEY = "phase_from"
 COMMIT, STATE, WEIGHTS, MOMENTS = "COMMIT.json", "state.json", "model.safetensors", "optimizer.safetensors"
@@ -156,7 +156,7 @@ def verify_phase(phase: EarlierPhase, cache: Path | None = None) -> None:
 
     Args:
         phase: what it says of itself.
-        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
 
     Raises:
         ConflictError: one is not as it was committed.

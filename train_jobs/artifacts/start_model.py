@@ -15,16 +15,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.fingerprints import content_hashes
+from train_jobs.artifacts.hub import hub_folder, is_hub_name
+from train_jobs.artifacts.layers import KeyPath, Layer, Merged, dotted, merge
+from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
+from train_jobs.artifacts.word_rules import unfit_words
 from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError, SpecError
-from train_jobs.config.files import file_sha256
-from train_jobs.config.hub import hub_folder, is_hub_name
-from train_jobs.config.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
-from train_jobs.config.load import KeyPath, Layer, Merged, dotted, merge
 from train_jobs.config.names import in_shell
 from train_jobs.config.pretrain import DataConfig, ModelConfig
-from train_jobs.config.sources import content_hashes
-from train_jobs.config.words import unfit_words
 
 KEY = "init_from"
 WORDS: KeyPath = ("data", "add_tokens")
@@ -186,7 +186,7 @@ def initial_weights(folder: Path, cache: Path | None = None) -> str | None:
     """SHA-256 of the file of weights in a folder; None where there is none.
 
     Args:
-        cache: a JSON file that remembers content hashes, as of `train_jobs.config.sources.fingerprint`.
+        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
     """
     found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     return content_hashes([found], cache)[0] if found else None

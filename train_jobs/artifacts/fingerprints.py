@@ -13,11 +13,11 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.hub import dataset_commit
+from train_jobs.artifacts.text_files import source_files
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
-from train_jobs.config.files import file_sha256, write_text
-from train_jobs.config.formats import source_files
-from train_jobs.config.hub import dataset_commit
 from train_jobs.config.names import in_shell
 from train_jobs.config.text import SourceConfig
 

@@ -273,7 +273,7 @@ def read_lineage(path: Path) -> Lineage | None:
         return None
     except ValidationError as problem:
         first = problem.errors()[0]
-        from train_jobs.config.load import dotted  # brings yaml; reading a sound lineage does not need it
+        from train_jobs.artifacts.layers import dotted  # brings yaml; reading a sound lineage does not need it
 
         raise _damaged(path, "is no lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
     except ValueError as problem:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.config.sources import DataFingerprint
 
 STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then made again
 MANIFEST_FILE = "manifest.json"

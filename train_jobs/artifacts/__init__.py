@@ -1,0 +1,1 @@
+"""Formats on disk that both sides read without torch."""
