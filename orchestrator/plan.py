@@ -27,13 +27,13 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint, text
 from train_jobs.artifacts.lineage import Link, PhaseFacts
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.artifacts.start_phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
-from train_jobs.artifacts.store_manifest import StoreManifest, require_manifest, store_folder
+from train_jobs.artifacts.store_manifest import StoreManifest, on_store, require_manifest, store_folder
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.own import own_names
 from train_jobs.config.prepare import not_shaping
-from train_jobs.config.pretrain import OBSERVERS, on_store
+from train_jobs.config.pretrain import OBSERVERS
 
 __all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PredictPlan", "PreparePlan", "PretrainPlan", "make_plan"]
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.layers import build, merge, read_assignments, read_file
+from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.config import DataError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
-from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.engine import boundary, determinism, distributed, storage
 from train_jobs.engine.distributed import World
 from train_jobs.engine.loop import StopRequest

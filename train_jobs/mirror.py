@@ -28,7 +28,7 @@ from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.config import UserError
 from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell
-from train_jobs.config.parameters import batches, flatten
+from train_jobs.config.reported import batches, flatten
 from train_jobs.config.telemetry import no_telemetry
 from train_jobs.engine.metrics import read_reports
 from train_jobs.engine.sinks import SinkThread

@@ -32,10 +32,10 @@ import torch
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_file
+from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
 from train_jobs.artifacts.tuned_columns import tuned_columns
 from train_jobs.config import PredictConfig, SpecError
-from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine import boundary, distributed, storage
 from train_jobs.engine.distributed import World

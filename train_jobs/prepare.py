@@ -36,9 +36,9 @@ from train_jobs.artifacts.layers import (
     read_file,
     read_preset,
 )
+from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import InternalError, PrepareConfig, UserError
-from train_jobs.config.outputs import METRICS_FILE
 from train_jobs.corpus.keys import store_key
 from train_jobs.corpus.memory import keep_freed_memory
 from train_jobs.corpus.nodes import Node

@@ -32,13 +32,11 @@ from train_jobs import lineage
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import build, merge, preset_names, read_assignments, read_file, read_preset
-from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
+from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.start_model import found_on_hub
 from train_jobs.artifacts.start_phase import merge_with_start
-from train_jobs.artifacts.store_manifest import store_folder
+from train_jobs.artifacts.store_manifest import on_store, store_folder
 from train_jobs.config import PretrainConfig, SpecError
-from train_jobs.config.outputs import METRICS_FILE
-from train_jobs.config.pretrain import on_store
 from train_jobs.corpus.nodes import Node, other_text
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore

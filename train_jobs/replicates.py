@@ -14,11 +14,10 @@ import torch
 
 from train_jobs import tuned
 from train_jobs.artifacts.files import sync, write_text
-from train_jobs.artifacts.lineage import Attempt, Lineage
+from train_jobs.artifacts.lineage import METRICS_FILE, Attempt, Lineage, seed_folder
 from train_jobs.artifacts.start_model import InitialModel, initial_weights, read_initial_model
 from train_jobs.config import ConflictError, ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.outputs import METRICS_FILE, seed_folder
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine import storage
 from train_jobs.engine.checkpoint import CheckpointStore

@@ -14,8 +14,7 @@ from orchestrator.estimates.memory import (
 from orchestrator.estimates.training import TrainingEstimates
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import FinetuneConfig, ModelConfig
-from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
-from train_jobs.config.gpus import data_sheet, gpu_model
+from train_jobs.config.arithmetic import data_sheet, encoder_parameters, flops_per_token, gpu_model
 
 BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; what else a table has makes it more
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import PretrainConfig
+from train_jobs.config.arithmetic import data_sheet, gpu_model
 from train_jobs.config.base import Config
-from train_jobs.config.gpus import data_sheet, gpu_model
 
 HOUR = 3600.0
 NARROW = 256  # below, a layer's products are too small to fill a CPU's matrix units

@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.support.errors import ServiceError
 from train_jobs.config.base import Config
-from train_jobs.config.parameters import batches
+from train_jobs.config.reported import batches
 
 SQLITE = "sqlite:///"
 

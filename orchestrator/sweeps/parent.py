@@ -16,7 +16,7 @@ from orchestrator.specs.azure import AZURE
 from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from train_jobs.artifacts.files import write_text
-from train_jobs.config.parameters import flatten
+from train_jobs.config.reported import flatten
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

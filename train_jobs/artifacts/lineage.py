@@ -26,6 +26,8 @@ from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError
 from train_jobs.config.names import in_shell
 
+METRICS_FILE = "metrics.jsonl"  # a line for each report: step, time, metrics
+
 LINEAGE_FILE = "lineage.json"
 Kind = Literal["data", "tables", "pretrain", "finetune", "predict", "external"]
 READ = ("data", "tables")  # kinds of links that are no model
@@ -309,3 +311,8 @@ def _damaged(path: Path, what: str, why: str) -> ConflictError:
         facts={"where": path, "why": why},
         fix=f"put the file back as it was, or without it the model begins a lineage of its own: rm {in_shell(path)}",
     )
+
+
+def seed_folder(seed: int) -> str:
+    """Where a fine-tuning with several seeds has what one of them made; with a metrics file of its own."""
+    return f"seed-{seed}"

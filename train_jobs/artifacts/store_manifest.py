@@ -12,10 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.config.base import Config
 from train_jobs.config.errors import DataError
+from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
+from train_jobs.config.pretrain import PretrainConfig
 
 STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then made again
 MANIFEST_FILE = "manifest.json"
@@ -229,3 +232,23 @@ def read_manifest(folder: Path) -> StoreManifest | None:
     except (OSError, ValidationError):
         return None
     return manifest if complete else None
+
+
+def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
+    """The configuration of training on a store: where that is named, case and share held out are the store's own.
+
+    Raises:
+        DataError: the store is of another vocabulary than the model that training starts from.
+    """
+    data = config.data
+    if store_folder(data, data.store) is None:
+        return config
+    wanted = file_sha256(data.vocabulary) if data.vocabulary else None
+    if wanted is not None and (wanted != manifest.vocab_sha256 or data.add_tokens):
+        raise DataError(
+            "the token store is of another vocabulary",
+            facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
+            fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
+        )
+    told = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
+    return config.model_copy(update={"data": data.model_copy(update=told)})

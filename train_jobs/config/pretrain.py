@@ -12,11 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.store_manifest import StoreManifest, store_folder
 from train_jobs.config.base import Config, CountOrAuto
-from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.names import in_shell
+from train_jobs.config.errors import SpecError
 from train_jobs.config.own import Named, is_own, one_of
 from train_jobs.config.prepare import TextConfig
 
@@ -417,23 +414,3 @@ def micro_batch_sizes(share: int, length: int, *, on_cpu: bool) -> list[int]:
         sizes.append(-(-sizes[-1] // 2))
     most = ENOUGH_TOKENS["cpu" if on_cpu else "gpu"] // length
     return [size for size in sizes if size <= most] or [1]
-
-
-def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
-    """The configuration of training on a store: where that is named, case and share held out are the store's own.
-
-    Raises:
-        DataError: the store is of another vocabulary than the model that training starts from.
-    """
-    data = config.data
-    if store_folder(data, data.store) is None:
-        return config
-    wanted = file_sha256(data.vocabulary) if data.vocabulary else None
-    if wanted is not None and (wanted != manifest.vocab_sha256 or data.add_tokens):
-        raise DataError(
-            "the token store is of another vocabulary",
-            facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
-            fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
-        )
-    told = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
-    return config.model_copy(update={"data": data.model_copy(update=told)})

@@ -5,9 +5,15 @@ Left out are those that only some machines or some steps have: mfu, loss_scale, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from train_jobs.config.finetune import NER, OWN, SQUAD_1, SQUAD_2, FinetuneConfig
 from train_jobs.config.own import is_own
 from train_jobs.config.pretrain import PretrainConfig
+
+MOST_PARAMETERS = 100  # MLflow takes no more in one request
+LONGEST_VALUE = 6000
 
 RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
 TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
@@ -68,3 +74,22 @@ def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
 
 def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in names)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested mapping as dotted names with text values."""
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{name}.")
+        else:
+            found[name] = str(value)[:LONGEST_VALUE]
+    return found
+
+
+def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """As many at a time as one request takes."""
+    items = list(parameters.items())
+    for start in range(0, len(items), MOST_PARAMETERS):
+        yield dict(items[start : start + MOST_PARAMETERS])

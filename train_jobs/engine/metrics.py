@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from train_jobs.artifacts.files import write_text
-from train_jobs.config.outputs import METRICS_FILE
+from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.engine.storage import storage_errors
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from train_jobs.config.processes import boot_id, process_started
+from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.engine.storage import storage_errors, write_json
 
 FOLDER = "stacks"

@@ -21,8 +21,8 @@ from orchestrator.backends.base import Backend, LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.home import run_names
+from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config.names import did_you_mean
-from train_jobs.config.outputs import METRICS_FILE, seed_folder
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile

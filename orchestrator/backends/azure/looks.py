@@ -18,7 +18,7 @@ from orchestrator.runs.results import read_results
 from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.redact import redact
-from train_jobs.config.outputs import METRICS_FILE
+from train_jobs.artifacts.lineage import METRICS_FILE
 
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 

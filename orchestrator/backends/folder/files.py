@@ -29,10 +29,9 @@ from typing import IO, Any
 from orchestrator.runs.status import Attempt, RunState
 from orchestrator.support.errors import ConflictError
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.lineage import LINEAGE_FILE
+from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, seed_folder
 from train_jobs.config.base import Config
-from train_jobs.config.outputs import METRICS_FILE, seed_folder
-from train_jobs.config.processes import boot_id, process_started
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage

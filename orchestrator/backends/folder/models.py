@@ -17,9 +17,9 @@ from orchestrator.backends.folder.files import RunFolder
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UsageError
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.names import in_shell
-from train_jobs.config.processes import boot_id, process_started
 
 ENDPOINTS = "endpoints"  # below the home folder
 ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so that one name does for both

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.backends.folder.files import RunFolder
-from train_jobs.config.processes import boot_id, process_started, process_state
+from train_jobs.artifacts.host import boot_id, process_started, process_state
 
 ANSWER_SECONDS = 5.0
 SETTLED_SECONDS = 0.3  # an answer that has not grown for so long is complete: it has no end mark

@@ -20,7 +20,7 @@ from orchestrator.backends.folder.tracked import TrackedRun
 from orchestrator.backends.folder.watch import RunWatch
 from orchestrator.runs.status import Attempt, RunState
 from orchestrator.support.errors import InternalError, UserError
-from train_jobs.config.processes import boot_id, process_started
+from train_jobs.artifacts.host import boot_id, process_started
 
 POLL_SECONDS = 0.1
 LONGEST_PAUSE = 60.0  # seconds between two attempts

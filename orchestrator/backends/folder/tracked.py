@@ -15,7 +15,7 @@ from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import Opening, TrackingRequest
 from train_jobs.artifacts.files import write_text
-from train_jobs.config.parameters import flatten
+from train_jobs.config.reported import flatten
 
 VARIABLE = "ORCHESTRATOR_TRACKING"
 MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED

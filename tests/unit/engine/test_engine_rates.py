@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
-from train_jobs.config.gpus import data_sheet
+from train_jobs.config.arithmetic import data_sheet
 from train_jobs.engine.devices import memory_bytes, peak_flops
 from train_jobs.engine.distributed import World
 from train_jobs.engine.meter import Meter

@@ -21,7 +21,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
-from train_jobs.config.processes import boot_id, process_started, process_state
+from train_jobs.artifacts.host import boot_id, process_started, process_state
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RANK = """

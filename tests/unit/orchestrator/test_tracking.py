@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
 from orchestrator.support.errors import ServiceError
-from train_jobs.config.parameters import flatten
+from train_jobs.config.reported import flatten
 
 
 def request(uri: str, name: str = "run", run_id: str | None = None) -> TrackingRequest:
