@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.machine import describe, spread
-from train_jobs.model.attention import plain_attention
+from train_jobs.models.bert.attention import plain_attention
 
 ROUNDS = 15
 TOKENS = 4096  # a micro batch

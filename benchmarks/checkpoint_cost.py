@@ -29,13 +29,13 @@ import torch
 
 from benchmarks.machine import describe, spread
 from train_jobs.config import CheckpointConfig, ModelConfig, OptimizerConfig, TrainConfig
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.retention import Cadence
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.objective import pretraining_sums
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.losses import pretraining_sums
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.optim.factory import build_optimizer
 
 VOCABULARY, SEQUENCES, LENGTH, PREDICTIONS = 30_522, 4, 128, 20

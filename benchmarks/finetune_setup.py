@@ -12,9 +12,9 @@ from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.model.heads import initialise
-from train_jobs.model.huggingface import export
-from train_jobs.model.labels import label_settings, load_for_finetuning
+from train_jobs.models.bert.pretraining_heads import initialise
+from train_jobs.models.huggingface import export
+from train_jobs.models.labels import label_settings, load_for_finetuning
 from train_jobs.tasks.finetuning.kinds import Kind, read_kind
 
 WARMUP = 0.1

@@ -158,7 +158,7 @@ class Over(Exception):  # noqa: N818 - not an error
 def ours(contest: Contest, turns: Turns) -> None:
     """The job, whose steps wait for their turn."""
     from train_jobs.config.finetune import FinetuneConfig
-    from train_jobs.engine.loop import Loop
+    from train_jobs.engine.loop.loop import Loop
     from train_jobs.finetune import finetune
 
     whole = Loop._step

@@ -71,14 +71,14 @@ def ours(folder: Path, *, precision: str) -> None:
     """The engine's own loop on resident batches."""
     from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
     from train_jobs.corpus.batches import Batch
-    from train_jobs.engine.checkpoint import CheckpointStore
-    from train_jobs.engine.distributed import World
-    from train_jobs.engine.loop import Loop, StopRequest
-    from train_jobs.engine.metrics import MetricsLog, Progress
-    from train_jobs.engine.retention import Cadence
-    from train_jobs.model.heads import BertForPreTraining
-    from train_jobs.model.huggingface import load_weights
-    from train_jobs.model.objective import pretraining_sums
+    from train_jobs.engine.checkpoint.cadence import Cadence
+    from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+    from train_jobs.engine.loop.loop import Loop, StopRequest
+    from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+    from train_jobs.engine.runtime.distributed import World
+    from train_jobs.models.bert.losses import pretraining_sums
+    from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+    from train_jobs.models.huggingface import load_weights
     from train_jobs.optim.factory import build_optimizer
     from train_jobs.tasks.pretraining import is_padded, on_device
 

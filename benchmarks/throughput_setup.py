@@ -17,8 +17,8 @@ from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.batches import PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.prepare import prepare_store, store_key
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.huggingface import export
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.huggingface import export
 from train_jobs.objective import BertObjective
 
 ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own

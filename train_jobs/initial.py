@@ -7,9 +7,9 @@ from pathlib import Path
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import ConflictError, DataConfig, PretrainConfig, SpecError
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine.distributed import World
-from train_jobs.model.heads import BertForPreTraining
-from train_jobs.model.huggingface import load_weights
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.huggingface import load_weights
 
 HASH_DIGITS = 15  # hex digits that fit into an int64
 

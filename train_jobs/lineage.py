@@ -42,11 +42,11 @@ from train_jobs.commands import commands
 from train_jobs.config import PretrainConfig, SpecError, UserError
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import storage
-from train_jobs.engine.distributed import World
+from train_jobs.engine.runtime import storage
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.model.card import model_card
-from train_jobs.model.huggingface import WEIGHTS
 from train_jobs.model.markdown import CARD_FILE
+from train_jobs.models.huggingface import WEIGHTS
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # those that shape a result
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"

@@ -30,8 +30,8 @@ from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell
 from train_jobs.config.reported import batches, flatten
 from train_jobs.config.telemetry import no_telemetry
-from train_jobs.engine.metrics import read_reports
-from train_jobs.engine.sinks import SinkThread
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.reporting.sinks import SinkThread
 
 BATCH = 1000  # MLflow takes no more metrics in one request
 SERVICE = 7  # exit code: the tracking server failed, not the job

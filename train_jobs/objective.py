@@ -11,7 +11,7 @@ from torch import Tensor
 from train_jobs.config import ObjectiveConfig
 from train_jobs.corpus.pairs import Plan, plan_block
 from train_jobs.corpus.store import Block
-from train_jobs.model.objective import pretraining_sums
+from train_jobs.models.bert.losses import pretraining_sums
 from train_jobs.protocols import Term
 
 

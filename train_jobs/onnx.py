@@ -39,7 +39,7 @@ from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.config.telemetry import no_telemetry
-from train_jobs.engine import storage
+from train_jobs.engine.runtime import storage
 from train_jobs.inference.folder import TOKENIZER_FILE, Folder, Model, read_folder
 
 OPSET = 18

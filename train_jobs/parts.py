@@ -19,7 +19,7 @@ from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, Pre
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import Named, is_own
 from train_jobs.corpus.pairs import PlanBlock, checked
-from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.objective import BertObjective
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.groups import parameter_groups

@@ -45,9 +45,9 @@ from train_jobs.corpus.nodes import Node
 from train_jobs.corpus.prepare import make_store
 from train_jobs.corpus.progress import Progress
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import last_words, storage
-from train_jobs.engine.metrics import MetricsLog
-from train_jobs.engine.stacks import stacks_on_request
+from train_jobs.engine.reporting.metrics import MetricsLog
+from train_jobs.engine.runtime import last_words, storage
+from train_jobs.engine.runtime.rank_stacks import stacks_on_request
 from train_jobs.mirror import MirrorThread
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on

@@ -40,22 +40,22 @@ from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.corpus.nodes import Node, other_text
 from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine import boundary, determinism, distributed, storage
-from train_jobs.engine.budget import TimeBudget
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.devices import peak_flops
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.precision import resolve
-from train_jobs.engine.profile import StepProfiler
-from train_jobs.engine.retention import Cadence
-from train_jobs.engine.watchdog import Watchdog
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.budget import TimeBudget
+from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.reporting.profiler import StepProfiler
+from train_jobs.engine.runtime import boundary, determinism, distributed, storage
+from train_jobs.engine.runtime.devices import peak_flops
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.precision import resolve
+from train_jobs.engine.runtime.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.lineage import HASHES
 from train_jobs.mirror import MirrorThread
-from train_jobs.model.compiling import is_compiled
-from train_jobs.model.huggingface import export
+from train_jobs.models.compiling import is_compiled
+from train_jobs.models.huggingface import export
 from train_jobs.parts import exported_as, load_parts
 from train_jobs.phase import begin_phase, check_phase
 from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory

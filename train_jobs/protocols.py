@@ -83,10 +83,10 @@ class Objective(Protocol):
 class Model(Protocol):
     """A class of torch.nn.Module.
 
-    One derived from `train_jobs.model.heads.BertForPreTraining` needs nothing else: its weights are drawn and exported
-    as BERT's are, with what a class attribute `hugging_face` adds to config.json. Of any other the weights are those
-    that its constructor draws, torch's generator being seeded with train.seed; model.safetensors has its state and
-    config.json its settings, and transformers does not know it.
+    One derived from `train_jobs.models.bert.pretraining_heads.BertForPreTraining` needs nothing else: its weights are
+    drawn and exported as BERT's are, with what a class attribute `hugging_face` adds to config.json. Of any other the
+    weights are those that its constructor draws, torch's generator being seeded with train.seed; model.safetensors has
+    its state and config.json its settings, and transformers does not know it.
     """
 
     def __call__(self, config: ModelConfig, vocab_size: int, **options: Any) -> torch.nn.Module:

@@ -19,21 +19,21 @@ from train_jobs.artifacts.start_model import InitialModel, initial_weights, read
 from train_jobs.config import ConflictError, ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine import storage
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.devices import peak_flops
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.precision import autocast, resolve
-from train_jobs.engine.retention import Cadence
-from train_jobs.engine.watchdog import Watchdog
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.runtime import storage
+from train_jobs.engine.runtime.devices import peak_flops
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.precision import autocast, resolve
+from train_jobs.engine.runtime.watchdog import Watchdog
 from train_jobs.lineage import read_tags, this_attempt
 from train_jobs.mirror import MirrorThread
-from train_jobs.model.compiling import is_compiled, require_compiler
-from train_jobs.model.heads import initialise
-from train_jobs.model.huggingface import export
-from train_jobs.model.labels import label_settings, load_for_finetuning
+from train_jobs.models.bert.pretraining_heads import initialise
+from train_jobs.models.compiling import is_compiled, require_compiler
+from train_jobs.models.huggingface import export
+from train_jobs.models.labels import label_settings, load_for_finetuning
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.schedules import learning_rate
 from train_jobs.resume import differences, resume

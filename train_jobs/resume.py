@@ -10,8 +10,8 @@ import torch
 
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.engine.checkpoint import Checkpoint
-from train_jobs.engine.loop import Loop
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint
+from train_jobs.engine.loop.loop import Loop
 
 FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
 

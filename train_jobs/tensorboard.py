@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from train_jobs.config import SpecError
-from train_jobs.engine.metrics import read_reports
-from train_jobs.engine.sinks import SinkThread
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.reporting.sinks import SinkThread
 
 EVENTS = "events.out.tfevents.*"
 

@@ -25,7 +25,7 @@ from train_jobs.artifacts.task_files import task_files
 from train_jobs.commands import tuning_commands
 from train_jobs.config import UserError
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.engine import storage
+from train_jobs.engine.runtime import storage
 from train_jobs.lineage import begun_facts, ended_facts, run_name, with_facts, write
 from train_jobs.model.markdown import CARD_FILE
 from train_jobs.model.tuned_card import tuned_card

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.heads import BertForPreTraining
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 
 
 class ReluIntermediate(nn.Module):

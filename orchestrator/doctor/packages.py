@@ -26,7 +26,7 @@ LISTED = 5
 TORCH_SECONDS = 120  # a cold disk takes a minute to give torch's two gigabytes
 PROBE = """
 import json, torch
-from train_jobs.engine.precision import resolve
+from train_jobs.engine.runtime.precision import resolve
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 torch.ones(1, device=device).add(1).item()

@@ -28,7 +28,7 @@ def profile_section(profile: Mapping[str, Any], status: RunStatus) -> list[Marku
     """A heading and what there is to say.
 
     Args:
-        profile: what train_jobs/engine/profile.py wrote.
+        profile: what train_jobs/engine/reporting/profiler.py wrote.
         status: of the run.
     """
     first, last = profile["steps"]

@@ -15,7 +15,7 @@ MY_STEP = """\
 import sys
 
 import train_jobs.pretrain
-from train_jobs.engine.loop import Loop
+from train_jobs.engine.loop.loop import Loop
 
 step = Loop._step
 

@@ -84,8 +84,8 @@ def test_export_gives_our_logits_in_transformers(first: tuple[Console, Finished,
     from transformers import AutoTokenizer, BertForPreTraining
 
     from train_jobs.config import PretrainConfig
-    from train_jobs.engine.checkpoint import CheckpointStore
-    from train_jobs.model import heads
+    from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+    from train_jobs.models.bert import pretraining_heads
 
     console, _, name = first
     outputs = console.folder(name) / "outputs"
@@ -100,7 +100,7 @@ def test_export_gives_our_logits_in_transformers(first: tuple[Console, Finished,
     checkpoint = CheckpointStore(outputs / "checkpoints", keep_last=1).newest()
     assert checkpoint is not None
     weights = checkpoint.weights()
-    ours = heads.BertForPreTraining(config.model, len(weights["bert.embeddings.word_embeddings.weight"]))
+    ours = pretraining_heads.BertForPreTraining(config.model, len(weights["bert.embeddings.word_embeddings.weight"]))
     ours.load_state_dict(weights)
     with torch.no_grad():
         expected = theirs.eval()(**batch)

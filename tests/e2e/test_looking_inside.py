@@ -26,7 +26,7 @@ def hanging_here(path):
 
 if os.environ.get("RANK") == "1" and not marker.exists():
     sys.path.insert(0, os.getcwd())  # the snapshot; python -m adds it too, and later
-    from train_jobs.engine.loop import Loop
+    from train_jobs.engine.loop.loop import Loop
 
     step = Loop._step
 

@@ -49,7 +49,7 @@ def test_read_only_output_folder(tmp_path: Path) -> None:
 
 def test_disk_that_is_full_at_a_checkpoint(tmp_path: Path) -> None:
     """The first checkpoints fit, a later one does not: it leaves nothing, the earlier ones stay whole."""
-    from train_jobs.engine.checkpoint import CheckpointStore, verify
+    from train_jobs.engine.checkpoint.checkpoints import CheckpointStore, verify
 
     spec = job_spec(tmp_path)
     assert job(tmp_path / "measured", tmp_path / "cache", spec).returncode == 0

@@ -19,7 +19,7 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.config.errors import DataError, PeerError
 
 if TYPE_CHECKING:  # or the processes that make text into tokens would load torch
-    from train_jobs.engine.distributed import World
+    from train_jobs.engine.runtime.distributed import World
 
 POLL_SECONDS = 0.2
 BEAT_SECONDS = 5.0

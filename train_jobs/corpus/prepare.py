@@ -22,7 +22,7 @@ from train_jobs.corpus.progress import Progress, Report
 from train_jobs.corpus.store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.vocabulary import VOCABULARY_FILE, read_vocabulary
 from train_jobs.corpus.workers import usable_cores
-from train_jobs.engine.storage import storage_errors
+from train_jobs.engine.runtime.storage import storage_errors
 
 SHARDS = "shard-*.arrow"
 TORN = (f".{MANIFEST_FILE}.*.tmp",)

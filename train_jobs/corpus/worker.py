@@ -19,7 +19,7 @@ from typing import Any
 from train_jobs.config.errors import InternalError, UserError
 from train_jobs.corpus.memory import keep_freed_memory
 from train_jobs.corpus.tasks import Setting, Task, perform
-from train_jobs.engine.storage import explain
+from train_jobs.engine.runtime.storage import explain
 
 PR_SET_PDEATHSIG = 1
 SECONDS_BETWEEN_WORDS = 0.5

@@ -13,7 +13,7 @@ from train_jobs.config import PredictConfig, SpecError
 from train_jobs.inference.folder import Folder
 from train_jobs.inference.forward import Batch, Forward
 from train_jobs.inference.task import Predicted, Task
-from train_jobs.model.objective import length_mask
+from train_jobs.models.bert.losses import length_mask
 from train_jobs.tasks.finetuning.tables import Table
 
 if TYPE_CHECKING:

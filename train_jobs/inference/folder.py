@@ -23,16 +23,16 @@ from train_jobs.config.predict import (
     TOKEN_CLASSIFICATION,
 )
 from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
-from train_jobs.model.finetuning import (
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.bert.task_heads import (
     BertEncoder,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     Finetuned,
 )
-from train_jobs.model.heads import BertForPreTraining
-from train_jobs.model.huggingface import load_weights
-from train_jobs.model.labels import saved_labels
+from train_jobs.models.huggingface import load_weights
+from train_jobs.models.labels import saved_labels
 
 HEADS = {
     "BertForSequenceClassification": CLASSIFICATION,

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from train_jobs.config import OutOfMemoryError
-from train_jobs.engine import memory
+from train_jobs.engine.runtime import out_of_memory
 from train_jobs.inference.dense import order_weights
 from train_jobs.inference.folder import Model
-from train_jobs.model.attention import attend, attend_packed
-from train_jobs.model.bert import PAD_ID, SelfAttention, Where
-from train_jobs.model.compiling import require_compiler
-from train_jobs.model.finetuning import Output
-from train_jobs.model.objective import length_mask
-from train_jobs.model.packing import Packing, packing_arrays
+from train_jobs.models.bert.attention import attend, attend_packed
+from train_jobs.models.bert.encoder import PAD_ID, SelfAttention, Where
+from train_jobs.models.bert.losses import length_mask
+from train_jobs.models.bert.task_heads import Output
+from train_jobs.models.compiling import require_compiler
+from train_jobs.models.packing import Packing, packing_arrays
 
 Ints = npt.NDArray[np.int64]
 
@@ -137,7 +137,7 @@ class Forward:
             try:
                 results = compute(self.batch([sequences[row] for row in rows], rows.tolist()))
             except (RuntimeError, MemoryError) as problem:
-                if not memory.is_exhausted(problem):
+                if not out_of_memory.is_exhausted(problem):
                     raise
                 self._halve(len(rows), int(lengths[rows].sum()))
                 continue
@@ -170,7 +170,7 @@ class Forward:
         return Batch(there["input_ids"], there["token_type_ids"], mask, packing, there["lengths"], rows)
 
     def _halve(self, rows: int, tokens: int) -> None:
-        memory.release(self.device)
+        out_of_memory.release(self.device)
         if rows == 1:
             raise OutOfMemoryError(
                 f"out of memory with one sequence of {tokens} tokens",

@@ -19,7 +19,7 @@ import numpy as np
 
 from train_jobs.artifacts.files import sync, write_text
 from train_jobs.config import DataError
-from train_jobs.engine import storage
+from train_jobs.engine.runtime import storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

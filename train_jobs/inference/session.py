@@ -16,7 +16,7 @@ from train_jobs.config.predict import (
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
 )
-from train_jobs.engine.precision import resolve
+from train_jobs.engine.runtime.precision import resolve
 from train_jobs.inference.answers import Answers
 from train_jobs.inference.classification import Classification, with_glue
 from train_jobs.inference.embeddings import Embeddings
@@ -25,7 +25,7 @@ from train_jobs.inference.forward import Forward, made_ready
 from train_jobs.inference.masks import Masks
 from train_jobs.inference.tagging import Tagging
 from train_jobs.inference.task import Task
-from train_jobs.model.compiling import is_compiled
+from train_jobs.models.compiling import is_compiled
 
 TASKS: dict[str, type[Task]] = {
     CLASSIFICATION: Classification,

@@ -13,11 +13,11 @@ from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.batches import Batch, PretrainingData
 from train_jobs.corpus.examples import Cursor
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine.distributed import World
-from train_jobs.model.compiling import is_compiled, require_compiler
-from train_jobs.model.heads import BertForPreTraining
-from train_jobs.model.objective import IGNORED
-from train_jobs.model.packing import packing_arrays
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.losses import IGNORED
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.compiling import is_compiled, require_compiler
+from train_jobs.models.packing import packing_arrays
 from train_jobs.parts import Parts, load_parts
 from train_jobs.protocols import Term
 

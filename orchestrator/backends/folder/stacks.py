@@ -1,6 +1,7 @@
 """Asks the live ranks of a run where they stand: a signal, upon which each writes its stacks to a file of the run.
 
-train_jobs/engine/stacks.py is the other half. A rank is signalled only if it is the very process that said so.
+train_jobs/engine/runtime/rank_stacks.py is the other half. A rank is signalled only if it is the very process that said
+so.
 """
 
 from __future__ import annotations

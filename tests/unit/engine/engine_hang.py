@@ -19,8 +19,8 @@ import torch
 from engine_toy import ToyTask, make_loop, run
 
 from train_jobs.config import WatchdogConfig
-from train_jobs.engine import distributed, watchdog
-from train_jobs.engine.watchdog import Watchdog
+from train_jobs.engine.runtime import distributed, watchdog
+from train_jobs.engine.runtime.watchdog import Watchdog
 
 LIMIT = 2.0
 STEP = 2  # batches are counted from 0

@@ -24,15 +24,15 @@ from safetensors.torch import save_file
 from tests.conftest import write_corpus
 from train_jobs.config import OutOfMemoryError, PretrainConfig
 from train_jobs.corpus.batches import Batch
-from train_jobs.engine import distributed
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.optimizer_state import flatten
-from train_jobs.engine.probe import largest_micro_batch
-from train_jobs.engine.retention import Cadence
-from train_jobs.engine.sharding import ShardedOptimizer
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.checkpoint.optimizer_state import flatten
+from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.probe import largest_micro_batch
+from train_jobs.engine.loop.sharding import ShardedOptimizer
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import find_store
 from train_jobs.resume import check_batch, resume, trajectory

@@ -28,14 +28,14 @@ import torch
 from safetensors.torch import save_file
 
 from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from train_jobs.engine import distributed
-from train_jobs.engine.budget import TimeBudget
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
-from train_jobs.engine.retention import Cadence
-from train_jobs.engine.writer import Work
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.checkpoint.writer import Work
+from train_jobs.engine.loop.budget import TimeBudget
+from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
+from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4

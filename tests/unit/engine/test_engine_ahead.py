@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
-from train_jobs.engine.ahead import Ahead
+from train_jobs.engine.loop.ahead import Ahead
 
 
 def test_a_run_is_the_same_to_the_bit(tmp_path: Path) -> None:

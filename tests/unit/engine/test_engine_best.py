@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, run
 
-from train_jobs.engine.loop import Loop
+from train_jobs.engine.loop.loop import Loop
 
 
 class Scored(ToyTask):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
-from train_jobs.engine.budget import TimeBudget
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.metrics import Progress
+from train_jobs.engine.loop.budget import TimeBudget
+from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.reporting.metrics import Progress
 
 SECONDS_A_STEP = 1000.0
 

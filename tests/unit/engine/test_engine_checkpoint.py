@@ -14,9 +14,9 @@ from engine_disk import Disk
 from safetensors.torch import load_file
 
 from train_jobs.config import ConflictError, OptimizerConfig, StorageError, TrainingError
-from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
-from train_jobs.engine.commit import COMMIT, verify
-from train_jobs.engine.retention import Retention
+from train_jobs.engine.checkpoint.cadence import Retention
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore
+from train_jobs.engine.checkpoint.commit import COMMIT, verify
 from train_jobs.optim.factory import build_optimizer
 
 FILES = ["COMMIT.json", "model.safetensors", "optimizer.safetensors", "state.json"]
@@ -324,7 +324,7 @@ def test_what_was_just_saved_outlives_newer_remains(
 def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train_jobs.engine.checkpoint.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("train_jobs.engine.checkpoint.checkpoints.shutil.rmtree", lambda *_, **__: None)
     store.retention = Retention(1)
     save(store, 12)
     assert {4, 8} < set(steps_of(store))

@@ -10,8 +10,8 @@ from engine_toy import ALONE
 from torch import nn
 
 from train_jobs.config import OptimizerConfig
-from train_jobs.engine.gradients import FlatGradients
-from train_jobs.engine.precision import LossScale, autocast, resolve
+from train_jobs.engine.loop.gradients import FlatGradients
+from train_jobs.engine.runtime.precision import LossScale, autocast, resolve
 from train_jobs.optim.factory import build_optimizer
 
 CPU = torch.device("cpu")

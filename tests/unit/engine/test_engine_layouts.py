@@ -11,8 +11,8 @@ import torch
 from engine_toy import ToyTask, make_loop
 from safetensors.torch import load_file
 
-from train_jobs.engine import determinism
-from train_jobs.engine.metrics import read_reports
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.runtime import determinism
 
 
 def losses(folder: Path) -> list[float]:

@@ -14,9 +14,9 @@ from engine_toy import ALONE, Cramped, ToyBatch, ToyTask, make_loop, reports_in,
 from safetensors.torch import load_file
 
 from train_jobs.config import OutOfMemoryError
-from train_jobs.engine import memory
-from train_jobs.engine.checkpoint import Checkpoint
-from train_jobs.engine.metrics import Progress
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint
+from train_jobs.engine.reporting.metrics import Progress
+from train_jobs.engine.runtime import out_of_memory
 
 ON_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")
 
@@ -95,7 +95,7 @@ def test_a_recipe_of_micro_batches_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_what_frees_memory_and_goes_on_is_named_first() -> None:
-    told = memory.no_smaller(1, step=3, device=ALONE.device, can_shard=True)
+    told = out_of_memory.no_smaller(1, step=3, device=ALONE.device, can_shard=True)
     assert told.fix is not None
     assert told.fix.startswith("--set optimizer.sharded=true, which goes on from the last checkpoint; else start")
 
@@ -133,21 +133,23 @@ def test_a_failed_attempt_holds_no_memory(tmp_path: Path) -> None:
 def test_what_allocators_say_is_understood() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8)
-    assert memory.is_exhausted(caught.value)
-    assert memory.is_exhausted(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
-    assert memory.is_exhausted(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"))
-    assert memory.is_exhausted(MemoryError())
-    assert not memory.is_exhausted(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not memory.is_exhausted(ValueError("out of memory"))
+    assert out_of_memory.is_exhausted(caught.value)
+    assert out_of_memory.is_exhausted(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert out_of_memory.is_exhausted(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
+    )
+    assert out_of_memory.is_exhausted(MemoryError())
+    assert not out_of_memory.is_exhausted(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not out_of_memory.is_exhausted(ValueError("out of memory"))
 
 
 def test_memory_that_runs_out_elsewhere_is_told_as_such() -> None:
-    told = memory.explain(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
+    told = out_of_memory.explain(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
     assert told is not None
     assert (told.kind, told.exit_code) == ("memory", 1)
     assert told.facts["says"] == "CUDA out of memory."
-    assert memory.explain(MemoryError()).facts["says"] == "MemoryError"  # type: ignore[union-attr]
-    assert memory.explain(RuntimeError("shapes differ")) is None
+    assert out_of_memory.explain(MemoryError()).facts["says"] == "MemoryError"  # type: ignore[union-attr]
+    assert out_of_memory.explain(RuntimeError("shapes differ")) is None
 
 
 def test_what_travels_beside_the_gradients_is_none_of_them(tmp_path: Path) -> None:

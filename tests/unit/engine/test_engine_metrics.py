@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from train_jobs.engine.metrics import MetricsLog, Progress, clock, read_reports
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress, clock, read_reports
 
 
 def write(path: Path, *steps: int, from_step: int = 0) -> None:

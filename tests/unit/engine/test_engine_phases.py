@@ -10,10 +10,10 @@ import torch
 from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
-from train_jobs.engine.checkpoint import Checkpoint
-from train_jobs.engine.loop import Loop, LoopState
-from train_jobs.engine.optimizer_state import carried_over
-from train_jobs.engine.precision import LossScale
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint
+from train_jobs.engine.checkpoint.optimizer_state import carried_over
+from train_jobs.engine.loop.loop import Loop, LoopState
+from train_jobs.engine.runtime.precision import LossScale
 
 
 def first_phase(folder: Path, **changes: Any) -> Checkpoint:

@@ -14,7 +14,7 @@ from train_jobs.artifacts.host import host_memory
 from train_jobs.artifacts.layers import Layer, build, merge
 from train_jobs.config import OutOfMemoryError, SpecError, TrainConfig
 from train_jobs.config.pretrain import PretrainConfig
-from train_jobs.engine.probe import HOST_SHARE, PeakMemory, largest_micro_batch
+from train_jobs.engine.loop.probe import HOST_SHARE, PeakMemory, largest_micro_batch
 
 SIZES = [16, 8, 4, 2, 1]
 

@@ -17,8 +17,8 @@ from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.config import SpecError
-from train_jobs.engine import distributed
-from train_jobs.engine.metrics import read_reports
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.runtime import distributed
 
 REPOSITORY = Path(__file__).parents[3]
 

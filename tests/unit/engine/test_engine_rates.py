@@ -10,10 +10,10 @@ import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
 from train_jobs.config.arithmetic import data_sheet
-from train_jobs.engine.devices import memory_bytes, peak_flops
-from train_jobs.engine.distributed import World
-from train_jobs.engine.meter import Meter
-from train_jobs.engine.metrics import Progress, read_reports
+from train_jobs.engine.reporting.meter import Meter
+from train_jobs.engine.reporting.metrics import Progress, read_reports
+from train_jobs.engine.runtime.devices import memory_bytes, peak_flops
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.norms import l2_norms
 
 

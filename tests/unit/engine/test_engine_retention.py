@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine.retention import Cadence, Candidate, Retention
+from train_jobs.engine.checkpoint.cadence import Cadence, Candidate, Retention
 
 FOUND = [Candidate(10, 5.0), Candidate(15, None), Candidate(20, 3.0), Candidate(30, 4.0), Candidate(40, 3.0)]
 

@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from train_jobs.engine import safetensors_file
-from train_jobs.engine.safetensors_file import DTYPES, WrittenFile, read_file, write_file, write_tensors
-from train_jobs.engine.writer import at_once
+from train_jobs.engine.checkpoint import safetensors_file
+from train_jobs.engine.checkpoint.safetensors_file import DTYPES, WrittenFile, read_file, write_file, write_tensors
+from train_jobs.engine.checkpoint.writer import at_once
 
 ALL_TYPES = {
     f"{index}-{code}": torch.tensor([[0, 1, 1]]).to(dtype) for index, (dtype, code) in enumerate(DTYPES.items())

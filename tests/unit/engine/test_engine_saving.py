@@ -16,12 +16,12 @@ from engine_disk import Disk
 from engine_toy import ToyTask, held, make_loop, reports_in, run, weights_of
 
 from train_jobs.config import CheckpointConfig, StorageError
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, Preempted, StopRequest
-from train_jobs.engine.meter import Meter
-from train_jobs.engine.metrics import Progress, read_reports
-from train_jobs.engine.retention import Cadence
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.reporting.meter import Meter
+from train_jobs.engine.reporting.metrics import Progress, read_reports
+from train_jobs.engine.runtime.distributed import World
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ from engine_scenes import OPTIMIZERS
 from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
-from train_jobs.engine.distributed import World
-from train_jobs.engine.gradients import FlatGradients
-from train_jobs.engine.sharding import ShardedOptimizer, deal
+from train_jobs.engine.loop.gradients import FlatGradients
+from train_jobs.engine.loop.sharding import ShardedOptimizer, deal
+from train_jobs.engine.runtime.distributed import World
 
 
 def last_of(folder: Path) -> Path:

@@ -13,9 +13,9 @@ from engine_disk import Disk
 from safetensors.torch import save_file
 
 from train_jobs.config import StorageError
-from train_jobs.engine import storage
-from train_jobs.engine.safetensors_file import write_tensors
-from train_jobs.engine.writer import at_once
+from train_jobs.engine.checkpoint.safetensors_file import write_tensors
+from train_jobs.engine.checkpoint.writer import at_once
+from train_jobs.engine.runtime import storage
 
 
 def test_json_appears_whole_and_leaves_nothing_else(tmp_path: Path) -> None:

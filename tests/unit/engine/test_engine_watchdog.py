@@ -22,10 +22,10 @@ from engine_hang import LIMIT
 from engine_toy import ALONE
 
 from train_jobs.config import WatchdogConfig
-from train_jobs.engine import distributed
-from train_jobs.engine.activity import Activity
-from train_jobs.engine.distributed import World
-from train_jobs.engine.watchdog import Watchdog
+from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.activity import Activity
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.watchdog import Watchdog
 
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE = 120  # seconds, on a machine that is busy with other things

@@ -13,7 +13,7 @@ from engine_scenes import eight_sequences
 from safetensors.torch import load_file
 
 from train_jobs.config import SpecError
-from train_jobs.engine.metrics import read_reports
+from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.resume import check_batch
 
 MOVED = ("still", "fewer")

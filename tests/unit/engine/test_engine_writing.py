@@ -19,9 +19,9 @@ from engine_disk import Disk
 from engine_toy import held
 
 from train_jobs.config import StorageError
-from train_jobs.engine.checkpoint import CheckpointStore, Committed
-from train_jobs.engine.staging import StagingMemory
-from train_jobs.engine.writer import NICE, Work, Writer, at_once
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore, Committed
+from train_jobs.engine.checkpoint.staging import StagingMemory
+from train_jobs.engine.checkpoint.writer import NICE, Work, Writer, at_once
 
 REPOSITORY = Path(__file__).parents[3]
 NO_STATE: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -200,7 +200,7 @@ SAVES_WITHOUT_MEMORY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 
 warnings, writing = [], []
 store = CheckpointStore(Path(sys.argv[1]), keep_last=5, asynchronous=True, warn=warnings.append)
@@ -266,7 +266,7 @@ def test_the_memory_is_taken_once_and_grows_if_it_must() -> None:
 WRITES_FOR_A_WHILE = """
 import sys, torch
 from pathlib import Path
-from train_jobs.engine.checkpoint import CheckpointStore
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 store = CheckpointStore(Path(sys.argv[1]), keep_last=1, asynchronous=True)
 for step, size in ((4, 10), (8, 500_000_000)):
     weights = {"weight": torch.full((size,), step, dtype=torch.int8)}

@@ -17,7 +17,7 @@ import yaml
 
 from tests.conftest import MICRO, wait_for, write_corpus
 from train_jobs.artifacts.host import METADATA_VARIABLE
-from train_jobs.engine import eviction
+from train_jobs.engine.runtime import eviction
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}

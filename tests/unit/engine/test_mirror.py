@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.config import PretrainConfig
-from train_jobs.engine.metrics import MetricsLog
+from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.mirror import Destination, Mirror, MirrorThread, main
 
 REPOSITORY = Path(__file__).parents[3]

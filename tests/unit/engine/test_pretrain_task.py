@@ -15,11 +15,11 @@ from tests.conftest import write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.batches import Batch
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import Loop, StopRequest
-from train_jobs.engine.metrics import MetricsLog, Progress, read_reports
-from train_jobs.engine.retention import Cadence
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import describe, pretrain, read_config
 from train_jobs.resume import resume, trajectory
@@ -92,7 +92,7 @@ def test_a_model_with_a_forward_of_its_own_is_given_padding_as_ever(
     store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain_bert.py").write_text(
-        "from train_jobs.model.heads import BertForPreTraining\n"
+        "from train_jobs.models.bert.pretraining_heads import BertForPreTraining\n"
         "class PlainBert(BertForPreTraining):\n"
         "    def forward(self, input_ids, token_type_ids, attention_mask=None, masked_positions=None):\n"
         "        return super().forward(input_ids, token_type_ids, attention_mask, masked_positions)\n"

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine.boundary import PREEMPTED
-from train_jobs.engine.distributed import World
-from train_jobs.model.heads import initialise
+from train_jobs.engine.runtime.boundary import PREEMPTED
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.tasks.finetuning.base import balanced_weights
 from train_jobs.tasks.finetuning.entities import entity_scores, read_conll
 from train_jobs.tasks.finetuning.tagging import Words

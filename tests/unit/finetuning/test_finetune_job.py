@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
-from train_jobs.engine.boundary import PREEMPTED
-from train_jobs.engine.metrics import read_reports
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.tasks.finetuning.base import Finetuning
 
 

@@ -15,11 +15,11 @@ import yaml
 from train_jobs import finetune
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneScheduleConfig
-from train_jobs.engine.metrics import read_reports
-from train_jobs.model.finetuning import BertForSequenceClassification
-from train_jobs.model.heads import initialise
-from train_jobs.model.huggingface import export
-from train_jobs.model.labels import label_settings
+from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.models.bert.pretraining_heads import initialise
+from train_jobs.models.bert.task_heads import BertForSequenceClassification
+from train_jobs.models.huggingface import export
+from train_jobs.models.labels import label_settings
 from train_jobs.optim.schedules import learning_rate
 from train_jobs.tasks.finetuning.sequences import epoch_batches
 

@@ -19,10 +19,10 @@ from tests.conftest import SHARED
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine.boundary import PREEMPTED
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import BertForQuestionAnswering
-from train_jobs.model.heads import initialise
+from train_jobs.engine.runtime.boundary import PREEMPTED
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.pretraining_heads import initialise
+from train_jobs.models.bert.task_heads import BertForQuestionAnswering
 from train_jobs.tasks.finetuning.squad.answers import Prediction
 from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
 from train_jobs.tasks.finetuning.squad.scoring import score_v2

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneTrainConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import BertForSequenceClassification
-from train_jobs.model.heads import initialise
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.pretraining_heads import initialise
+from train_jobs.models.bert.task_heads import BertForSequenceClassification
 from train_jobs.tasks.finetuning.classification import Classification
 from train_jobs.tasks.finetuning.examples import Examples, SequenceTask
 from train_jobs.tasks.finetuning.sequences import Encoded, by_length, encode, epoch_batches, fitted

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig, SpecError
-from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.tasks.pretraining import compile_layers
 
 pytestmark = [  # of torch, about itself

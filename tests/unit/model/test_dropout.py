@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from train_jobs.model.dropout import Dropout, dropout
+from train_jobs.models.bert.dropout import Dropout, dropout
 
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 

@@ -13,7 +13,9 @@ import torch
 import transformers
 
 from train_jobs.config import ModelConfig, TrainingError
-from train_jobs.model.finetuning import (
+from train_jobs.models.bert.losses import length_mask
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.task_heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -22,11 +24,9 @@ from train_jobs.model.finetuning import (
     number_loss,
     span_loss,
 )
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.huggingface import export, load_weights
-from train_jobs.model.labels import label_settings, load_for_finetuning, saved_labels
-from train_jobs.model.objective import length_mask
-from train_jobs.model.packing import Packing, packing_arrays
+from train_jobs.models.huggingface import export, load_weights
+from train_jobs.models.labels import label_settings, load_for_finetuning, saved_labels
+from train_jobs.models.packing import Packing, packing_arrays
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(59))]
 SHAPE = ModelConfig(

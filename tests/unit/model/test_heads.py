@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 
 SHAPE = ModelConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=16

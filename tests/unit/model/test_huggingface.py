@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
 from train_jobs.config import ModelConfig, StorageError, TrainingError
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.huggingface import export, load_weights
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.huggingface import export, load_weights
 
 SHAPE = ModelConfig(
     hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=20

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.objective import Sums, length_mask, pretraining_sums
+from train_jobs.models.bert.losses import Sums, length_mask, pretraining_sums
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 
 VOCAB, LENGTH = 48, 10
 

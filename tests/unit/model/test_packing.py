@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.model import attention
-from train_jobs.model.attention import has_packed_kernel, plain_attention
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.objective import Sums, pretraining_sums
-from train_jobs.model.packing import MULTIPLE, Packing, packing_arrays
+from train_jobs.models.bert import attention
+from train_jobs.models.bert.attention import has_packed_kernel, plain_attention
+from train_jobs.models.bert.losses import Sums, pretraining_sums
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.packing import MULTIPLE, Packing, packing_arrays
 from train_jobs.tasks.pretraining import compile_layers
 
 SHAPE = ModelConfig(
@@ -89,7 +89,7 @@ def test_all_laid_out_together_as_where_layers_are_compiled_they_agree_too(monke
 
 
 def test_longer_sequences_take_the_other_attention_and_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train_jobs.model.attention.LONGEST_PLAIN_ATTENTION", SIZE - 1)
+    monkeypatch.setattr("train_jobs.models.bert.attention.LONGEST_PLAIN_ATTENTION", SIZE - 1)
     assert_alike(model(), model(), LENGTHS, 1e-10)
 
 
@@ -134,7 +134,7 @@ def test_attention_takes_sequences_of_about_one_length_together(monkeypatch: pyt
         laid_out.append(tuple(query.shape))
         return plain_attention(query, *others)
 
-    monkeypatch.setattr("train_jobs.model.attention.plain_attention", watched)
+    monkeypatch.setattr("train_jobs.models.bert.attention.plain_attention", watched)
     sums_and_gradients(model(), packed(batch([3, 60, 30, 25, 64, 2, 41, 28, 3])))
     a_layer = [(2, 4, 64, 8), (3, 4, 41, 8), (1, 4, 25, 8), (3, 4, 3, 8)]  # 64 60, 41 30 28, 25, 3 3 2
     assert laid_out == a_layer * SHAPE.num_hidden_layers

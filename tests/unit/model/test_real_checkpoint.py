@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
-from train_jobs.model.heads import BertForPreTraining, initialise
-from train_jobs.model.huggingface import export, load_weights
-from train_jobs.model.objective import pretraining_sums
+from train_jobs.models.bert.losses import pretraining_sums
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.huggingface import export, load_weights
 
 PIECES = 30_522
 ROWS = {"rows as there": 2, "six rows of padding": 8}  # what the vocabulary is padded to a multiple of

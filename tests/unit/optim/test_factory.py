@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig, OptimizerConfig
-from train_jobs.model.heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.optim.groups import parameter_groups
 

@@ -21,8 +21,8 @@ from train_jobs.config import (
     TrainConfig,
 )
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token, parameter_count
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.model.heads import BertForPreTraining
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.optim.factory import build_optimizer
 
 BASE = ModelConfig(pad_vocab_to_multiple_of=1)

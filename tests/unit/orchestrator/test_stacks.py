@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 RANK = """
 import signal, sys, time
 from pathlib import Path
-from train_jobs.engine.stacks import stacks_on_request
+from train_jobs.engine.runtime.rank_stacks import stacks_on_request
 
 def step_in_hand():
     print("up", flush=True)

@@ -19,11 +19,11 @@ from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError,
 from train_jobs.corpus.pairs import checked
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore
-from train_jobs.engine.checkpoint import CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.loop import StopRequest
-from train_jobs.model.heads import BertForPreTraining
-from train_jobs.model.huggingface import export
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.loop.loop import StopRequest
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.huggingface import export
 from train_jobs.optim.groups import parameter_groups
 from train_jobs.parts import exported_as, load_parts
 from train_jobs.pretrain import main

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from train_jobs.config.finetune import FinetuneTrainConfig
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import Finetuned
-from train_jobs.model.objective import length_mask
-from train_jobs.model.packing import Packing, packing_arrays
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.losses import length_mask
+from train_jobs.models.bert.task_heads import Finetuned
+from train_jobs.models.packing import Packing, packing_arrays
 from train_jobs.tasks.finetuning.sequences import Batch, Encoded, Ints, Targets, by_length, epoch_batches
 
 Floats = npt.NDArray[np.float32]
@@ -34,7 +34,7 @@ class Conclusion:
 
 
 class Finetuning(ABC):
-    """As `train_jobs.engine.task.Task` has it.
+    """As `train_jobs.engine.loop.task.Task` has it.
 
     Args:
         model: on the world's device.

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import BertForSequenceClassification, Finetuned, class_loss, number_loss
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning.base import Conclusion, Finetuning, balanced_weights
 from train_jobs.tasks.finetuning.data import TaskData, predictions_text, read_data
 from train_jobs.tasks.finetuning.examples import SequenceTask

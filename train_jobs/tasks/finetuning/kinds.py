@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import NER, SQUAD_TASKS, FinetuneConfig
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import Finetuned
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.task_heads import Finetuned
 from train_jobs.tasks.finetuning.base import Finetuning
 from train_jobs.tasks.finetuning.classification import Texts
 from train_jobs.tasks.finetuning.squad.task import Questions

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from train_jobs.model.bert import PAD_ID
+from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.tasks.finetuning.examples import Examples
 
 Ints = npt.NDArray[np.int64]

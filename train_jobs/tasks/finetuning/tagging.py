@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, ModelConfig
 from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import BertForTokenClassification, Finetuned, class_loss
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.task_heads import BertForTokenClassification, Finetuned, class_loss
 from train_jobs.tasks.finetuning.base import Conclusion, Finetuning, Floats, balanced_weights
 from train_jobs.tasks.finetuning.entities import (
     Sentences,

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import SQUAD_2, EvaluationConfig, FinetuneConfig
-from train_jobs.engine.distributed import World
-from train_jobs.model.finetuning import BertForQuestionAnswering, Finetuned, span_loss
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
 from train_jobs.tasks.finetuning.base import Conclusion, Finetuning, Floats
 from train_jobs.tasks.finetuning.sequences import IGNORED, Batch, Encoded, Targets
 from train_jobs.tasks.finetuning.squad.answers import Prediction, predict, prediction_files

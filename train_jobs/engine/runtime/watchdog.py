@@ -22,9 +22,9 @@ from types import FrameType
 from typing import NoReturn
 
 from train_jobs.config import HangError, WatchdogConfig
-from train_jobs.engine import last_words
-from train_jobs.engine.distributed import World
-from train_jobs.engine.stacks import hang_file
+from train_jobs.engine.runtime import last_words
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.rank_stacks import hang_file
 
 GRACE_SECONDS = 5.0  # that one more rank may need to find out that it hangs as well
 LAST_RESORT_SECONDS = 4 * GRACE_SECONDS  # after all that is done in Python has had its time

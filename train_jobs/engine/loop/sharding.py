@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from train_jobs.engine.distributed import World
-from train_jobs.engine.gradients import FlatGradients
+from train_jobs.engine.loop.gradients import FlatGradients
+from train_jobs.engine.runtime.distributed import World
 
 
 class ShardedOptimizer:

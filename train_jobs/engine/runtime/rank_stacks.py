@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from train_jobs.artifacts.host import boot_id, process_started
-from train_jobs.engine.storage import storage_errors, write_json
+from train_jobs.engine.runtime.storage import storage_errors, write_json
 
 FOLDER = "stacks"
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from train_jobs.model.heads import BertForPreTraining
-from train_jobs.model.packing import Packing
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.packing import Packing
 
 IGNORED = (
     -100

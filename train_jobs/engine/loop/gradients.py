@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from train_jobs.engine.distributed import World
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.clip import clip_by_global_norm_
 
 

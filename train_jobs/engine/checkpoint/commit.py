@@ -9,9 +9,9 @@ from pathlib import Path
 
 from train_jobs.artifacts.files import sync
 from train_jobs.config import ConflictError
-from train_jobs.engine.retention import Candidate
-from train_jobs.engine.safetensors_file import WrittenFile, read_file, write_file
-from train_jobs.engine.writer import at_once
+from train_jobs.engine.checkpoint.cadence import Candidate
+from train_jobs.engine.checkpoint.safetensors_file import WrittenFile, read_file, write_file
+from train_jobs.engine.checkpoint.writer import at_once
 
 FORMAT = 2
 COMMIT = "COMMIT.json"

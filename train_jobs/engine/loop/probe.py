@@ -12,10 +12,10 @@ from types import TracebackType
 import torch
 
 from train_jobs.artifacts.host import host_memory
-from train_jobs.engine import memory
-from train_jobs.engine.accumulation import accumulate
-from train_jobs.engine.distributed import World
-from train_jobs.engine.task import Task
+from train_jobs.engine.loop.accumulation import accumulate
+from train_jobs.engine.loop.task import Task
+from train_jobs.engine.runtime import out_of_memory
+from train_jobs.engine.runtime.distributed import World
 
 SPARE = 0.05  # of a GPU's memory: for what allocators lose between tensors, and for NCCL
 HOST_SHARE = 0.8  # of what is available on a host, which others use too
@@ -58,10 +58,10 @@ def largest_micro_batch(
             room = int(HOST_SHARE * available()) // world.local_size - later_bytes
             world.barrier()  # or memory that a faster process has taken already would count twice
             mine = _largest_on_host(attempt, sizes, room)
-    memory.release(world.device)
+    out_of_memory.release(world.device)
     found = world.lowest(mine)
     if found == 0:
-        raise memory.no_smaller(1, step=1, device=world.device, can_shard=False)
+        raise out_of_memory.no_smaller(1, step=1, device=world.device, can_shard=False)
     return found
 
 
@@ -88,7 +88,7 @@ def _largest_on_gpu(
     taken = later_bytes + int(SPARE * torch.cuda.get_device_properties(device).total_memory)
     for size in sizes:
         fits = _fits_on_gpu(attempt, size, taken, device)
-        memory.release(device)
+        out_of_memory.release(device)
         if fits:
             torch.cuda.reset_peak_memory_stats(device)
             return size
@@ -101,7 +101,7 @@ def _fits_on_gpu(attempt: Callable[[int], None], size: int, taken: int, device: 
         attempt(size)
         del reserved
     except RuntimeError as problem:
-        if not memory.is_exhausted(problem):
+        if not out_of_memory.is_exhausted(problem):
             raise
         return False
     return True

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
-from train_jobs.engine import distributed, last_words, memory, storage
-from train_jobs.engine.loop import CTRL_C, Preempted
-from train_jobs.engine.stacks import stacks_on_request
+from train_jobs.engine.loop.loop import CTRL_C, Preempted
+from train_jobs.engine.runtime import distributed, last_words, out_of_memory, storage
+from train_jobs.engine.runtime.rank_stacks import stacks_on_request
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 INTERRUPTED = 130
@@ -67,5 +67,5 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
     found = storage.explain(problem, output, "the run's output")
     if found is None:
         traceback.print_exc()
-    found = found or memory.explain(problem) or distributed.explain(problem, rank)
+    found = found or out_of_memory.explain(problem) or distributed.explain(problem, rank)
     return found or InternalError(f"{type(problem).__name__}: {problem}")

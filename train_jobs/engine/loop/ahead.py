@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from train_jobs.engine.task import Batch
+from train_jobs.engine.loop.task import Batch
 
 Cursor = dict[str, int]
 Made = tuple[Batch, Cursor]

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from train_jobs.model.finetuning import BertForSequenceClassification, Finetuned
-from train_jobs.model.huggingface import CONFIG, FINETUNED_HEADS, load_weights
+from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned
+from train_jobs.models.huggingface import CONFIG, FINETUNED_HEADS, load_weights
 
 NUMBER = ("LABEL_0",)  # what Hugging Face calls the one output of a regression
 
@@ -48,7 +48,7 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
 
     Args:
         model: of the folder's shape.
-        folder: as of `train_jobs.model.huggingface.load_weights`.
+        folder: as of `train_jobs.models.huggingface.load_weights`.
         labels: as of `label_settings`.
 
     Returns:

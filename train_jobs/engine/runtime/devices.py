@@ -8,7 +8,7 @@ import time
 import torch
 
 from train_jobs.config.arithmetic import data_sheet
-from train_jobs.engine.distributed import World
+from train_jobs.engine.runtime.distributed import World
 
 SIDE, TRIES = 1024, 5
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from train_jobs.artifacts.files import sync
 from train_jobs.config import ModelConfig, TrainingError
-from train_jobs.engine import storage
-from train_jobs.model.bert import PAD_ID
-from train_jobs.model.finetuning import Finetuned
-from train_jobs.model.growth import Spellings, with_words
-from train_jobs.model.heads import BertForPreTraining
+from train_jobs.engine.runtime import storage
+from train_jobs.models.bert.encoder import PAD_ID
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+from train_jobs.models.bert.task_heads import Finetuned
+from train_jobs.models.growth import Spellings, with_words
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.bert import BertModel
-from train_jobs.model.dropout import Dropout
-from train_jobs.model.objective import IGNORED, length_mask
-from train_jobs.model.packing import Packing
+from train_jobs.models.bert.dropout import Dropout
+from train_jobs.models.bert.encoder import BertModel
+from train_jobs.models.bert.losses import IGNORED, length_mask
+from train_jobs.models.packing import Packing
 
 
 class Finetuned(nn.Module, ABC):

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.lineage import METRICS_FILE
-from train_jobs.engine.storage import storage_errors
+from train_jobs.engine.runtime.storage import storage_errors
 
 
 class MetricsLog:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.engine.distributed import World
+from train_jobs.engine.runtime.distributed import World
 
 _PLAIN = ("steps", "seconds", "data_seconds", "tokens", "norms")  # fields that are the same on all, or rank 0's to tell
 

@@ -24,8 +24,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from train_jobs.config import ProfileConfig
 from train_jobs.config.pretrain import PROFILE_WARMUP
-from train_jobs.engine.distributed import World
-from train_jobs.engine.storage import write_json
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.storage import write_json
 
 TRACE = "rank-0.trace.json.gz"
 OPERATIONS = "operations.json"

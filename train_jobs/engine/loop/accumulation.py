@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from train_jobs.engine.distributed import World
-from train_jobs.engine.precision import autocast
-from train_jobs.engine.task import Batch, Task
-from train_jobs.model.linear import gradients_in_place
+from train_jobs.engine.loop.task import Batch, Task
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.precision import autocast
+from train_jobs.models.bert.linear import gradients_in_place
 
 
 def accumulate(

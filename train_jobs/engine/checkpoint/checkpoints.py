@@ -25,13 +25,13 @@ import torch
 from safetensors.torch import load_file
 
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine import storage
-from train_jobs.engine.commit import COMMIT, candidate, commit, folder_name, verify, verifying
-from train_jobs.engine.optimizer_state import flatten, unflatten
-from train_jobs.engine.retention import Candidate, Retention
-from train_jobs.engine.safetensors_file import bytes_of, write_file, write_tensors
-from train_jobs.engine.staging import StagingMemory
-from train_jobs.engine.writer import Work, Writer
+from train_jobs.engine.checkpoint.cadence import Candidate, Retention
+from train_jobs.engine.checkpoint.commit import COMMIT, candidate, commit, folder_name, verify, verifying
+from train_jobs.engine.checkpoint.optimizer_state import flatten, unflatten
+from train_jobs.engine.checkpoint.safetensors_file import bytes_of, write_file, write_tensors
+from train_jobs.engine.checkpoint.staging import StagingMemory
+from train_jobs.engine.checkpoint.writer import Work, Writer
+from train_jobs.engine.runtime import storage
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _FOLDER = re.compile(r"step-(\d{8})")

@@ -2,7 +2,7 @@
 
 Attributes are named so that `state_dict()` has Hugging Face's names. B is the batch, S the sequence length, H the
 hidden size, V the rows of the embedding table. Layers take sequences padded, [B, S, H], or packed, [T, H]
-(`train_jobs.model.packing`); what tells them where the tokens are is a mask or a `Packing`.
+(`train_jobs.models.packing`); what tells them where the tokens are is a mask or a `Packing`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.attention import attend, attend_packed, has_packed_kernel
-from train_jobs.model.dropout import Dropout
-from train_jobs.model.linear import Linear, embedding, joint_linear
-from train_jobs.model.packing import Packing
+from train_jobs.models.bert.attention import attend, attend_packed, has_packed_kernel
+from train_jobs.models.bert.dropout import Dropout
+from train_jobs.models.bert.linear import Linear, embedding, joint_linear
+from train_jobs.models.packing import Packing
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 Where = Tensor | Packing | None

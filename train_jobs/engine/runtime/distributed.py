@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
-from train_jobs.engine.activity import Activity
+from train_jobs.engine.runtime.activity import Activity
 
 LEAST_PATIENCE = timedelta(minutes=30)
 SEEN_SECONDS = 10.0  # a mounted store may take a while to show what another machine wrote

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config import UserError
-from train_jobs.engine.storage import write_json
+from train_jobs.engine.runtime.storage import write_json
 
 
 def leave(problem: UserError, output: Path, rank: int) -> None:

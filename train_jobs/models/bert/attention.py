@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
-from train_jobs.engine import memory
-from train_jobs.model.dropout import dropout as drop
-from train_jobs.model.packing import Group, Packing
+from train_jobs.engine.runtime import out_of_memory
+from train_jobs.models.bert.dropout import dropout as drop
+from train_jobs.models.packing import Group, Packing
 
 
 def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
@@ -84,7 +84,7 @@ def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) 
         with torch.autocast("cuda", enabled=False), torch.random.fork_rng([device]):
             return _agrees_with_plain(device, dtype, head_size)
     except (RuntimeError, TypeError, AttributeError) as problem:  # an older GPU, another signature, no such operation
-        if memory.is_exhausted(problem):
+        if out_of_memory.is_exhausted(problem):
             raise  # it says nothing of the kernel, and would be believed for the rest of the run
         return False
 

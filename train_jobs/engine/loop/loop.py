@@ -19,23 +19,23 @@ from typing import Any
 import torch
 
 from train_jobs.config import ProfileConfig, StorageError, TrainConfig, TrainingError
-from train_jobs.engine import determinism, devices, eviction, memory
-from train_jobs.engine import precision as precision_module
-from train_jobs.engine.accumulation import accumulate
-from train_jobs.engine.ahead import Ahead
-from train_jobs.engine.budget import TimeBudget
-from train_jobs.engine.checkpoint import Checkpoint, CheckpointStore
-from train_jobs.engine.distributed import World
-from train_jobs.engine.gradients import FlatGradients
-from train_jobs.engine.meter import Meter
-from train_jobs.engine.metrics import MetricsLog, Progress
-from train_jobs.engine.optimizer_state import carried_over
-from train_jobs.engine.probe import largest_micro_batch, no_trace, try_micro_batch
-from train_jobs.engine.profile import StepProfiler
-from train_jobs.engine.retention import Cadence
-from train_jobs.engine.sharding import ShardedOptimizer
-from train_jobs.engine.state import Agreement, Differentiated, LoopState
-from train_jobs.engine.task import Batch, Task
+from train_jobs.engine.checkpoint.cadence import Cadence
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore
+from train_jobs.engine.checkpoint.optimizer_state import carried_over
+from train_jobs.engine.loop.accumulation import accumulate
+from train_jobs.engine.loop.ahead import Ahead
+from train_jobs.engine.loop.budget import TimeBudget
+from train_jobs.engine.loop.gradients import FlatGradients
+from train_jobs.engine.loop.loop_state import Agreement, Differentiated, LoopState
+from train_jobs.engine.loop.probe import largest_micro_batch, no_trace, try_micro_batch
+from train_jobs.engine.loop.sharding import ShardedOptimizer
+from train_jobs.engine.loop.task import Batch, Task
+from train_jobs.engine.reporting.meter import Meter
+from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.reporting.profiler import StepProfiler
+from train_jobs.engine.runtime import determinism, devices, eviction, out_of_memory
+from train_jobs.engine.runtime import precision as precision_module
+from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.groups import LR_SCALE
 
 SIGTERM, CTRL_C = "SIGTERM", "Ctrl-C"
@@ -448,9 +448,11 @@ class Loop:
                 step=self.state.step + 1,
             )
         except (RuntimeError, MemoryError) as problem:
-            if not memory.is_exhausted(problem):
+            if not out_of_memory.is_exhausted(problem):
                 raise
-        memory.release(self.world.device)  # only here: until the except clause is left, its traceback holds tensors
+        out_of_memory.release(
+            self.world.device
+        )  # only here: until the except clause is left, its traceback holds tensors
         return None
 
     def _halve_micro_batch(self) -> None:
@@ -458,7 +460,9 @@ class Loop:
         before = self.micro_batch_size
         if before == 1 or self.config.loss_normalization == "micro_batch":
             can_shard = self.world.size > 1 and not isinstance(self.optimizer, ShardedOptimizer)
-            raise memory.no_smaller(before, step=self.state.step + 1, device=self.world.device, can_shard=can_shard)
+            raise out_of_memory.no_smaller(
+                before, step=self.state.step + 1, device=self.world.device, can_shard=can_shard
+            )
         self.state.micro_batch_size = -(-before // 2)
         if self.world.is_main:
             self.progress.line(

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.model.bert import PAD_ID, BertModel
-from train_jobs.model.linear import Linear, linear
-from train_jobs.model.packing import Packing
+from train_jobs.models.bert.encoder import PAD_ID, BertModel
+from train_jobs.models.bert.linear import Linear, linear
+from train_jobs.models.packing import Packing
 
 
 class PredictionTransform(nn.Module):

@@ -1,0 +1,1 @@
+"""Checkpoints: written, listed, verified and pruned."""

@@ -1,0 +1,1 @@
+"""Metrics of a run: measured, profiled and written."""

@@ -1,0 +1,1 @@
+"""The process and its ranks: devices, precision, storage, and how it ends."""
