@@ -31,9 +31,10 @@ from benchmarks.machine import describe, spread
 from train_jobs.config import CheckpointConfig, ModelConfig, OptimizerConfig, TrainConfig
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.models.bert.losses import pretraining_sums
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.optim.factory import build_optimizer

@@ -22,10 +22,11 @@ from train_jobs.config import PretrainConfig
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime.distributed import World, start
 from train_jobs.engine.runtime.precision import resolve
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.tasks.pretraining import BertPretraining
 

@@ -21,10 +21,11 @@ import torch
 from train_jobs.config import PretrainConfig
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.parts import load_parts
 from train_jobs.pretrain import find_store
 from train_jobs.tasks.pretraining import BertPretraining

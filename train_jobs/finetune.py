@@ -27,10 +27,10 @@ from train_jobs.artifacts.layers import build, merge, read_assignments, read_fil
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.config import DataError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
-from train_jobs.engine.loop.loop import StopRequest
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import boundary, determinism, distributed, storage
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.mirror import MirrorThread
 from train_jobs.replicates import RESULT, finished, run_task
 from train_jobs.tasks.finetuning.data import has_training_data, read_data

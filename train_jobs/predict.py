@@ -37,11 +37,11 @@ from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, init
 from train_jobs.artifacts.tuned_columns import tuned_columns
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
-from train_jobs.engine.loop.loop import StopRequest
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
 from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import resolve
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.engine.runtime.watchdog import Watchdog
 from train_jobs.inference.answers import Answers
 from train_jobs.inference.folder import TOKENIZER_FILE

@@ -43,13 +43,14 @@ from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.budget import TimeBudget
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime import boundary, determinism, distributed, storage
 from train_jobs.engine.runtime.devices import peak_flops
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import resolve
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.engine.runtime.watchdog import Watchdog
 from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.lineage import HASHES

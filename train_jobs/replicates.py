@@ -21,12 +21,13 @@ from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.vocabulary import load_vocabulary
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.devices import peak_flops
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import autocast, resolve
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.engine.runtime.watchdog import Watchdog
 from train_jobs.lineage import read_tags, this_attempt
 from train_jobs.mirror import MirrorThread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,8 @@ from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.bert.task_heads import Finetuned
-from train_jobs.models.growth import Spellings, with_words
+
+Spellings = Sequence[Sequence[int]]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -248,3 +249,22 @@ def _no_file(path: Path) -> TrainingError:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(sorted(names)[:_LISTED]) + more
+
+
+def with_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
+    """The rows of a vocabulary, and behind them one for each new word: the mean of the pieces it was spelled with.
+
+    So was a vocabulary transferred by Gee et al. 2022 (Fast Vocabulary Transfer for Language Model Compression). Of
+    the embedding table and the language model's bias alike, the mean makes a new word's logit the mean of its pieces'
+    logits: never the largest one, so the words come in without taking a prediction from those that were learned.
+
+    Args:
+        rows: [R, ...] the embedding table, or the bias [R]; rows from `pieces` on are padding, and left out.
+        pieces: pieces of the vocabulary so far.
+        spellings: for each new word the ids of its pieces.
+
+    Returns:
+        [pieces + words, ...] of the same type.
+    """
+    new = [rows[list(ids)].float().mean(dim=0).to(rows.dtype) for ids in spellings]
+    return torch.cat([rows[:pieces], torch.stack(new)]) if new else rows

@@ -27,12 +27,13 @@ from train_jobs.corpus.batches import Batch
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.checkpoint.optimizer_state import flatten
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.probe import largest_micro_batch
 from train_jobs.engine.loop.sharding import ShardedOptimizer
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import find_store
 from train_jobs.resume import check_batch, resume, trajectory

@@ -32,10 +32,11 @@ from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.checkpoint.writer import Work
 from train_jobs.engine.loop.budget import TimeBudget
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4

@@ -12,8 +12,9 @@ import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
 from train_jobs.engine.loop.budget import TimeBudget
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import Progress
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 SECONDS_A_STEP = 1000.0
 

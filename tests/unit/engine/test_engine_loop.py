@@ -10,7 +10,8 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, make_rows, reports_in, run, weights_of
 
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 
 def steps_with(folder: Path, key: str) -> list[int]:

@@ -14,8 +14,9 @@ from engine_toy import ALONE, ToyTask, make_loop, run, weights_of
 from torch.autograd import DeviceType
 
 from train_jobs.config import ProfileConfig
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.profiler import OPERATIONS, TRACE, Clock, StepProfiler, operations
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

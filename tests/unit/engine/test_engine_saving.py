@@ -18,10 +18,11 @@ from engine_toy import ToyTask, held, make_loop, reports_in, run, weights_of
 from train_jobs.config import CheckpointConfig, StorageError
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, Preempted, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.meter import Meter
 from train_jobs.engine.reporting.metrics import Progress, read_reports
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 CPU = torch.device("cpu")
 

@@ -15,8 +15,8 @@ from tests.conftest import MICRO, wait_for, write_corpus
 from train_jobs import pretrain
 from train_jobs.artifacts.layers import read_file
 from train_jobs.config import SpecError
-from train_jobs.engine.loop.loop import Preempted, StopRequest
 from train_jobs.engine.runtime import boundary, storage
+from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 KEPT = "parts are kept"
 NOBODY = 65534

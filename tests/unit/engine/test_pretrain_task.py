@@ -17,9 +17,10 @@ from train_jobs.corpus.batches import Batch
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import Loop, StopRequest
+from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import describe, pretrain, read_config
 from train_jobs.resume import resume, trajectory

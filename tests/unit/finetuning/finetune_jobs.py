@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from train_jobs import finetune
 from train_jobs.config import ModelConfig
-from train_jobs.engine.loop.loop import Preempted
 from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import export
 from train_jobs.tasks.finetuning.base import Finetuning

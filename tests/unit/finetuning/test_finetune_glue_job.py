@@ -13,9 +13,9 @@ import pytest
 from finetune_jobs import WORDS, result_of, run, settings
 
 from train_jobs import replicates
-from train_jobs.engine.loop.loop import Preempted
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
+from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.tasks.finetuning import submission
 from train_jobs.tasks.finetuning.glue import GLUE, SCORED, GlueTask
 from train_jobs.tasks.finetuning.summary import PAPER, glue_table, table_text

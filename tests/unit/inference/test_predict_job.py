@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from train_jobs import predict
 from train_jobs.config import DataError, OutOfMemoryError, SpecError
-from train_jobs.engine.loop.loop import Preempted
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import storage
+from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.inference import forward
 from train_jobs.inference.classification import Classification
 from train_jobs.inference.outputs import Parts

@@ -19,7 +19,7 @@ from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.text import SourceConfig
 from train_jobs.corpus.prepare import store_key
 from train_jobs.corpus.vocabulary import load_vocabulary
-from train_jobs.engine.loop.loop import StopRequest
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.pretrain import pretrain, read_config
 
 WORDS = ["bafo", "zozozo"]

@@ -20,8 +20,8 @@ from train_jobs.corpus.pairs import checked
 from train_jobs.corpus.prepare import prepare_store
 from train_jobs.corpus.store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.loop.loop import StopRequest
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import export
 from train_jobs.optim.groups import parameter_groups

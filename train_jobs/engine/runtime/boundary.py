@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
-from train_jobs.engine.loop.loop import CTRL_C, Preempted
 from train_jobs.engine.runtime import distributed, last_words, out_of_memory, storage
 from train_jobs.engine.runtime.rank_stacks import stacks_on_request
+from train_jobs.engine.runtime.stop import CTRL_C, Preempted
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 INTERRUPTED = 130
