@@ -11,7 +11,7 @@ from train_jobs.artifacts.layers import read_preset
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import export
 from train_jobs.models.labels import label_settings, load_for_finetuning

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.layers import read_preset
 from train_jobs.config import PretrainConfig
-from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.preparation import prepare_store
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from train_jobs.config.text import CleanConfig
-from train_jobs.corpus.clean import clean
-from train_jobs.corpus.sentences import split_sentences
+from train_jobs.corpus.steps.cleaning import clean
+from train_jobs.corpus.tokenize.sentences import split_sentences
 
 BOOK_PART = 6000  # characters: books are cut into documents of about the length of an encyclopaedia's articles
 SHORTEST = 200  # an extracted article with fewer characters is its title

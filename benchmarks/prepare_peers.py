@@ -246,7 +246,7 @@ def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
 
 def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
     """`encode_batch_fast`, and the ids of each line."""
-    from train_jobs.corpus.vocabulary import load_vocabulary
+    from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 
     tokenizer = load_vocabulary(Path(vocabulary), lowercase=True)
     count = 0
@@ -258,9 +258,9 @@ def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
 
 def ours(text: Path, vocabulary: str) -> dict[str, float]:
     """The token step alone."""
-    from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
-    from train_jobs.corpus.vocabulary import load_vocabulary
-    from train_jobs.corpus.words import WordPieceTokenizer
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
+    from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+    from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
     tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
     count = 0
@@ -274,14 +274,14 @@ def ours(text: Path, vocabulary: str) -> dict[str, float]:
 def stages(text: Path, vocabulary: str) -> dict[str, float]:
     """Seconds of each thing that is done to the text of a source, and its megabytes."""
     from train_jobs.config.text import CleanConfig, SourceConfig
-    from train_jobs.corpus.clean import clean
-    from train_jobs.corpus.extraction import BATCH_CHARACTERS
-    from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
-    from train_jobs.corpus.sentences import BETWEEN, sentence_starts
     from train_jobs.corpus.sources import plan_parts, read_part
-    from train_jobs.corpus.splits import document_digest
-    from train_jobs.corpus.vocabulary import load_vocabulary
-    from train_jobs.corpus.words import WordPieceTokenizer
+    from train_jobs.corpus.steps.cleaning import clean
+    from train_jobs.corpus.steps.extraction import BATCH_CHARACTERS
+    from train_jobs.corpus.steps.splits import document_digest
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
+    from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+    from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+    from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
     rules, sources, seconds = CleanConfig(), [SourceConfig(path=[str(text)])], Counter[str]()
     tokenizer = WordPieceTokenizer(load_vocabulary(Path(vocabulary), lowercase=True))
@@ -327,10 +327,10 @@ def some(documents: list[str], characters: int) -> Iterator[list[str]]:
 def reading(store: Path, seconds: str) -> dict[str, float]:
     """How soon examples come, from a disk that nothing was read from lately, and how many a second."""
     from train_jobs.config.pretrain import DataConfig
-    from train_jobs.corpus.batches import assemble
-    from train_jobs.corpus.examples import Cursor, ExampleStream
-    from train_jobs.corpus.pairs import plan_block
-    from train_jobs.corpus.store import TokenStore
+    from train_jobs.corpus.examples.batches import assemble
+    from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream
+    from train_jobs.corpus.examples.pairs import plan_block
+    from train_jobs.corpus.store.token_store import TokenStore
 
     size = 0
     for path in store.iterdir():

@@ -30,7 +30,7 @@ from benchmarks.machine import describe, spread
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import Layer, build, merge, read_preset
 from train_jobs.config import PretrainConfig
-from train_jobs.corpus.prepare import prepare_store, store_key
+from train_jobs.corpus.preparation import prepare_store, store_key
 
 Report = dict[str, dict[str, float]]
 """What a process says of one step: seconds, bytes, collectives, each by stage."""

@@ -24,7 +24,7 @@ from pathlib import Path
 import blingfire
 
 from benchmarks.machine import describe, spread
-from train_jobs.corpus.sentences import SPLITTER, split_sentences
+from train_jobs.corpus.tokenize.sentences import SPLITTER, split_sentences
 
 Splitter = Callable[[str], list[str]]
 SPLITTERS: dict[str, Splitter] = {

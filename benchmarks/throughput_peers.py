@@ -70,7 +70,7 @@ def _peak_resident() -> int:
 def ours(folder: Path, *, precision: str) -> None:
     """The engine's own loop on resident batches."""
     from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
-    from train_jobs.corpus.batches import Batch
+    from train_jobs.corpus.examples.batches import Batch
     from train_jobs.engine.checkpoint.cadence import Cadence
     from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
     from train_jobs.engine.loop.loop import Loop

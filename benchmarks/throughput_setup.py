@@ -14,9 +14,9 @@ from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import read_preset
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
-from train_jobs.corpus.batches import PretrainingData
-from train_jobs.corpus.examples import Cursor
-from train_jobs.corpus.prepare import prepare_store, store_key
+from train_jobs.corpus.examples.batches import PretrainingData
+from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.preparation import prepare_store, store_key
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import export
 from train_jobs.objective import BertObjective

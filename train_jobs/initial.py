@@ -6,7 +6,7 @@ from pathlib import Path
 
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import ConflictError, DataConfig, PretrainConfig, SpecError
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import load_weights

@@ -41,7 +41,7 @@ from train_jobs.artifacts.store_manifest import store_folder
 from train_jobs.commands import commands
 from train_jobs.config import PretrainConfig, SpecError, UserError
 from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.model.card import model_card

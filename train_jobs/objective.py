@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from train_jobs.config import ObjectiveConfig
-from train_jobs.corpus.pairs import Plan, plan_block
-from train_jobs.corpus.store import Block
+from train_jobs.corpus.examples.pairs import Plan, plan_block
+from train_jobs.corpus.store.token_store import Block
 from train_jobs.models.bert.losses import pretraining_sums
 from train_jobs.protocols import Term
 

@@ -18,7 +18,7 @@ import torch
 from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, PretrainConfig, SpecError
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.own import Named, is_own
-from train_jobs.corpus.pairs import PlanBlock, checked
+from train_jobs.corpus.examples.pairs import PlanBlock, checked
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.objective import BertObjective
 from train_jobs.optim.factory import build_optimizer

@@ -39,12 +39,12 @@ from train_jobs.artifacts.layers import (
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import InternalError, PrepareConfig, UserError
-from train_jobs.corpus.keys import store_key
-from train_jobs.corpus.memory import keep_freed_memory
-from train_jobs.corpus.nodes import Node
-from train_jobs.corpus.prepare import make_store
-from train_jobs.corpus.progress import Progress
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.executors.freed_memory import keep_freed_memory
+from train_jobs.corpus.executors.nodes import Node
+from train_jobs.corpus.preparation import make_store
+from train_jobs.corpus.preparation_progress import Progress
+from train_jobs.corpus.steps.keys import store_key
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import last_words, storage
 from train_jobs.engine.runtime.rank_stacks import stacks_on_request

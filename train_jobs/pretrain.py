@@ -37,9 +37,9 @@ from train_jobs.artifacts.start_model import found_on_hub
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
 from train_jobs.config import PretrainConfig, SpecError
-from train_jobs.corpus.nodes import Node, other_text
-from train_jobs.corpus.prepare import equal_store, prepare_store, store_key
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.executors.nodes import Node, other_text
+from train_jobs.corpus.preparation import equal_store, prepare_store, store_key
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.budget import TimeBudget

@@ -21,8 +21,8 @@ from torch import Tensor
 from train_jobs.config import ModelConfig
 
 if TYPE_CHECKING:
-    from train_jobs.corpus.pairs import Plan
-    from train_jobs.corpus.store import Block
+    from train_jobs.corpus.examples.pairs import Plan
+    from train_jobs.corpus.store.token_store import Block
 
 
 class Term(NamedTuple):

@@ -18,7 +18,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE, Attempt, Lineage, seed_fo
 from train_jobs.artifacts.start_model import InitialModel, initial_weights, read_initial_model
 from train_jobs.config import ConflictError, ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop

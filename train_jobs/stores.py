@@ -23,13 +23,13 @@ from tokenizers import Tokenizer
 
 from train_jobs.artifacts.store_manifest import SPLITS, Split
 from train_jobs.config import DataConfig, ObjectiveConfig, UserError
-from train_jobs.corpus.batches import PretrainingData
-from train_jobs.corpus.examples import Cursor
-from train_jobs.corpus.lengths import Histogram, histogram
-from train_jobs.corpus.pairs import plan_block
-from train_jobs.corpus.store import Block, TokenStore
-from train_jobs.corpus.verification import verify
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.examples.batches import PretrainingData
+from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.examples.pairs import plan_block
+from train_jobs.corpus.store.lengths import Histogram, histogram
+from train_jobs.corpus.store.token_store import Block, TokenStore
+from train_jobs.corpus.store.verification import verify
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 
 BLOCKS_READ = 32  # of each split, for lengths: 32 million tokens
 SAMPLE_SENTENCES = 5

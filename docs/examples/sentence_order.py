@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from train_jobs.corpus.pairs import Plan
-from train_jobs.corpus.store import Block
+from train_jobs.corpus.examples.pairs import Plan
+from train_jobs.corpus.store.token_store import Block
 from train_jobs.models.bert.losses import pretraining_sums
 from train_jobs.protocols import Term
 

@@ -57,8 +57,8 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
 def test_what_is_in_a_store_and_what_is_wrong_with_it(console: Console, corpus: Path) -> None:
     from train_jobs.artifacts.fingerprints import fingerprint
     from train_jobs.config import TextConfig
-    from train_jobs.corpus.prepare import make_store
-    from train_jobs.corpus.progress import Progress
+    from train_jobs.corpus.preparation import make_store
+    from train_jobs.corpus.preparation_progress import Progress
 
     data = TextConfig(text=[str(corpus)], vocab_size=256, validation_fraction=0.2)
     store = make_store(data, console.cwd / "store", found=fingerprint(data.text), progress=Progress(lambda _: None))

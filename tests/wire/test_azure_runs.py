@@ -432,7 +432,7 @@ def test_a_prepared_store_is_uploaded_and_trained_from(
 ) -> None:
     from train_jobs.artifacts.layers import build, merge, read_file
     from train_jobs.config import PretrainConfig
-    from train_jobs.corpus.prepare import prepare_store
+    from train_jobs.corpus.preparation import prepare_store
 
     write_corpus(tmp_path / "corpus.txt")
     write_spec(tmp_path / "plain.yaml")

@@ -22,14 +22,17 @@ from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.store_manifest import PARTS, StoreManifest
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus import keys
-from train_jobs.corpus.assembly import make_manifest, source_names
-from train_jobs.corpus.duplicates import NAME as DUPLICATES
-from train_jobs.corpus.duplicates import find_duplicates, no_duplicates, stretches
-from train_jobs.corpus.extraction import documents_name
-from train_jobs.corpus.nodes import ALONE, Node, Peers
-from train_jobs.corpus.progress import Progress
-from train_jobs.corpus.records import (
+from train_jobs.corpus.executors.crew import Crew
+from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
+from train_jobs.corpus.executors.work import PART, Setting, Task
+from train_jobs.corpus.preparation_progress import Progress
+from train_jobs.corpus.sources import Part, plan_parts
+from train_jobs.corpus.steps import keys
+from train_jobs.corpus.steps.closing import make_manifest, source_names
+from train_jobs.corpus.steps.duplicates import NAME as DUPLICATES
+from train_jobs.corpus.steps.duplicates import find_duplicates, no_duplicates, stretches
+from train_jobs.corpus.steps.extraction import documents_name
+from train_jobs.corpus.steps.records import (
     DocumentsRecord,
     DuplicatesRecord,
     Record,
@@ -38,12 +41,9 @@ from train_jobs.corpus.records import (
     damaged_file,
     read_record,
 )
-from train_jobs.corpus.sources import Part, plan_parts
-from train_jobs.corpus.splits import Survey, split_rule
-from train_jobs.corpus.store import BLOCK_TOKENS, TokenStore
-from train_jobs.corpus.tasks import PART, Setting, Task
-from train_jobs.corpus.tokenisation import VOCABULARY, make_vocabulary, tokens_name
-from train_jobs.corpus.workers import Crew
+from train_jobs.corpus.steps.splits import Survey, split_rule
+from train_jobs.corpus.steps.tokenisation import VOCABULARY, make_vocabulary, tokens_name
+from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 
 RecordT = TypeVar("RecordT", bound=Record)
 

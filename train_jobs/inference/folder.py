@@ -22,7 +22,7 @@ from train_jobs.config.predict import (
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
 )
-from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.bert.task_heads import (
     BertEncoder,

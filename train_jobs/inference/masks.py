@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from train_jobs.corpus.masking import mask_tokens
-from train_jobs.corpus.randomness import keys
+from train_jobs.corpus.examples.masking import mask_tokens
+from train_jobs.corpus.examples.randomness import keys
 from train_jobs.inference.forward import Batch, Tokens
 from train_jobs.inference.task import Predicted, Record, Task, rounded
 from train_jobs.tasks.finetuning.tables import Problems, Table

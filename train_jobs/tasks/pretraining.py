@@ -10,9 +10,9 @@ import torch
 
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.arithmetic import flops_per_token
-from train_jobs.corpus.batches import Batch, PretrainingData
-from train_jobs.corpus.examples import Cursor
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.batches import Batch, PretrainingData
+from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.losses import IGNORED
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining

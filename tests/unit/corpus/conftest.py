@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from train_jobs.config import DataConfig
-from train_jobs.corpus.prepare import prepare_store
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.preparation import prepare_store
+from train_jobs.corpus.store.token_store import TokenStore
 
 SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
 
@@ -41,5 +41,5 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
         text=[write_corpus(folder / "corpus.txt", documents=160)], vocab_size=300, validation_fraction=0.25
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train_jobs.corpus.prepare.BLOCK_TOKENS", 1500)
+        patch.setattr("train_jobs.corpus.preparation.BLOCK_TOKENS", 1500)
         return prepare_store(data, folder / "store", progress=lambda _: None)

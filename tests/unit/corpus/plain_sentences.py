@@ -1,10 +1,11 @@
-"""The rules for sentences, said one after the other: what `train_jobs.corpus.sentences` has to do to clean text."""
+"""The rules for sentences, said one after the other: what `train_jobs.corpus.tokenize.sentences` has to do to clean
+text."""
 
 from __future__ import annotations
 
 import re
 
-from train_jobs.corpus.abbreviations import Kind, kind_of
+from train_jobs.corpus.tokenize.abbreviations import Kind, kind_of
 
 MAX_WORDS = 256
 PARAGRAPH = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+\u2022]|\(?[0-9]{1,3}[.)]|\(?[a-z][.)])[ \t])")

@@ -12,10 +12,10 @@ import numpy as np
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import TextConfig
 from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.prepare import make_store
-from train_jobs.corpus.progress import Progress
+from train_jobs.corpus.preparation import make_store
+from train_jobs.corpus.preparation_progress import Progress
 from train_jobs.corpus.sources import plan_parts, read_part
-from train_jobs.corpus.store import Encoded, TokenStore
+from train_jobs.corpus.store.token_store import Encoded, TokenStore
 
 SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
 

@@ -11,11 +11,11 @@ import pytest
 
 from train_jobs.artifacts.store_manifest import SpecialIds
 from train_jobs.config import DataConfig, ObjectiveConfig
-from train_jobs.corpus.batches import Batch, PretrainingData, assemble
-from train_jobs.corpus.examples import Cursor
-from train_jobs.corpus.pairs import plan_block
-from train_jobs.corpus.prepare import prepare_store
-from train_jobs.corpus.store import Block, TokenStore
+from train_jobs.corpus.examples.batches import Batch, PretrainingData, assemble
+from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.examples.pairs import plan_block
+from train_jobs.corpus.preparation import prepare_store
+from train_jobs.corpus.store.token_store import Block, TokenStore
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 LENGTH, PREDICTIONS = 32, 5
@@ -229,7 +229,7 @@ def test_without_next_sentences_sequences_are_single(make: Maker) -> None:
 def test_the_weights_of_sources_hold_in_training_and_not_in_validation(
     tmp_path: Path, corpus_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train_jobs.corpus.prepare.BLOCK_TOKENS", 500)
+    monkeypatch.setattr("train_jobs.corpus.preparation.BLOCK_TOKENS", 500)
     paths = [str(corpus_file(f"{name}.txt", documents=60, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
 
     def data_of(first: float, second: float) -> tuple[PretrainingData, dict[int, int]]:

@@ -12,7 +12,7 @@ from fuzzed_text import fuzzed_strings
 from tokenizers.normalizers import BertNormalizer
 
 from train_jobs.config.text import CleanConfig
-from train_jobs.corpus.clean import clean
+from train_jobs.corpus.steps.cleaning import clean
 
 RULES = CleanConfig()
 

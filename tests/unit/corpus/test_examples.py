@@ -8,9 +8,9 @@ from functools import partial
 from itertools import combinations, pairwise
 
 from train_jobs.config import DataConfig
-from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
-from train_jobs.corpus.pairs import plan_block
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, Span, share
+from train_jobs.corpus.examples.pairs import plan_block
+from train_jobs.corpus.store.token_store import TokenStore
 
 
 def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: int | None = None) -> ExampleStream:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from train_jobs.corpus.masking import Masked, mask_tokens
-from train_jobs.corpus.randomness import keys
+from train_jobs.corpus.examples.masking import Masked, mask_tokens
+from train_jobs.corpus.examples.randomness import keys
 
 MASK, VOCAB, FIRST_PIECE = 4, 50, 10
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from train_jobs.config import DataConfig
-from train_jobs.corpus.examples import Cursor, ExampleStream, share
-from train_jobs.corpus.order import SourceBlocks, visits
-from train_jobs.corpus.pairs import plan_block
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, share
+from train_jobs.corpus.examples.order import SourceBlocks, visits
+from train_jobs.corpus.examples.pairs import plan_block
+from train_jobs.corpus.store.token_store import TokenStore
 
 EPOCHS = 6
 Name = tuple[int, int, int]  # pass, block, number in the block's plan

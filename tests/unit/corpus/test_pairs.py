@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from train_jobs.corpus.pairs import plan_block
-from train_jobs.corpus.randomness import generator
-from train_jobs.corpus.store import Block
+from train_jobs.corpus.examples.pairs import plan_block
+from train_jobs.corpus.examples.randomness import generator
+from train_jobs.corpus.store.token_store import Block
 
 
 class Script:

@@ -68,7 +68,12 @@ def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[d
 def workers_of(job: subprocess.Popen[str]) -> list[int]:
     """The processes that a job has started."""
     children = [path.read_text().split() for path in Path(f"/proc/{job.pid}/task").glob("*/children")]
-    return [int(child) for found in children for child in found if b"train_jobs.corpus.worker" in command_of(child)]
+    return [
+        int(child)
+        for found in children
+        for child in found
+        if b"train_jobs.corpus.executors.worker" in command_of(child)
+    ]
 
 
 def command_of(pid: int | str) -> bytes:
@@ -153,7 +158,7 @@ def test_a_killed_worker_ends_the_job_and_what_is_done_stays(
 def wait_until_gone(pids: list[int]) -> bool:
     """Whether these processes end within a few seconds."""
     patience = time.monotonic() + 10
-    while any(b"train_jobs.corpus.worker" in command_of(pid) for pid in pids):
+    while any(b"train_jobs.corpus.executors.worker" in command_of(pid) for pid in pids):
         if time.monotonic() > patience:
             return False
         time.sleep(0.05)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from train_jobs.config import DataError, PeerError
-from train_jobs.corpus import nodes
-from train_jobs.corpus.nodes import Node, Peers, StoreComplete
+from train_jobs.corpus.executors import nodes
+from train_jobs.corpus.executors.nodes import Node, Peers, StoreComplete
 
 
 @pytest.fixture(autouse=True)

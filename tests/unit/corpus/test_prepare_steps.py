@@ -17,12 +17,13 @@ import pytest
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import ConflictError, DataError, TextConfig
-from train_jobs.corpus import extraction, workers
-from train_jobs.corpus.duplicates import dropped_of, find_duplicates, stretches
-from train_jobs.corpus.extraction import HASHES, hashes_file
-from train_jobs.corpus.keys import store_key
-from train_jobs.corpus.progress import Progress
-from train_jobs.corpus.records import VocabularyRecord, describe_file, read_record, write_record
+from train_jobs.corpus.executors import crew as workers
+from train_jobs.corpus.preparation_progress import Progress
+from train_jobs.corpus.steps import extraction
+from train_jobs.corpus.steps.duplicates import dropped_of, find_duplicates, stretches
+from train_jobs.corpus.steps.extraction import HASHES, hashes_file
+from train_jobs.corpus.steps.keys import store_key
+from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, write_record
 
 
 def times(folder: Path) -> dict[str, int]:

@@ -15,17 +15,17 @@ from tokenizers import Tokenizer
 from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig, DataError, StorageError
-from train_jobs.corpus.prepare import prepare_store, store_key
-from train_jobs.corpus.splits import SplitRule, Survey, document_hash, split_rule
-from train_jobs.corpus.store import TokenStore
-from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
+from train_jobs.corpus.preparation import prepare_store, store_key
+from train_jobs.corpus.steps.splits import SplitRule, Survey, document_hash, split_rule
+from train_jobs.corpus.store.token_store import TokenStore
+from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
 
 MANY_WORDS = " ".join(f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200))
 PREPARE_WITH_LIMITED_FILES = """
 import resource, sys
 from pathlib import Path
 from train_jobs.config import DataConfig, StorageError
-from train_jobs.corpus.prepare import prepare_store
+from train_jobs.corpus.preparation import prepare_store
 limit = int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:

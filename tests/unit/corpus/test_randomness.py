@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_jobs.corpus.randomness import generator, integers, keys, uniform
+from train_jobs.corpus.examples.randomness import generator, integers, keys, uniform
 
 
 def test_draws_are_splitmix64() -> None:

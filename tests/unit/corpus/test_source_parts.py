@@ -14,7 +14,8 @@ import pytest
 from train_jobs.artifacts import text_files
 from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import Part, parts, plan_parts, read_part, text
+from train_jobs.corpus.sources import Part, plan_parts, read_part, text_parts
+from train_jobs.corpus.sources import plain_text as text
 
 NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u2003", "</doc>x", "\x0b", "x" * 80, "\r"]
 
@@ -23,7 +24,7 @@ NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u20
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Parts of a few bytes, looked for in blocks of a few bytes."""
     monkeypatch.setattr(text_files, "MOST_PART_BYTES", 40)
-    monkeypatch.setattr(parts, "_BLOCK", 16)
+    monkeypatch.setattr(text_parts, "_BLOCK", 16)
     return monkeypatch
 
 
@@ -159,7 +160,7 @@ def test_sources_come_one_after_another_each_with_its_settings(tmp_path: Path) -
 
 def test_no_source_is_the_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     few = embedded_files()[:20]
-    monkeypatch.setattr(parts, "embedded_files", lambda: few)
+    monkeypatch.setattr(text_parts, "embedded_files", lambda: few)
     [part] = plan_parts([])
     counts: list[int] = []
     texts = list(read_part([], part, read=counts.append))

@@ -14,9 +14,9 @@ from tests.unit.corpus.small_corpora import encoded_as, prepare, sources
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import on_store
 from train_jobs.config import DataError, PretrainConfig, TextConfig
-from train_jobs.corpus.lengths import histogram
-from train_jobs.corpus.store import Encoded, StoreWriter, TokenStore
-from train_jobs.corpus.verification import verify
+from train_jobs.corpus.store.lengths import histogram
+from train_jobs.corpus.store.token_store import Encoded, StoreWriter, TokenStore
+from train_jobs.corpus.store.verification import verify
 
 
 @pytest.fixture

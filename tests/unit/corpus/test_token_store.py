@@ -14,8 +14,8 @@ import pytest
 from tests.unit.corpus.small_corpora import encoded_as
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, SpecialIds, StoreManifest
 from train_jobs.config import DataError
-from train_jobs.corpus.assembly import unigram_entropy
-from train_jobs.corpus.store import StoreWriter, TokenStore
+from train_jobs.corpus.steps.closing import unigram_entropy
+from train_jobs.corpus.store.token_store import StoreWriter, TokenStore
 
 Sentences = list[list[int]]
 DOCUMENTS: list[Sentences] = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 9, 9]], [[1]]]
@@ -127,7 +127,7 @@ def test_reading_loads_no_pandas(tmp_path: Path) -> None:
     """Which takes as long as all else, and pyarrow loads it where it is installed and arrays are asked for."""
     write_store(tmp_path / "store")
     code = (
-        "import sys; from pathlib import Path; from train_jobs.corpus.store import TokenStore;"
+        "import sys; from pathlib import Path; from train_jobs.corpus.store.token_store import TokenStore;"
         f"block = TokenStore.open(Path({str(tmp_path / 'store')!r})).block('train', 0);"
         "print(block.tokens.tolist(), 'pandas' in sys.modules)"
     )

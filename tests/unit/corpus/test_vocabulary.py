@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast
 
 from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.config import DataError
-from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary, save_vocabulary, train_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary, save_vocabulary, train_vocabulary
 
 GOOGLE = Path(__file__).parents[3].parent / "shared" / "data" / "bert"
 TRICKY = [
@@ -30,7 +30,7 @@ TRICKY = [
 TRAIN = """
 import sys
 from pathlib import Path
-from train_jobs.corpus.vocabulary import save_vocabulary, train_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import save_vocabulary, train_vocabulary
 tokenizer = train_vocabulary(Path(sys.argv[1]).read_text().split("\\n\\n"), size=int(sys.argv[2]), lowercase=True)
 save_vocabulary(tokenizer, Path(sys.argv[3]))
 """

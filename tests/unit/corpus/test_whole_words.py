@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_jobs.corpus.masking import Masked, mask_tokens
-from train_jobs.corpus.randomness import keys
-from train_jobs.corpus.vocabulary import continuing_pieces
+from train_jobs.corpus.examples.masking import Masked, mask_tokens
+from train_jobs.corpus.examples.randomness import keys
+from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 CLS, SEP, MASK, WORD, REST = 2, 3, 4, 5, 6  # the last two: a piece that begins a word, one that goes on
 VOCAB = 40

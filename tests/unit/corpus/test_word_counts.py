@@ -9,9 +9,9 @@ from fuzzed_text import fuzzed_strings
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from train_jobs.corpus import vocabulary, word_counts
-from train_jobs.corpus.vocabulary import learn_vocabulary, train_vocabulary
-from train_jobs.corpus.word_counts import WordCounter
+from train_jobs.corpus.tokenize import vocabulary, word_counts
+from train_jobs.corpus.tokenize.vocabulary import learn_vocabulary, train_vocabulary
+from train_jobs.corpus.tokenize.word_counts import WordCounter
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -13,10 +13,10 @@ import pytest
 from fuzzed_text import fuzzed_strings
 from tokenizers import Tokenizer
 
-from train_jobs.corpus import words
-from train_jobs.corpus.pretokens import Offsets, pretoken_starts, with_plain_blanks
-from train_jobs.corpus.vocabulary import SPECIAL_PIECES, load_vocabulary
-from train_jobs.corpus.words import Tokens, WordPieceTokenizer
+from train_jobs.corpus.tokenize import word_encoder
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
+from train_jobs.corpus.tokenize.word_encoder import Tokens, WordPieceTokenizer
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 real_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not beside the repository: ../shared/data")
@@ -180,7 +180,7 @@ def test_batches_and_a_full_cache_change_nothing(small: Path, monkeypatch: pytes
     tokenizer = load_vocabulary(small, lowercase=True)
     sentences = list(fuzzed_strings(500, seed=2))
     whole = encode(WordPieceTokenizer(tokenizer), sentences)
-    monkeypatch.setattr(words, "PRETOKENS_AT_ONCE", 100)
+    monkeypatch.setattr(word_encoder, "PRETOKENS_AT_ONCE", 100)
     parts = encode(WordPieceTokenizer(tokenizer, cache_bytes=5000), sentences)
     np.testing.assert_array_equal(whole[0], parts[0])
     np.testing.assert_array_equal(whole[1], parts[1])

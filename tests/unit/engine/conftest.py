@@ -11,8 +11,8 @@ from engine_disk import Disk
 from engine_scenes import play
 
 from tests.conftest import tmpfs, write_corpus
-from train_jobs.corpus.prepare import prepare_store
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.preparation import prepare_store
+from train_jobs.corpus.store.token_store import TokenStore
 
 
 @pytest.fixture

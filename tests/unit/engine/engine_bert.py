@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from train_jobs.config import PretrainConfig
-from train_jobs.corpus.batches import Batch
+from train_jobs.corpus.examples.batches import Batch
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.tasks.pretraining import BertPretraining
 

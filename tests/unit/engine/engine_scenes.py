@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
 from train_jobs.config import OutOfMemoryError, PretrainConfig
-from train_jobs.corpus.batches import Batch
+from train_jobs.corpus.examples.batches import Batch
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.checkpoint.optimizer_state import flatten

@@ -13,8 +13,8 @@ import transformers
 from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from train_jobs.config import PretrainConfig
-from train_jobs.corpus.batches import Batch
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.batches import Batch
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.huggingface import load_weights
 from train_jobs.tasks.pretraining import BertPretraining

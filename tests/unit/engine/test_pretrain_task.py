@@ -13,8 +13,8 @@ from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.corpus.batches import Batch
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.batches import Batch
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop

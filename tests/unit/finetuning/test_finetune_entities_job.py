@@ -17,7 +17,7 @@ from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, st
 from safetensors.torch import load_file
 
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tests.conftest import SHARED
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise

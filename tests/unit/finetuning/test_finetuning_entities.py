@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from train_jobs.config import DataError
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.tasks.finetuning.entities import (
     IGNORED,
     entities,

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneTrainConfig
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import SHARED
 from train_jobs.config import DataError, SpecError
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.tasks.finetuning.squad.answers import best_spans, predict, write_predictions
 from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
 from train_jobs.tasks.finetuning.squad.scoring import score_v1, score_v2

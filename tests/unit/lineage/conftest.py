@@ -13,8 +13,8 @@ from lineage_runs import METRICS, TAGS, attempt, config_of
 from tests.conftest import write_corpus
 from train_jobs import lineage
 from train_jobs.artifacts.lineage import Lineage, read_lineage
-from train_jobs.corpus.prepare import prepare_store
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.preparation import prepare_store
+from train_jobs.corpus.store.token_store import TokenStore
 
 
 @pytest.fixture(scope="session")

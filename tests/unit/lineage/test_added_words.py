@@ -17,8 +17,8 @@ from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.word_rules import unfit_words
 from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.prepare import store_key
-from train_jobs.corpus.vocabulary import load_vocabulary
+from train_jobs.corpus.preparation import store_key
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.pretrain import pretrain, read_config
 
@@ -69,7 +69,7 @@ def test_what_the_tokenizer_would_never_find_is_unfit() -> None:
 
 def plain_tokenizer(*, lowercase: bool) -> Tokenizer:
     """BERT's, with the smallest vocabulary."""
-    from train_jobs.corpus.vocabulary import SPECIAL_PIECES, _tokenizer
+    from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, _tokenizer
 
     return _tokenizer({piece: number for number, piece in enumerate(SPECIAL_PIECES)}, lowercase=lowercase)
 

@@ -14,7 +14,7 @@ from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.lineage import PretrainFacts, read_lineage
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.corpus.prepare import store_key
+from train_jobs.corpus.preparation import store_key
 from train_jobs.pretrain import find_store, main, pretrain, read_config
 
 SECTIONS = {section: MICRO[section] for section in ("model", "data", "validation")}

@@ -19,7 +19,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import DataFacts, Lineage, PretrainFacts, read_lineage
 from train_jobs.commands import nearest_recipe
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.pretrain import read_config
 

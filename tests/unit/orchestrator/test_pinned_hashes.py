@@ -16,7 +16,7 @@ from orchestrator.specs.environment import EnvironmentSpec
 from tests.conftest import write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig
-from train_jobs.corpus.keys import store_key
+from train_jobs.corpus.steps.keys import store_key
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
 COMPUTE = {"compute.threads_per_process": 1, "compute.processes_per_node": 1, "compute.device": "cpu"}

@@ -16,9 +16,9 @@ import transformers
 from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
-from train_jobs.corpus.pairs import checked
-from train_jobs.corpus.prepare import prepare_store
-from train_jobs.corpus.store import TokenStore
+from train_jobs.corpus.examples.pairs import checked
+from train_jobs.corpus.preparation import prepare_store
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest

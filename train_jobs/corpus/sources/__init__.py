@@ -5,8 +5,8 @@ documents. Parts follow from the input alone, never from how many processes or n
 all parts, in order, are those of reading every file from its beginning to its end.
 """
 
-from train_jobs.corpus.sources.parts import Part, plan_parts
 from train_jobs.corpus.sources.pieces import Piece
-from train_jobs.corpus.sources.reading import read_part
+from train_jobs.corpus.sources.reader_table import read_part
+from train_jobs.corpus.sources.text_parts import Part, plan_parts
 
 __all__ = ["Part", "Piece", "plan_parts", "read_part"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.sources.pieces import Piece
+from train_jobs.corpus.sources.plain_text import not_utf8, place
 from train_jobs.corpus.sources.streams import Read, open_text
-from train_jobs.corpus.sources.text import not_utf8, place
 
 
 def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:

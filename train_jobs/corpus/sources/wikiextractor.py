@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.sources.pieces import Piece
+from train_jobs.corpus.sources.plain_text import not_utf8, place
 from train_jobs.corpus.sources.streams import Read, open_text
-from train_jobs.corpus.sources.text import not_utf8, place
 
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
 _FIX = "extract the dump again; its own XML can be given as it is"

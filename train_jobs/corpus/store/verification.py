@@ -12,9 +12,9 @@ import pyarrow as pa
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import SPLITS, Shard, SplitCounts, StoreManifest, require_manifest
 from train_jobs.config.errors import DataError
-from train_jobs.corpus.assembly import unigram_entropy
-from train_jobs.corpus.store import Block, as_block
-from train_jobs.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
+from train_jobs.corpus.steps.closing import unigram_entropy
+from train_jobs.corpus.store.token_store import Block, as_block
+from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
 OWN_NAMES = {"manifest.json", VOCABULARY_FILE, "parts"}
 CLOSE = 1e-9

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from train_jobs.artifacts.word_rules import LONGEST_WORD
-from train_jobs.corpus.vocabulary import CONTINUATION, UNK
+from train_jobs.corpus.tokenize.vocabulary import CONTINUATION, UNK
 
 
 class WordPieces:

@@ -10,13 +10,13 @@ import numpy as np
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples import Cursor, ExampleStream, Span, share
-from train_jobs.corpus.masking import Flags, Ids, mask_tokens
-from train_jobs.corpus.order import SourceBlocks
-from train_jobs.corpus.pairs import Plan, PlanBlock
-from train_jobs.corpus.randomness import Keys, keys
-from train_jobs.corpus.store import Block, TokenStore
-from train_jobs.corpus.vocabulary import continuing_pieces
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, Span, share
+from train_jobs.corpus.examples.masking import Flags, Ids, mask_tokens
+from train_jobs.corpus.examples.order import SourceBlocks
+from train_jobs.corpus.examples.pairs import Plan, PlanBlock
+from train_jobs.corpus.examples.randomness import Keys, keys
+from train_jobs.corpus.store.token_store import Block, TokenStore
+from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
 VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation never depends on the seed of training

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from train_jobs.artifacts.store_manifest import Split
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
-from train_jobs.corpus.order import SourceBlocks, Visits, visits
-from train_jobs.corpus.pairs import Plan, PlanBlock
-from train_jobs.corpus.randomness import generator
-from train_jobs.corpus.store import Block, TokenStore
+from train_jobs.corpus.examples.order import SourceBlocks, Visits, visits
+from train_jobs.corpus.examples.pairs import Plan, PlanBlock
+from train_jobs.corpus.examples.randomness import generator
+from train_jobs.corpus.store.token_store import Block, TokenStore
 
 PLAN_STREAM, RESHUFFLE_STREAM = 2, 4  # keep the draws of one purpose apart from those of another
 

@@ -14,14 +14,14 @@ from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, StoreManif
 from train_jobs.config.errors import ConflictError, DataError, StorageError
 from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.folders import exclusive
-from train_jobs.corpus.keys import reading, store_key
-from train_jobs.corpus.nodes import ALONE, Node
+from train_jobs.corpus.executors.crew import usable_cores
+from train_jobs.corpus.executors.folder_lock import exclusive
+from train_jobs.corpus.executors.nodes import ALONE, Node
 from train_jobs.corpus.pipeline import Preparation
-from train_jobs.corpus.progress import Progress, Report
-from train_jobs.corpus.store import BLOCK_TOKENS, TokenStore
-from train_jobs.corpus.vocabulary import VOCABULARY_FILE, read_vocabulary
-from train_jobs.corpus.workers import usable_cores
+from train_jobs.corpus.preparation_progress import Progress, Report
+from train_jobs.corpus.steps.keys import reading, store_key
+from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
+from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE, read_vocabulary
 from train_jobs.engine.runtime.storage import storage_errors
 
 SHARDS = "shard-*.arrow"

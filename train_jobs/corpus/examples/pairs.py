@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from train_jobs.config.errors import SpecError
-from train_jobs.corpus.store import Block
+from train_jobs.corpus.store.token_store import Block
 
 Plan = npt.NDArray[np.int64]
 Row = tuple[int, int, int, int, int]

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_jobs.corpus.columns import bytes_column
-from train_jobs.corpus.pretokens import Offsets, folding_table, pretokens_at
-from train_jobs.corpus.wordpiece import WordPieces
+from train_jobs.corpus.arrow import bytes_column
+from train_jobs.corpus.tokenize.pretokens import Offsets, folding_table, pretokens_at
+from train_jobs.corpus.tokenize.wordpiece import WordPieces
 
 Tokens = npt.NDArray[np.unsignedinteger]
 

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
 from train_jobs.artifacts.word_rules import LONGEST_WORD
-from train_jobs.corpus.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
 
 CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
 MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten

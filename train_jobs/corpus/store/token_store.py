@@ -35,8 +35,8 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.config.errors import DataError
 from train_jobs.config.names import in_shell
-from train_jobs.corpus.columns import number_column, numbers
-from train_jobs.corpus.vocabulary import VOCABULARY_FILE
+from train_jobs.corpus.arrow import number_column, numbers
+from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
 BLOCKS_PER_SHARD = 64  # 128 MiB of 16-bit tokens

@@ -16,7 +16,7 @@ from typing import Any
 import train_jobs
 from train_jobs.config import errors
 from train_jobs.config.errors import OutOfMemoryError, UserError
-from train_jobs.corpus.tasks import Setting, Task, perform
+from train_jobs.corpus.executors.work import Setting, Task, perform
 
 WORTH_A_PROCESS = 16 << 20  # bytes: text that this process is through with in the time that others take to start
 READ_AT_ONCE = 1 << 16
@@ -96,7 +96,7 @@ class _Worker:
         root = str(Path(train_jobs.__file__).resolve().parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.corpus.worker", str(os.getpid())],
+            [sys.executable, "-m", "train_jobs.corpus.executors.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},

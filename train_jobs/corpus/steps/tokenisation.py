@@ -13,10 +13,9 @@ from tokenizers import Tokenizer
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.duplicates import Stretch, dropped_of, stretches
-from train_jobs.corpus.extraction import Advance, Documents, read_back
-from train_jobs.corpus.pretokens import pretoken_starts, with_plain_blanks
-from train_jobs.corpus.records import (
+from train_jobs.corpus.steps.duplicates import Stretch, dropped_of, stretches
+from train_jobs.corpus.steps.extraction import Advance, Documents, read_back
+from train_jobs.corpus.steps.records import (
     DocumentsRecord,
     DuplicatesRecord,
     TokensRecord,
@@ -24,10 +23,17 @@ from train_jobs.corpus.records import (
     describe_file,
     write_record,
 )
-from train_jobs.corpus.sentences import BETWEEN, sentence_starts
-from train_jobs.corpus.store import BLOCK_TOKENS, Encoded, StoreWriter
-from train_jobs.corpus.vocabulary import UNK, VOCABULARY_FILE, load_vocabulary, save_vocabulary, train_vocabulary
-from train_jobs.corpus.words import WordPieceTokenizer
+from train_jobs.corpus.store.token_store import BLOCK_TOKENS, Encoded, StoreWriter
+from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+from train_jobs.corpus.tokenize.vocabulary import (
+    UNK,
+    VOCABULARY_FILE,
+    load_vocabulary,
+    save_vocabulary,
+    train_vocabulary,
+)
+from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
 VOCABULARY = "vocabulary"
 SAMPLE_BYTES = 256_000_000  # of text that a vocabulary is trained on; of more, a part chosen by hash

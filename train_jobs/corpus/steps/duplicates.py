@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from train_jobs.corpus.columns import number_column, numbers
-from train_jobs.corpus.extraction import hashes_file
-from train_jobs.corpus.records import KEY_DIGITS, DuplicatesRecord, describe_file, write_record
-from train_jobs.corpus.splits import HASH_SIZE
+from train_jobs.corpus.arrow import number_column, numbers
+from train_jobs.corpus.steps.extraction import hashes_file
+from train_jobs.corpus.steps.records import KEY_DIGITS, DuplicatesRecord, describe_file, write_record
+from train_jobs.corpus.steps.splits import HASH_SIZE
 
 NAME = "duplicates"
 AT_ONCE = 1 << 22  # hashes compared together: some 400 MB with what sorting takes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.randomness import Keys, integers, uniform
+from train_jobs.corpus.examples.randomness import Keys, integers, uniform
 
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """A process that makes text into tokens: tasks come in on stdin, a line of JSON each, and words go out on stdout.
 
-    python -m train_jobs.corpus.worker PARENT
+    python -m train_jobs.corpus.executors.worker PARENT
 
 It ends with its parent, however that ends: what is half-written then has no record, and is made again.
 """
@@ -17,8 +17,8 @@ import traceback
 from typing import Any
 
 from train_jobs.config.errors import InternalError, UserError
-from train_jobs.corpus.memory import keep_freed_memory
-from train_jobs.corpus.tasks import Setting, Task, perform
+from train_jobs.corpus.executors.freed_memory import keep_freed_memory
+from train_jobs.corpus.executors.work import Setting, Task, perform
 from train_jobs.engine.runtime.storage import explain
 
 PR_SET_PDEATHSIG = 1

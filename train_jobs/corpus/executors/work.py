@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 
 from train_jobs.config.base import Config
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.duplicates import Stretch
-from train_jobs.corpus.extraction import extract
 from train_jobs.corpus.sources import Part
-from train_jobs.corpus.tokenisation import tokenise
+from train_jobs.corpus.steps.duplicates import Stretch
+from train_jobs.corpus.steps.extraction import extract
+from train_jobs.corpus.steps.tokenisation import tokenise
 
 PART = TypeAdapter(Part)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.randomness import generator
+from train_jobs.corpus.examples.randomness import generator
 
 ORDER_STREAM, PASS_STREAM = 1, 5  # keep the draws of one purpose apart from those of another
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from train_jobs.artifacts.word_rules import LONGEST_WORD, unfit_words
 from train_jobs.config.errors import DataError
 from train_jobs.config.names import in_shell
-from train_jobs.corpus.word_counts import WordCounter
+from train_jobs.corpus.tokenize.word_counts import WordCounter
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"

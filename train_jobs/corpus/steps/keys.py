@@ -10,11 +10,11 @@ from typing import Any
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.artifacts.store_manifest import STORE_VERSION
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.clean import CLEANER
-from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, key_of
-from train_jobs.corpus.sentences import SPLITTER
 from train_jobs.corpus.sources import Part
-from train_jobs.corpus.vocabulary import read_vocabulary
+from train_jobs.corpus.steps.cleaning import CLEANER
+from train_jobs.corpus.steps.records import DocumentsRecord, DuplicatesRecord, key_of
+from train_jobs.corpus.tokenize.sentences import SPLITTER
+from train_jobs.corpus.tokenize.vocabulary import read_vocabulary
 
 
 def sources_text(data: TextConfig) -> list[dict[str, Any]]:

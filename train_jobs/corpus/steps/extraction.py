@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.clean import clean
-from train_jobs.corpus.columns import number_column, numbers, text_column
-from train_jobs.corpus.records import DocumentsRecord, describe_file, write_record
+from train_jobs.corpus.arrow import number_column, numbers, text_column
 from train_jobs.corpus.sources import Part, read_part
-from train_jobs.corpus.splits import HASH_BYTES, Survey, document_digest
+from train_jobs.corpus.steps.cleaning import clean
+from train_jobs.corpus.steps.records import DocumentsRecord, describe_file, write_record
+from train_jobs.corpus.steps.splits import HASH_BYTES, Survey, document_digest
 
 Advance = Callable[[int, int], None]  # told bytes and documents since it was last called
 BATCH_CHARACTERS = 1 << 21  # of a batch of documents: what a reader holds at once

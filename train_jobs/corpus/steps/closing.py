@@ -23,14 +23,14 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.clean import CLEANER
-from train_jobs.corpus.columns import numbers
-from train_jobs.corpus.keys import reading
-from train_jobs.corpus.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
-from train_jobs.corpus.sentences import SPLITTER
+from train_jobs.corpus.arrow import numbers
 from train_jobs.corpus.sources import Part
-from train_jobs.corpus.sources.parts import EMBEDDED
-from train_jobs.corpus.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
+from train_jobs.corpus.sources.text_parts import EMBEDDED
+from train_jobs.corpus.steps.cleaning import CLEANER
+from train_jobs.corpus.steps.keys import reading
+from train_jobs.corpus.steps.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
+from train_jobs.corpus.tokenize.sentences import SPLITTER
+from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
 PACKAGES = ("numpy", "pyarrow", "tokenizers")
 

@@ -11,10 +11,10 @@ from train_jobs.corpus.sources.dataset import read_dataset
 from train_jobs.corpus.sources.embedded import embedded_documents
 from train_jobs.corpus.sources.jsonl import read_jsonl
 from train_jobs.corpus.sources.parquet import read_parquet
-from train_jobs.corpus.sources.parts import DATASET, EMBEDDED, Part
 from train_jobs.corpus.sources.pieces import Piece
+from train_jobs.corpus.sources.plain_text import read_text
 from train_jobs.corpus.sources.streams import Read, ignore
-from train_jobs.corpus.sources.text import read_text
+from train_jobs.corpus.sources.text_parts import DATASET, EMBEDDED, Part
 from train_jobs.corpus.sources.wikiextractor import read_wikiextractor
 from train_jobs.corpus.sources.wikipedia import read_wikipedia
 

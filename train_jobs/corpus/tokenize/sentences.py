@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.abbreviations import ABBREVIATED, Kind, kind_of
-from train_jobs.corpus.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.abbreviations import ABBREVIATED, Kind, kind_of
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
 
 SPLITTER = "rules 3"  # name and version: raise it when anything is cut elsewhere
 MAX_WORDS = 256  # text without full stops is cut here; one endless sentence would make one training example

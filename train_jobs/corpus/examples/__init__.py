@@ -1,0 +1,1 @@
+"""Examples out of a token store: order, pairs, masks, batches."""

@@ -1,0 +1,1 @@
+"""Who does the work of a preparation: processes and nodes."""

@@ -1,0 +1,1 @@
+"""The steps of a preparation; each leaves a record."""
