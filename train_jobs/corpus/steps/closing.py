@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint
 from train_jobs.artifacts.store_manifest import (
     SPLITS,
-    Shard,
     SourceCounts,
     SpecialIds,
     SplitCounts,
@@ -23,12 +19,12 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.arrow import numbers
 from train_jobs.corpus.sources import Part
 from train_jobs.corpus.sources.text_parts import EMBEDDED
 from train_jobs.corpus.steps.cleaning import CLEANER
 from train_jobs.corpus.steps.keys import reading
 from train_jobs.corpus.steps.records import DocumentsRecord, DuplicatesRecord, TokensRecord, VocabularyRecord
+from train_jobs.corpus.store.lengths import unigram_entropy
 from train_jobs.corpus.tokenize.sentences import SPLITTER
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
@@ -79,21 +75,6 @@ def make_manifest(
         splits=splits,
         shards=shards,
     )
-
-
-def unigram_entropy(store: Path, shards: Sequence[Shard], vocab_size: int) -> float:
-    """Entropy in nats of the frequencies of the validation tokens."""
-    frequencies = np.zeros(vocab_size, np.int64)
-    for shard in shards:
-        if shard.split == "validation":
-            with pa.memory_map(str(store / shard.file)) as mapped:
-                reader = pa.ipc.open_file(mapped)
-                for index in range(reader.num_record_batches):
-                    ids = numbers(reader.get_batch(index).column(0).values.values)
-                    frequencies += np.bincount(ids, minlength=vocab_size)
-    seen = frequencies[frequencies > 0]
-    shares = seen / seen.sum()
-    return float(-(shares * np.log(shares)).sum())
 
 
 def _sources(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import SPLITS, Shard, SplitCounts, StoreManifest, require_manifest
 from train_jobs.config.errors import DataError
-from train_jobs.corpus.steps.closing import unigram_entropy
+from train_jobs.corpus.store.lengths import unigram_entropy
 from train_jobs.corpus.store.token_store import Block, as_block
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
