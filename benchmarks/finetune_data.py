@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config.finetune import NER, SQUAD_1
-from train_jobs.tasks.finetuning.entities import write_conll
-from train_jobs.tasks.finetuning.glue import GLUE
+from train_jobs.tasks.entities.conll import write_conll
+from train_jobs.tasks.sentences.glue import GLUE
 
 TASKS = ("CoLA", "MRPC", "STS-B", "SST-2", SQUAD_1, NER)
 SHORT = 450  # characters of a context that is one sequence, whatever its question

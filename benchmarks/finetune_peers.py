@@ -19,15 +19,15 @@ from benchmarks.finetune_setup import Contest
 from benchmarks.finetune_trainer import make_trainer
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.finetune import finetune
-from train_jobs.tasks.finetuning.classification import Texts
-from train_jobs.tasks.finetuning.entities import entity_scores
-from train_jobs.tasks.finetuning.metrics import scores
-from train_jobs.tasks.finetuning.sequences import IGNORED
-from train_jobs.tasks.finetuning.squad.answers import predict
-from train_jobs.tasks.finetuning.squad.scoring import score_v1
-from train_jobs.tasks.finetuning.squad.task import Questions
-from train_jobs.tasks.finetuning.submission import HIGHEST_SIMILARITY
-from train_jobs.tasks.finetuning.tagging import Words
+from train_jobs.tasks.entities.conll import entity_scores
+from train_jobs.tasks.entities.tagging import Words
+from train_jobs.tasks.sentences.classification import Texts
+from train_jobs.tasks.sentences.glue_metrics import scores
+from train_jobs.tasks.sentences.glue_zip import HIGHEST_SIMILARITY
+from train_jobs.tasks.sequences import IGNORED
+from train_jobs.tasks.squad.questions import Questions
+from train_jobs.tasks.squad.scoring import score_v1
+from train_jobs.tasks.squad.spans import predict
 
 
 @dataclass(frozen=True)

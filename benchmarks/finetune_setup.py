@@ -15,7 +15,7 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import export
 from train_jobs.models.labels import label_settings, load_for_finetuning
-from train_jobs.tasks.finetuning.kinds import Kind, read_kind
+from train_jobs.tasks.registry import Kind, read_kind
 
 WARMUP = 0.1
 WEIGHT_DECAY, EPS, CLIP = 0.01, 1e-6, 1.0

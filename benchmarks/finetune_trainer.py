@@ -24,12 +24,12 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from benchmarks.finetune_setup import CLIP, EPS, WARMUP, WEIGHT_DECAY, Contest
 from train_jobs.config.finetune import FinetuneScheduleConfig
 from train_jobs.optim.schedules import learning_rate
-from train_jobs.tasks.finetuning.classification import Texts
-from train_jobs.tasks.finetuning.entities import Sentences
-from train_jobs.tasks.finetuning.examples import Examples
-from train_jobs.tasks.finetuning.squad.reading import Question
-from train_jobs.tasks.finetuning.squad.task import Questions
-from train_jobs.tasks.finetuning.tagging import Words
+from train_jobs.tasks.entities.conll import Sentences
+from train_jobs.tasks.entities.tagging import Words
+from train_jobs.tasks.rows.labelled import Examples
+from train_jobs.tasks.sentences.classification import Texts
+from train_jobs.tasks.squad.questions import Questions
+from train_jobs.tasks.squad.reading import Question
 
 disable_progress_bar()
 set_verbosity_error()  # which would tell of each new head

@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.machine import describe
 from train_jobs.config import PredictConfig
-from train_jobs.inference.folder import read_folder
-from train_jobs.inference.session import make_task
-from train_jobs.onnx import export_onnx
-from train_jobs.tasks.finetuning.tables import Table, read_table
+from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.model_folder import read_folder
+from train_jobs.tasks.rows.tables import Table, read_table
+from train_jobs.tools.onnx import export_onnx
 
 REQUESTS = {1: 64, 8: 24, 64: 6}  # texts of a request -> requests of a round
 TEXTS = 384

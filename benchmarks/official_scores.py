@@ -26,10 +26,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe
-from train_jobs.tasks.finetuning.entities import conll_text, entity_scores
-from train_jobs.tasks.finetuning.squad.answers import Prediction, write_predictions
-from train_jobs.tasks.finetuning.squad.reading import Question, Squad, read_squad
-from train_jobs.tasks.finetuning.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.entities.conll import conll_text, entity_scores
+from train_jobs.tasks.squad.reading import Question, Squad, read_squad
+from train_jobs.tasks.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.squad.spans import Prediction, write_predictions
 
 MD5 = {  # of the published scripts, as NVIDIA's download of SQuAD checks them
     "evaluate-v1.1.py": "afb04912d18ff20696f7f88eed49bea9",

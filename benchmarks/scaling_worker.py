@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from train_jobs.assembly.parts import load_parts
 from train_jobs.config import PretrainConfig
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
@@ -26,7 +27,6 @@ from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.parts import load_parts
 from train_jobs.pretrain import find_store
 from train_jobs.tasks.pretraining import BertPretraining
 

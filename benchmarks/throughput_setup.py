@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import read_preset
+from train_jobs.assembly.bert_objective import BertObjective
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import PretrainingData
@@ -19,7 +20,6 @@ from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.preparation import prepare_store, store_key
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import export
-from train_jobs.objective import BertObjective
 
 ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own
 BATCHES = 4  # global batches, used in turn

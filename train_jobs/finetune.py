@@ -31,11 +31,11 @@ from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import boundary, determinism, distributed, storage
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.mirror import MirrorThread
-from train_jobs.replicates import RESULT, finished, run_task
-from train_jobs.tasks.finetuning.data import has_training_data, read_data
-from train_jobs.tasks.finetuning.submission import collected, write_submission
-from train_jobs.tasks.finetuning.summary import glue_table, table_text
+from train_jobs.tasks.replicates import RESULT, finished, run_task
+from train_jobs.tasks.sentences.glue_zip import collected, write_submission
+from train_jobs.tasks.sentences.score_table import glue_table, table_text
+from train_jobs.tasks.sentences.task_data import has_training_data, read_data
+from train_jobs.tools.mirror import MirrorThread
 
 SUBMISSION = "submission.zip"
 

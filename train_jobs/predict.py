@@ -43,15 +43,15 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import resolve
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.engine.runtime.watchdog import Watchdog
-from train_jobs.inference.answers import Answers
-from train_jobs.inference.folder import TOKENIZER_FILE
-from train_jobs.inference.inputs import Input, Window, open_readers, read_input
-from train_jobs.inference.outputs import FORMS, Parts
+from train_jobs.inference.answer_predictor import Answers
+from train_jobs.inference.input_windows import Input, Window, open_readers, read_input
+from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.model_folder import TOKENIZER_FILE
+from train_jobs.inference.prediction_files import FORMS, Parts
+from train_jobs.inference.predictor import Task
 from train_jobs.inference.readers import SquadReader
-from train_jobs.inference.session import make_task
-from train_jobs.inference.task import Task
-from train_jobs.mirror import MirrorThread
-from train_jobs.tasks.finetuning.tables import Table
+from train_jobs.tasks.rows.tables import Table
+from train_jobs.tools.mirror import MirrorThread
 
 RESULT = "result.json"
 CUT = "cut"  # rows of which something was cut off

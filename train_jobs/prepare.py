@@ -48,7 +48,7 @@ from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import last_words, storage
 from train_jobs.engine.runtime.rank_stacks import stacks_on_request
-from train_jobs.mirror import MirrorThread
+from train_jobs.tools.mirror import MirrorThread
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
 INTERRUPTED = 130

@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 
-from train_jobs import lineage
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import build, merge, preset_names, read_assignments, read_file, read_preset
@@ -36,6 +35,10 @@ from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.start_model import found_on_hub
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
+from train_jobs.assembly.initial_weights import check_initial_model, load_initial_model
+from train_jobs.assembly.next_phase import begin_phase, check_phase
+from train_jobs.assembly.parts import exported_as, load_parts
+from train_jobs.assembly.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.corpus.executors.nodes import Node, other_text
 from train_jobs.corpus.preparation import equal_store, prepare_store, store_key
@@ -52,16 +55,13 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import resolve
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.engine.runtime.watchdog import Watchdog
-from train_jobs.initial import check_initial_model, load_initial_model
-from train_jobs.lineage import HASHES
-from train_jobs.mirror import MirrorThread
 from train_jobs.models.compiling import is_compiled
 from train_jobs.models.huggingface import export
-from train_jobs.parts import exported_as, load_parts
-from train_jobs.phase import begin_phase, check_phase
-from train_jobs.resume import check_batch, has_checkpoint, resume, trajectory
+from train_jobs.records import pretraining_lineage
+from train_jobs.records.pretraining_lineage import HASHES
 from train_jobs.tasks.pretraining import BertPretraining
-from train_jobs.tensorboard import TensorBoardThread, require_tensorboard
+from train_jobs.tools.mirror import MirrorThread
+from train_jobs.tools.tensorboard import TensorBoardThread, require_tensorboard
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
@@ -88,7 +88,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     check_initial_model(config, goes_on=has_checkpoint(output))
     check_phase(config, goes_on=has_checkpoint(output))
     parts = load_parts(config)
-    tags = lineage.read_tags(os.environ)
+    tags = pretraining_lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
     if config.train.deterministic:
@@ -126,7 +126,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         profiler=StepProfiler(config.profile, world, output / "profile" if world.is_main else None, say=progress.line),
     )
     resume(loop, config)
-    absent = [] if loop.state.step else load_initial_model(task.model, config, world, cache / lineage.HASHES)
+    absent = (
+        [] if loop.state.step else load_initial_model(task.model, config, world, cache / pretraining_lineage.HASHES)
+    )
     if config.phase_from is not None and not loop.state.step:
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
@@ -138,8 +140,12 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         world.say(
             "warning: schedule.hours: the clock decides rates and steps; no other run will be this one bit for bit"
         )
-    attempt = lineage.this_attempt(world, precision, loop.state.step)
-    begun = lineage.begin(config, store, attempt, task.model, absent, output, cache, tags) if world.is_main else None
+    attempt = pretraining_lineage.this_attempt(world, precision, loop.state.step)
+    begun = (
+        pretraining_lineage.begin(config, store, attempt, task.model, absent, output, cache, tags)
+        if world.is_main
+        else None
+    )
     watchdog = Watchdog(config.watchdog, world, output)
     mirror = MirrorThread(output / METRICS_FILE, config)
     tensorboard = TensorBoardThread(output / METRICS_FILE, output / "tensorboard", on=config.metrics.tensorboard)
@@ -218,7 +224,7 @@ def finish(
             vocabulary=store.vocabulary,
             lowercase=config.data.lowercase,
             more=exported_as(task.model, config.model),
-            describe=lambda folder: lineage.describe(
+            describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
         )

@@ -1,6 +1,7 @@
 """data show, data verify: what is in a token store, and whether it is as it was written.
 
-Reading a store takes packages that a laptop's command line should not wait for; `python -m train_jobs.stores` has them.
+Reading a store takes packages that a laptop's command line should not wait for; `python -m train_jobs.tools.stores` has
+them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 
 def _ask(*words: str) -> Any:
-    """What `python -m train_jobs.stores` says.
+    """What `python -m train_jobs.tools.stores` says.
 
     Raises:
         UserError: what it met.
@@ -93,7 +94,7 @@ def _ask(*words: str) -> Any:
     from orchestrator.support.errors import ServiceError
     from train_jobs.config import errors
 
-    command = [sys.executable, "-m", "train_jobs.stores", *words]
+    command = [sys.executable, "-m", "train_jobs.tools.stores", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found = json.loads(done.stdout)

@@ -14,7 +14,7 @@ def draw_lengths(lengths: dict[str, dict[str, Any]], path: Path) -> None:
     """Writes a PNG: a row for each split, a column for sentences and one for documents.
 
     Args:
-        lengths: as `python -m train_jobs.stores show` gives them.
+        lengths: as `python -m train_jobs.tools.stores show` gives them.
         path: the file.
 
     Raises:

@@ -87,7 +87,7 @@ class Parent:
             return
         if decisions.exists():
             self._tell(lambda client: client.log_artifact(run_id, str(decisions)))
-        command = [sys.executable, "-m", "train_jobs.mirror", str(self._folder.metrics)]
+        command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._folder.metrics)]
         environ: dict[str, Any] = {
             **os.environ,
             "ORCHESTRATOR_TRACKING": str(self._tracking_file),

@@ -16,7 +16,8 @@ from documents import DOCUMENTS, PROGRAMS, ROOT, blocks, command_lines
 from orchestrator.cli.main import build_parser, main
 from orchestrator.testing import AzureDouble
 from tests.conftest import MICRO, write_corpus
-from train_jobs import finetune, onnx, predict, prepare, pretrain, serve
+from train_jobs import finetune, predict, prepare, pretrain
+from train_jobs.tools import onnx, serve
 
 COMMANDS = sorted({words: place for place, words in reversed([*command_lines()])}.items())
 NOT_PLANNED = {

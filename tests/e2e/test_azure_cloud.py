@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console, Finished, write_corpus, write_spec
-from train_jobs.stores import main as look_into_stores
+from train_jobs.tools.stores import main as look_into_stores
 
 CLUSTER = {"cluster": "cpu", "sku": "Standard_D16s_v5", "max_nodes": 2}
 STORE = "azureml://datastores/workspaceblobstore/paths/orchestrator/token-stores/words"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.runtime import out_of_memory
 from train_jobs.inference.dense import order_weights
-from train_jobs.inference.folder import Model
+from train_jobs.inference.model_folder import Model
 from train_jobs.models.bert.attention import attend, attend_packed
 from train_jobs.models.bert.encoder import PAD_ID, SelfAttention, Where
 from train_jobs.models.bert.losses import length_mask

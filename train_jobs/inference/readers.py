@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
 from train_jobs.config.names import in_shell
-from train_jobs.tasks.finetuning.entities import DOCUMENT
-from train_jobs.tasks.finetuning.squad.reading import Squad, read_squad
-from train_jobs.tasks.finetuning.tables import BOM, LONGEST_FIELD, UTF16, column_places, cr_alone, json_row, recode
+from train_jobs.tasks.entities.conll import DOCUMENT
+from train_jobs.tasks.rows.tables import BOM, LONGEST_FIELD, UTF16, column_places, cr_alone, json_row, recode
+from train_jobs.tasks.squad.reading import Squad, read_squad
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"

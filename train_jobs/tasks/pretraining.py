@@ -8,6 +8,7 @@ import math
 import numpy as np
 import torch
 
+from train_jobs.assembly.parts import Parts, load_parts
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import Batch, PretrainingData
@@ -18,7 +19,6 @@ from train_jobs.models.bert.losses import IGNORED
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.compiling import is_compiled, require_compiler
 from train_jobs.models.packing import packing_arrays
-from train_jobs.parts import Parts, load_parts
 from train_jobs.protocols import Term
 
 

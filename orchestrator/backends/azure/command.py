@@ -28,7 +28,9 @@ def job_command(plan: Plan) -> str:
         *(("--cache", "${{outputs.stores}}") if plan.stores else ()),
         *("--device", plan.compute.device),
     ]
-    check = f"python -m train_jobs.preflight --device {plan.compute.device} && " if plan.spec.azure.preflight else ""
+    check = (
+        f"python -m train_jobs.tools.preflight --device {plan.compute.device} && " if plan.spec.azure.preflight else ""
+    )
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.job}}}}/{TAGS}; {check}exec {' '.join(words)}"
 
 

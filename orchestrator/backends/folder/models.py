@@ -129,7 +129,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.serve", "--model", status.model],
+            [sys.executable, "-m", "train_jobs.tools.serve", "--model", status.model],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -96,7 +96,7 @@ class TrackedRun:
         status = MLFLOW_STATUS.get(state, "KILLED")
         if self._run.mirrored() == {"run_id": self.run_id, "status": status, "bytes": _size(self._run)}:
             return
-        command = [sys.executable, "-m", "train_jobs.mirror", str(self._run.metrics), "--status", status]
+        command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._run.metrics), "--status", status]
         environ = {**os.environ, **self.variables()}
         with (self._run.logs / "mirror.log").open("ab") as log:
             subprocess.run(command, env=environ, stdout=log, stderr=log, check=False)

@@ -22,6 +22,7 @@ from engine_toy import ROW_BYTES, Cramped, Hungry, ToyTask, make_loop, run, weig
 from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
+from train_jobs.assembly.resume import check_batch, resume, trajectory
 from train_jobs.config import OutOfMemoryError, PretrainConfig
 from train_jobs.corpus.examples.batches import Batch
 from train_jobs.engine.checkpoint.cadence import Cadence
@@ -36,7 +37,6 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import find_store
-from train_jobs.resume import check_batch, resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 
 REPOSITORY = Path(__file__).parents[3]

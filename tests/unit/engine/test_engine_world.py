@@ -12,9 +12,9 @@ from engine_bert import config_with
 from engine_scenes import eight_sequences
 from safetensors.torch import load_file
 
+from train_jobs.assembly.resume import check_batch
 from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import read_reports
-from train_jobs.resume import check_batch
 
 MOVED = ("still", "fewer")
 MOVES = ((2, range(2)), (3, range(2, 4)), (1, range(4, 6)))  # processes and the steps that they made

@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.config import PretrainConfig
 from train_jobs.engine.reporting.metrics import MetricsLog
-from train_jobs.mirror import Destination, Mirror, MirrorThread, main
+from train_jobs.tools.mirror import Destination, Mirror, MirrorThread, main
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = PretrainConfig.model_validate({"data": {"text": ["notes"]}})
@@ -204,7 +204,7 @@ def test_the_run_is_tagged_with_the_hash_of_its_lineage(
 @pytest.mark.usefixtures("environ")
 def test_as_a_process_it_is_quiet(store: Store, path: Path) -> None:
     write(path, 2, 4)
-    command = [sys.executable, "-m", "train_jobs.mirror", str(path), "--status", "KILLED"]
+    command = [sys.executable, "-m", "train_jobs.tools.mirror", str(path), "--status", "KILLED"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "Traceback" not in done.stderr
@@ -339,7 +339,7 @@ def test_the_command_says_that_the_server_is_gone(path: Path, capsys: pytest.Cap
     err = capsys.readouterr().err
     assert err.startswith("error[service]: MLflow is not reachable")
     assert NOWHERE in err
-    assert f"python -m train_jobs.mirror {path}" in err
+    assert f"python -m train_jobs.tools.mirror {path}" in err
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from train_jobs.preflight import check_build, check_device, find_device, has_code, main
+from train_jobs.tools.preflight import check_build, check_device, find_device, has_code, main
 
 SICK = """
 import os, sys, torch
-import train_jobs.preflight as preflight
+import train_jobs.tools.preflight as preflight
 if os.environ["RANK"] == "1":
     preflight.check_device = lambda device: "an ECC error"
 sys.exit(preflight.main(["--device", "cpu"]))
@@ -36,7 +36,7 @@ def test_a_sick_process_is_named_by_all(tmp_path: Path) -> None:
 
 
 def test_well_processes_pass() -> None:
-    done = torchrun("-m", "train_jobs.preflight", "--device", "cpu")
+    done = torchrun("-m", "train_jobs.tools.preflight", "--device", "cpu")
     assert (done.returncode, done.stdout.count("all well")) == (0, 1), done.stderr
 
 

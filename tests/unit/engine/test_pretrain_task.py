@@ -12,6 +12,7 @@ import torch
 from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
+from train_jobs.assembly.resume import resume, trajectory
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.examples.batches import Batch
 from train_jobs.corpus.store.token_store import TokenStore
@@ -23,7 +24,6 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.pretrain import describe, pretrain, read_config
-from train_jobs.resume import resume, trajectory
 from train_jobs.tasks.pretraining import BertPretraining
 
 

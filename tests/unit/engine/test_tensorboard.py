@@ -16,7 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 from tests.conftest import tmpfs
 from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import MetricsLog
-from train_jobs.tensorboard import TensorBoard, TensorBoardThread, require_tensorboard
+from train_jobs.tools.tensorboard import TensorBoard, TensorBoardThread, require_tensorboard
 
 
 def events_in(folder: Path) -> list[Event]:

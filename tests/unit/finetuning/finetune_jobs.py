@@ -18,7 +18,7 @@ from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import export
-from train_jobs.tasks.finetuning.base import Finetuning
+from train_jobs.tasks.finetuning import Finetuning
 
 WORDS = [f"w{number}" for number in range(40)]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]

@@ -11,7 +11,7 @@ import torch
 
 from train_jobs.config import SpecError
 from train_jobs.models.compiling import is_compiled, require_compiler
-from train_jobs.replicates import replace_by_copy
+from train_jobs.tasks.replicates import replace_by_copy
 
 
 def filled(folder: Path, **files: str) -> Path:

@@ -11,7 +11,7 @@ from train_jobs import finetune
 from train_jobs.artifacts.layers import Layer, build, merge
 from train_jobs.config import SpecError
 from train_jobs.config.finetune import GLUE_TASKS, FinetuneConfig
-from train_jobs.tasks.finetuning.glue import SCORED
+from train_jobs.tasks.sentences.glue import SCORED
 
 FILES = {"train": "train.json", "validation": "dev.json"}
 

@@ -21,9 +21,9 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
-from train_jobs.tasks.finetuning.base import balanced_weights
-from train_jobs.tasks.finetuning.entities import entity_scores, read_conll
-from train_jobs.tasks.finetuning.tagging import Words
+from train_jobs.tasks.entities.conll import entity_scores, read_conll
+from train_jobs.tasks.entities.tagging import Words
+from train_jobs.tasks.finetuning import balanced_weights
 
 PERSONS, PLACES = WORDS[:5], WORDS[5:10]
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from finetune_jobs import WORDS, result_of, run, settings
 
-from train_jobs import replicates
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.stop import Preempted
-from train_jobs.tasks.finetuning import submission
-from train_jobs.tasks.finetuning.glue import GLUE, SCORED, GlueTask
-from train_jobs.tasks.finetuning.summary import PAPER, glue_table, table_text
+from train_jobs.tasks import replicates
+from train_jobs.tasks.sentences import glue_zip
+from train_jobs.tasks.sentences.glue import GLUE, SCORED, GlueTask
+from train_jobs.tasks.sentences.score_table import PAPER, glue_table, table_text
 
 ROWS = {"train": 24, "dev": 12, "test": 6}
 
@@ -60,7 +60,7 @@ def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """Outputs of the job, preempted in QNLI once; the server takes files of 6 rows."""
     place = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(submission, "FILES", {name: (task, 6) for name, (task, _) in submission.FILES.items()})
+        patched.setattr(glue_zip, "FILES", {name: (task, 6) for name, (task, _) in glue_zip.FILES.items()})
         whole = replicates.run_seed
 
         def stopped(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_the_table_is_that_of_the_paper(done: Path) -> None:
 def test_the_zip_is_what_the_server_takes(done: Path) -> None:
     with zipfile.ZipFile(done / "submission.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert sorted(texts) == sorted(f"{name}.tsv" for name in submission.FILES)
+    assert sorted(texts) == sorted(f"{name}.tsv" for name in glue_zip.FILES)
     for name, text in texts.items():
         folder = "MNLI" if name in ("AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv") else name.removesuffix(".tsv")
         assert text == (done / folder / "predictions" / name).read_text()

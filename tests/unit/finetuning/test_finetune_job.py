@@ -21,7 +21,7 @@ from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
-from train_jobs.tasks.finetuning.base import Finetuning
+from train_jobs.tasks.finetuning import Finetuning
 
 
 def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:

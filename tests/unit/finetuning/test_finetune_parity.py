@@ -21,7 +21,7 @@ from train_jobs.models.bert.task_heads import BertForSequenceClassification
 from train_jobs.models.huggingface import export
 from train_jobs.models.labels import label_settings
 from train_jobs.optim.schedules import learning_rate
-from train_jobs.tasks.finetuning.sequences import epoch_batches
+from train_jobs.tasks.sequences import epoch_batches
 
 SHAPE = ModelConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32

@@ -23,10 +23,10 @@ from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering
-from train_jobs.tasks.finetuning.squad.answers import Prediction
-from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
-from train_jobs.tasks.finetuning.squad.scoring import score_v2
-from train_jobs.tasks.finetuning.squad.task import Questions, scores
+from train_jobs.tasks.squad.questions import Questions, scores
+from train_jobs.tasks.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.squad.scoring import score_v2
+from train_jobs.tasks.squad.spans import Prediction
 
 REAL = SHARED / "data" / "squad"
 VOCABULARY = SHARED / "data" / "bert" / "vocab_uncased.txt"

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.tasks.finetuning.entities import (
+from train_jobs.tasks.entities.conll import (
     IGNORED,
     entities,
     entity_scores,

@@ -9,9 +9,9 @@ import pytest
 
 from tests.conftest import SHARED
 from train_jobs.config import DataError
-from train_jobs.tasks.finetuning.glue import GLUE, SCORED, GlueTask, class_names, glue_score, glue_task, read_split
-from train_jobs.tasks.finetuning.metrics import scores
-from train_jobs.tasks.finetuning.submission import FILES, submission_text, write_submission
+from train_jobs.tasks.sentences.glue import GLUE, SCORED, GlueTask, class_names, glue_score, glue_task, read_split
+from train_jobs.tasks.sentences.glue_metrics import scores
+from train_jobs.tasks.sentences.glue_zip import FILES, submission_text, write_submission
 
 REAL = SHARED / "data" / "glue"
 ROWS = {  # train, dev, test, as sweeps of the literature have them

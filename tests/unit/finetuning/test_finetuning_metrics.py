@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from train_jobs.tasks.finetuning.glue import GLUE
-from train_jobs.tasks.finetuning.metrics import METRICS, is_collapsed, scores
+from train_jobs.tasks.sentences.glue import GLUE
+from train_jobs.tasks.sentences.glue_metrics import METRICS, is_collapsed, scores
 
 PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
 

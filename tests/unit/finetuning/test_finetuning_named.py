@@ -13,7 +13,7 @@ from finetune_jobs import result_of, run
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.finetuning.own import read_named
+from train_jobs.tasks.sentences.own_table import read_named
 
 PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
 

@@ -11,7 +11,7 @@ import pytest
 from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.finetuning.own import read_own
+from train_jobs.tasks.sentences.own_table import read_own
 
 TEXT = ColumnsConfig()
 NUMBER = ColumnsConfig(regression=True)

@@ -16,10 +16,10 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
-from train_jobs.tasks.finetuning.classification import Classification
-from train_jobs.tasks.finetuning.examples import Examples, SequenceTask
-from train_jobs.tasks.finetuning.sequences import Encoded, by_length, encode, epoch_batches, fitted
-from train_jobs.tasks.finetuning.tables import Table
+from train_jobs.tasks.rows.labelled import Examples, SequenceTask
+from train_jobs.tasks.rows.tables import Table
+from train_jobs.tasks.sentences.classification import Classification
+from train_jobs.tasks.sequences import Encoded, by_length, encode, epoch_batches, fitted
 
 SHAPE = ModelConfig(
     hidden_size=16,

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from tests.conftest import SHARED
 from train_jobs.config import DataError, SpecError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.tasks.finetuning.squad.answers import best_spans, predict, write_predictions
-from train_jobs.tasks.finetuning.squad.reading import Answer, Question, Squad, read_squad
-from train_jobs.tasks.finetuning.squad.scoring import score_v1, score_v2
-from train_jobs.tasks.finetuning.squad.windows import Window, answer_tokens, best_window, make_windows, window_spans
+from train_jobs.tasks.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.squad.spans import best_spans, predict, write_predictions
+from train_jobs.tasks.squad.windows import Window, answer_tokens, best_window, make_windows, window_spans
 
 REAL = SHARED / "data" / "squad"
 VOCABULARY = SHARED / "data" / "bert" / "vocab_uncased.txt"

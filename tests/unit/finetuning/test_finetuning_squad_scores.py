@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from train_jobs.tasks.finetuning.squad.reading import Answer, Question
-from train_jobs.tasks.finetuning.squad.scoring import best_threshold, exact, f1, normalised, score_v1, score_v2
+from train_jobs.tasks.squad.reading import Answer, Question
+from train_jobs.tasks.squad.scoring import best_threshold, exact, f1, normalised, score_v1, score_v2
 
 
 def question(name: str, *answers: str) -> Question:

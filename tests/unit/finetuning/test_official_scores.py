@@ -17,7 +17,7 @@ from benchmarks.official_scores import (
     differences_of_squad,
 )
 from tests.conftest import SHARED
-from train_jobs.tasks.finetuning.entities import entity_scores
+from train_jobs.tasks.entities.conll import entity_scores
 
 OFFICIAL = "ORCHESTRATOR_TEST_OFFICIAL"  # names the folder that benchmarks/official_scores.py tells of
 REAL = SHARED / "data" / "squad"

@@ -8,8 +8,8 @@ from torch import nn
 
 from train_jobs.inference import dense
 from train_jobs.inference.dense import OrderedLinear, can_be_ordered
-from train_jobs.inference.folder import read_folder
 from train_jobs.inference.forward import DTYPES, Forward, Tokens, made_ready
+from train_jobs.inference.model_folder import read_folder
 
 
 def made(saved, **more):

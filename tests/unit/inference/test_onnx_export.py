@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from train_jobs import onnx as export
+from train_jobs.tools import onnx as export
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 needs_onnx = pytest.mark.skipif(

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from train_jobs.config import DataError, PredictConfig, SpecError
-from train_jobs.inference import inputs
-from train_jobs.inference.inputs import open_readers, read_input
-from train_jobs.inference.task import LINES, TABLES
+from train_jobs.inference import input_windows
+from train_jobs.inference.input_windows import open_readers, read_input
+from train_jobs.inference.predictor import LINES, TABLES
 
 FORMS = (*TABLES, LINES, "conll")
 TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
@@ -119,7 +119,7 @@ def test_several_files_are_one_input(tmp_path):
 
 
 def test_long_texts_make_windows_smaller_and_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "MOST_CHARACTERS", 250_000)
+    monkeypatch.setattr(input_windows, "MOST_CHARACTERS", 250_000)
     path = written(tmp_path / "a.txt", "".join("w " * 60_000 + "\n" for _ in range(5)))
     found = opened(path, window=100)
     assert [window.rows for window in found.windows] == [2, 2, 1]

@@ -19,8 +19,8 @@ from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.inference import forward
-from train_jobs.inference.classification import Classification
-from train_jobs.inference.outputs import Parts
+from train_jobs.inference.label_predictor import Classification
+from train_jobs.inference.prediction_files import Parts
 
 WINDOWS = {"precision": "fp32", "window": 4}
 

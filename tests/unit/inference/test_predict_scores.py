@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from train_jobs.config import DataError
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.inference.forward import Forward
-from train_jobs.tasks.finetuning.entities import entities
+from train_jobs.tasks.entities.conll import entities
 
 WINDOWS = {"precision": "fp32", "window": 4}
 

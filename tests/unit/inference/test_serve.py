@@ -14,9 +14,9 @@ import pytest
 
 import train_jobs
 from orchestrator.backends.azure.models import ARCHIVE, SCRIPT, package_archive
-from train_jobs import serve
 from train_jobs.config import OutOfMemoryError
 from train_jobs.inference.forward import Forward
+from train_jobs.tools import serve
 
 
 def asked(folder, *inputs, **more):

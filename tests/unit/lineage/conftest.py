@@ -11,10 +11,10 @@ import torch
 from lineage_runs import METRICS, TAGS, attempt, config_of
 
 from tests.conftest import write_corpus
-from train_jobs import lineage
 from train_jobs.artifacts.lineage import Lineage, read_lineage
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
+from train_jobs.records import pretraining_lineage
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +40,8 @@ def complete(notes: Path, store: TokenStore, tmp_path: Path) -> Callable[..., Li
         (output / "model").mkdir(parents=True, exist_ok=True)
         (output / "model" / "model.safetensors").write_bytes(weights)
         model = torch.nn.Linear(3, 2)
-        begun = lineage.begin(config, store, attempt(), model, [], output, store.folder.parent, tags)
-        lineage.describe(begun, output / "model", steps=5, sequences=40, metrics=metrics)
+        begun = pretraining_lineage.begin(config, store, attempt(), model, [], output, store.folder.parent, tags)
+        pretraining_lineage.describe(begun, output / "model", steps=5, sequences=40, metrics=metrics)
         found = read_lineage(output / "model" / "lineage.json")
         assert found is not None
         return found

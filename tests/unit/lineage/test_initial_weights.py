@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.artifacts.start_model import initial_weights
+from train_jobs.assembly.initial_weights import check_initial_model, load_initial_model
 from train_jobs.config import ConflictError, PretrainConfig, SpecError, TrainingError
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.initial import check_initial_model, load_initial_model
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.pretrain import main, pretrain, read_config
 

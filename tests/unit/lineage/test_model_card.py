@@ -17,8 +17,8 @@ from tests.conftest import write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
 from train_jobs.config.base import Config
-from train_jobs.model.card import model_card
-from train_jobs.model.markdown import escaped, plain
+from train_jobs.records.markdown import escaped, plain
+from train_jobs.records.pretraining_card import model_card
 
 Complete = Callable[..., Lineage]
 HOSTILE = (

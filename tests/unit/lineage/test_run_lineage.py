@@ -14,14 +14,14 @@ from lineage_runs import METRICS, TAGS, attempt, config_of
 
 from orchestrator.specs import Flag, resolve_spec
 from tests.conftest import write_bert
-from train_jobs import lineage
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import DataFacts, Lineage, PretrainFacts, read_lineage
-from train_jobs.commands import nearest_recipe
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.pretrain import read_config
+from train_jobs.records import pretraining_lineage
+from train_jobs.records.commands import nearest_recipe
 
 MODEL = torch.nn.Linear(3, 2)
 Complete = Callable[..., Lineage]
@@ -31,7 +31,9 @@ def begin(notes: Path, store: TokenStore, output: Path, *, step: int = 0, **sect
     """A start of a run in `output`."""
     output.mkdir(exist_ok=True)
     config, start = config_of(notes, **sections), attempt(step=step)
-    return lineage.begin(config, store, start, MODEL, ["cls.predictions.bias"], output, store.folder.parent, TAGS)
+    return pretraining_lineage.begin(
+        config, store, start, MODEL, ["cls.predictions.bias"], output, store.folder.parent, TAGS
+    )
 
 
 def facts_of(found: Lineage) -> PretrainFacts:
@@ -68,7 +70,7 @@ def test_sources_are_told_apart(notes: Path, store: TokenStore, tmp_path: Path) 
     for name in ("a.txt", "b.txt"):
         (tmp_path / "letters" / name).write_text(f"The letter {name}.\n")
     config = config_of(notes, data={"text": [str(notes), str(tmp_path / "letters")]}, card={"data_license": "cc0-1.0"})
-    link = lineage.data_link(config, store, tmp_path)
+    link = pretraining_lineage.data_link(config, store, tmp_path)
     data = DataFacts.model_validate(link.facts)
     assert link.name == "notes.txt, letters"
     assert [(source.name, source.files) for source in data.sources] == [("notes.txt", 1), ("letters", 2)]
@@ -77,7 +79,7 @@ def test_sources_are_told_apart(notes: Path, store: TokenStore, tmp_path: Path) 
 
 
 def test_the_embedded_corpus_has_its_name_and_its_licence(store: TokenStore, tmp_path: Path) -> None:
-    link = lineage.data_link(PretrainConfig(), store, tmp_path)
+    link = pretraining_lineage.data_link(PretrainConfig(), store, tmp_path)
     assert link.name.startswith("embedded (Python 3.")
     assert DataFacts.model_validate(link.facts).license == "PSF-2.0"
 
@@ -93,7 +95,7 @@ def test_no_path_of_this_machine_is_told(notes: Path, store: TokenStore, tmp_pat
 
 
 def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenStore, tmp_path: Path) -> None:
-    found = lineage.begin(config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, {})
+    found = pretraining_lineage.begin(config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, {})
     facts = facts_of(found)
     assert found.head.name == tmp_path.name
     assert (facts.run, facts.run_hash, facts.snapshot, facts.commit, facts.dirty) == (None,) * 5
@@ -101,7 +103,9 @@ def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenSto
 
 def test_code_that_was_all_committed(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     tags = {**TAGS, "orchestrator.commit": "6" * 40}
-    found = lineage.begin(config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, tags)
+    found = pretraining_lineage.begin(
+        config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, tags
+    )
     assert (facts_of(found).commit, facts_of(found).dirty) == ("6" * 40, False)
 
 
@@ -223,23 +227,23 @@ def test_tags_that_cannot_be_read_are_named(tmp_path: Path, content: str | None)
     if content is not None:
         path.write_text(content)
     with pytest.raises(SpecError, match=f"ORCHESTRATOR_RUN_TAGS {path}"):
-        lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": str(path)})
+        pretraining_lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": str(path)})
 
 
 def test_tags_are_optional(tmp_path: Path) -> None:
-    assert lineage.read_tags({}) == lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": ""}) == {}
+    assert pretraining_lineage.read_tags({}) == pretraining_lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": ""}) == {}
     (tmp_path / "tags.json").write_text(json.dumps(TAGS))
-    assert lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": str(tmp_path / "tags.json")}) == TAGS
+    assert pretraining_lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": str(tmp_path / "tags.json")}) == TAGS
 
 
 def test_the_start_of_this_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    found = lineage.this_attempt(World(rank=0, local_rank=0, size=8, device=torch.device("cpu")), "bf16", 7)
+    found = pretraining_lineage.this_attempt(World(rank=0, local_rank=0, size=8, device=torch.device("cpu")), "bf16", 7)
     assert (found.step, found.processes, found.nodes, found.device, found.precision) == (7, 8, 2, "cpu", "bf16")
     assert found.threads == torch.get_num_threads()
     assert found.hardware
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    alone = lineage.this_attempt(World(rank=0, local_rank=0, size=1, device=torch.device("cpu")), "bf16", 0)
+    alone = pretraining_lineage.this_attempt(World(rank=0, local_rank=0, size=1, device=torch.device("cpu")), "bf16", 0)
     assert (alone.processes, alone.nodes) == (1, 1)
 
 
@@ -294,7 +298,7 @@ def test_commands_from_an_initial_model_leave_to_it_what_it_decides(
     bert = write_bert(tmp_path / "bert")
     monkeypatch.chdir(tmp_path)
     config = read_config("tiny", [f"data.text=[{notes}]", "init_from=bert", "data.sequence_length=32"])
-    found = lineage.begin(
+    found = pretraining_lineage.begin(
         config, store, attempt(processes=8, nodes=2, device="cuda"), MODEL, [], tmp_path, store.folder.parent, {}
     )
     commands = facts_of(found).commands

@@ -12,12 +12,12 @@ from huggingface_hub import ModelCard
 from lineage_runs import TAGS, attempt
 
 from tests.conftest import write_bert
-from train_jobs import tuned
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import build, merge, read_assignments, read_file
 from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, TablesFacts, read_lineage
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.config import ConflictError, FinetuneConfig
+from train_jobs.records import finetuning_lineage
 
 METRICS = {"loss": 0.4, "f1": 0.9, "accuracy": 0.85, "score": 0.875, "collapsed": 0.0}
 
@@ -41,7 +41,7 @@ def begin(folder: Path, *, step: int = 0, tags: dict[str, str] = TAGS, **section
     output = folder / "out"
     (output / "model").mkdir(parents=True, exist_ok=True)
     (output / "model" / "model.safetensors").write_bytes(b"tuned")
-    return tuned.begin(
+    return finetuning_lineage.begin(
         config_of(folder, **sections),
         rows="7" * 64,
         labels=["no", "yes"],
@@ -56,7 +56,7 @@ def begin(folder: Path, *, step: int = 0, tags: dict[str, str] = TAGS, **section
 
 def complete(folder: Path, **more: Any) -> Lineage:
     model = folder / "out" / "model"
-    tuned.describe(begin(folder, **more), model, steps=9, best_step=6, metrics=METRICS)
+    finetuning_lineage.describe(begin(folder, **more), model, steps=9, best_step=6, metrics=METRICS)
     found = read_lineage(model / "lineage.json")
     assert found is not None
     return found
@@ -107,7 +107,7 @@ def test_the_best_of_several_seeds_tells_of_all(folder: Path) -> None:
     complete(folder)
     figure = {"mean": 0.8, "sd": 0.05, "median": 0.81, "max": 0.9}
     found = {"metrics": dict.fromkeys(METRICS, figure), "seeds": [{}, {}, {}], "collapsed": 1}
-    tuned.describe_best(folder / "out", found)
+    finetuning_lineage.describe_best(folder / "out", found)
     lineage = read_lineage(folder / "out" / "lineage.json")
     assert lineage == read_lineage(folder / "out/model/lineage.json")
     assert lineage is not None
@@ -168,7 +168,7 @@ def test_its_command_makes_the_same_configuration(folder: Path) -> None:
     assert recipe == "train_jobs/presets/finetune/glue-stable.yaml"
     sets = [words[number + 1] for number, word in enumerate(words) if word == "--set"]
     assert f"task={facts.task}" in sets
-    path = Path(tuned.__file__).parent.parent / recipe
+    path = Path(finetuning_lineage.__file__).parent.parent / recipe
     made = build(FinetuneConfig, merge([read_file(path), read_assignments(sets, "--set")]))
     assert made.model_dump(mode="json") == facts.config
     assert facts.commands["orchestrator"][:7] == [

@@ -15,6 +15,7 @@ import transformers
 
 from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_preset, read_text
+from train_jobs.assembly.parts import exported_as, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
 from train_jobs.corpus.examples.pairs import checked
 from train_jobs.corpus.preparation import prepare_store
@@ -25,7 +26,6 @@ from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import export
 from train_jobs.optim.groups import parameter_groups
-from train_jobs.parts import exported_as, load_parts
 from train_jobs.pretrain import main
 from train_jobs.tasks.pretraining import BertPretraining
 

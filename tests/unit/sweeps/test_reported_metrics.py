@@ -7,10 +7,10 @@ from pathlib import Path
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.finetune import GLUE_TASKS
 from train_jobs.config.reported import METRICS, MNLI_SETS, reported_metrics
-from train_jobs.tasks.finetuning.entities import entity_scores
-from train_jobs.tasks.finetuning.glue import GLUE
-from train_jobs.tasks.finetuning.squad.reading import Answer, Question
-from train_jobs.tasks.finetuning.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.entities.conll import entity_scores
+from train_jobs.tasks.sentences.glue import GLUE
+from train_jobs.tasks.squad.reading import Answer, Question
+from train_jobs.tasks.squad.scoring import score_v1, score_v2
 
 
 def test_tasks_of_glue_are_scored_as_said() -> None:

@@ -1,7 +1,7 @@
 """metrics.jsonl: the one place that a job writes its metrics to, and the lines that a person reads.
 
-One line a report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81, ...}}. `train_jobs.mirror` copies
-the file to MLflow; nothing else does.
+One line a report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81, ...}}. `train_jobs.tools.mirror`
+copies the file to MLflow; nothing else does.
 """
 
 from __future__ import annotations

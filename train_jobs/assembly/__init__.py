@@ -1,0 +1,1 @@
+"""What a configuration names, put together; where training starts."""

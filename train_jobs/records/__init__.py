@@ -1,0 +1,1 @@
+"""Lineage, commands and cards of a run."""

@@ -1,0 +1,221 @@
+"""Named entities: CoNLL-2003's format, words as pieces with labels, and entity F1 as conlleval and seqeval have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from train_jobs.config import DataError
+from train_jobs.config.names import did_you_mean
+from train_jobs.tasks.rows.tables import LONG_TEXT, Problems, read_text, text_lines
+
+DOCUMENT = "-DOCSTART-"  # first word of a line that is no word
+IGNORED = -100
+_BLANKS = re.compile(r"[ \t]+")  # and no other white space, which may stand inside a word
+_TAG = re.compile(r"O|[BIESLU]-.+")
+_LAST, _ALONE = {"E", "L"}, {"S", "U"}  # of BIOES and of BILOU
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Words and their tags, sentence by sentence."""
+
+    path: Path
+    words: list[list[str]]
+    tags: list[list[str]]
+    """None at all where the file has none."""
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+class Entity(NamedTuple):
+    """One named entity."""
+
+    type: str
+    first: int
+    """Number of its first word."""
+    last: int
+    """Number of its last word."""
+
+
+class Pieces(NamedTuple):
+    """One sequence: a sentence, or a part of a long one."""
+
+    sentence: int
+    first_word: int
+    """Number in the sentence of the first word in here."""
+    input_ids: list[int]
+    """[CLS] pieces [SEP]."""
+    starts: list[int]
+    """Position of the first piece of each word, which is where its tag is predicted."""
+
+
+def read_conll(
+    path: Path,
+    *,
+    known: Sequence[str] | None = None,
+    word_column: int = 1,
+    tag_column: int | None = None,
+    tags_needed: bool = True,
+) -> Sentences:
+    """Reads lines of a word, maybe other columns, and a tag; an empty line ends a sentence.
+
+    Args:
+        path: the file, UTF-8.
+        known: tags that there may be, those of the training data; None: any of the form B-PER, in BIO, BIOES or BILOU.
+        word_column: which column the word is, counted from 1.
+        tag_column: which one the tag is; None: the last.
+        tags_needed: off, a file whose lines end before the tag has none.
+
+    Raises:
+        DataError: no such file, no sentence, or lines that are none: each with its number.
+    """
+    text, notes = read_text(path)
+    problems = Problems(f"{path} has lines that cannot be used", fix=f"mend those lines of {path}")
+    found = Sentences(path, [], [], notes)
+    need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
+    for line, written in text_lines(text):
+        columns = _BLANKS.split(written.strip(" \t"))
+        if columns == [""] or columns[0] == DOCUMENT:
+            begun = False
+            continue
+        width = width or len(columns)
+        tagged = tags_needed or width >= need
+        least = max(width, need if tagged else word_column)
+        if len(columns) != width or width < least:
+            problems.add(f"{path}:{line}", f"{len(columns)} columns, need {least}")
+            continue
+        word, tag = columns[word_column - 1], columns[(tag_column or 0) - 1] if tagged else ""
+        if tagged and (wrong := _wrong(tag, known)):
+            problems.add(f"{path}:{line}", wrong)
+            continue
+        if len(word) > LONG_TEXT:
+            notes.append(f"{path}:{line}: a word of {len(word):,} characters, of which little or nothing is seen")
+        if not begun:
+            found.words.append([])
+            found.tags.extend([[]] if tagged else [])
+            begun = True
+        found.words[-1].append(word)
+        if tagged:
+            found.tags[-1].append(tag)
+    problems.check()
+    if not found.words:
+        raise DataError(f"{path} has no sentence", fix="fetch or make it again")
+    return found
+
+
+def _wrong(tag: str, known: Sequence[str] | None) -> str:
+    if not _TAG.fullmatch(tag):
+        return f"tag {tag!r} is none of O, B-TYPE, I-TYPE, E-TYPE, S-TYPE"
+    if known is not None and tag not in known:
+        return f"tag {tag!r} is not in the training data, so nothing can learn it{did_you_mean(tag, known)}"
+    return ""
+
+
+def tag_names(sentences: Sentences) -> tuple[str, ...]:
+    """The tags there are: O first, then by type and letter, whatever the order of the rows."""
+    tags = {tag for row in sentences.tags for tag in row} | {"O"}
+    return tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence, as conlleval finds them: a tag that cannot go on one begins one.
+
+    So I-PER after O begins a person, which is what CoNLL-2003's own files mean by it; and so does any after an end.
+    L and U of BILOU are E and S, where seqeval's default mode, which knows neither, merges neighbours.
+    """
+    found: list[Entity] = []
+    open_type = ""  # of an entity that the next word may go on
+    for number, tag in enumerate(tags):
+        letter, _, type_ = tag.partition("-")
+        if letter == "O":
+            open_type = ""
+            continue
+        if letter in {"I", *_LAST} and open_type == type_:
+            found[-1] = found[-1]._replace(last=number)
+        else:
+            found.append(Entity(type_, number, number))
+        open_type = "" if letter in _LAST | _ALONE else type_
+    return found
+
+
+def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of whole entities with their types, over all sentences together; 0 where undefined.
+
+    Returns:
+        precision, recall, f1, and the f1 of each type as f1_TYPE; score is f1.
+    """
+    wanted, found = (
+        {(row, *one) for row, tags in enumerate(rows) for one in entities(tags)} for rows in (gold, predicted)
+    )
+    types = sorted({one[1] for one in wanted | found})
+    by_type = {
+        f"f1_{type_}": _f1(*({one for one in group if one[1] == type_} for group in (wanted, found))) for type_ in types
+    }
+    both = len(wanted & found)
+    total = _f1(wanted, found)
+    return {
+        "precision": both / len(found) if found else 0.0,
+        "recall": both / len(wanted) if wanted else 0.0,
+        "f1": total,
+        **by_type,
+        "score": total,
+    }
+
+
+def _f1(wanted: set[tuple[int, str, int, int]], found: set[tuple[int, str, int, int]]) -> float:
+    return 2 * len(wanted & found) / (len(wanted) + len(found)) if wanted or found else 0.0
+
+
+def make_pieces(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, *, max_length: int) -> Iterator[Pieces]:
+    """Sentences as pieces; one that is too long becomes several sequences, cut between words.
+
+    Every word has a place: one that the tokenizer takes for nothing is [UNK], and of one that is too long by itself
+    the beginning stays.
+
+    Args:
+        sentences: words of each.
+        tokenizer: splits them.
+        max_length: tokens of a sequence.
+    """
+    cls, sep, unknown = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[UNK]"))
+    room = max_length - 2
+    different = list(dict.fromkeys(word for words in sentences for word in words))
+    encoded = tokenizer.encode_batch(different, add_special_tokens=False)
+    pieces = {word: one.ids[:room] or [unknown] for word, one in zip(different, encoded, strict=True)}
+    for number, words in enumerate(sentences):
+        first, ids, starts = 0, [cls], list[int]()
+        for place, word in enumerate(words):
+            if len(ids) + len(pieces[word]) > room + 1:
+                yield Pieces(number, first, [*ids, sep], starts)
+                first, ids, starts = place, [cls], []
+            starts.append(len(ids))
+            ids += pieces[word]
+        yield Pieces(number, first, [*ids, sep], starts)
+
+
+def piece_labels(pieces: Pieces, tags: Sequence[str], names: Sequence[str]) -> list[int]:
+    """[length] id of a word's tag at its first piece, -100 elsewhere."""
+    labels = [IGNORED] * len(pieces.input_ids)
+    for place, start in enumerate(pieces.starts, start=pieces.first_word):
+        labels[start] = names.index(tags[place])
+    return labels
+
+
+def conll_text(words: Sequence[Sequence[str]], *columns: Sequence[Sequence[str]]) -> str:
+    """Words with columns of tags, in the form that `read_conll` reads, and conlleval if gold and predicted are two."""
+    rows = (zip(*sentence, strict=True) for sentence in zip(words, *columns, strict=True))
+    sentences = ("".join(" ".join(row) + "\n" for row in sentence) for sentence in rows)
+    return "\n".join(sentences)
+
+
+def write_conll(path: Path, words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
+    """Writes words with their tags in the form that `read_conll` reads."""
+    path.write_text(conll_text(words, tags), encoding="utf-8")

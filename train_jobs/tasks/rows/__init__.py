@@ -1,0 +1,1 @@
+"""Rows of a task: tables, their columns, labelled examples."""

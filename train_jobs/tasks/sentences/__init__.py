@@ -1,0 +1,1 @@
+"""Tasks of one or two sentences, GLUE among them."""

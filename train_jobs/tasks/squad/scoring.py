@@ -1,0 +1,138 @@
+"""Exact match and F1 of SQuAD, to the letter of its two official scripts, evaluate-v1.1.py and evaluate-v2.0.py.
+
+They differ where a normalised answer is empty: 1.1's F1 of two empty texts is 0, 2.0's is 1; and in what they do about
+a question that was not answered: 1.1 counts it as wrong, 2.0 leaves it out of the mean (and its script then breaks off,
+looking for it among those that have an answer or have none).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from train_jobs.tasks.squad.reading import Question
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """Lower-cased, without ASCII punctuation, then without articles, white space squeezed."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact(gold: str, answer: str) -> float:
+    """1 if both are the same once normalised, else 0."""
+    return float(normalised(gold) == normalised(answer))
+
+
+def f1(gold: str, answer: str, *, version_2: bool) -> float:
+    """F1 of the words that both have, as often as both have them."""
+    wanted, found = normalised(gold).split(), normalised(answer).split()
+    if version_2 and not (wanted and found):
+        return float(wanted == found)
+    same = sum((Counter(wanted) & Counter(found)).values())
+    if not same:
+        return 0.0
+    precision, recall = same / len(found), same / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def question_scores(
+    questions: Sequence[Question], answers: Mapping[str, str], *, version_2: bool
+) -> dict[str, tuple[float, float]]:
+    """Id -> exact match and F1 with the best-matching of the question's answers, before any threshold.
+
+    Of 2.0 a question without an answer left when articles and punctuation are gone has the answer "".
+    """
+    found = {}
+    for question in questions:
+        if question.id in answers:
+            answer = answers[question.id]
+            golds = _golds(question, version_2=version_2)
+            found[question.id] = (
+                max(exact(gold, answer) for gold in golds),
+                max(f1(gold, answer, version_2=version_2) for gold in golds),
+            )
+        elif not version_2:
+            found[question.id] = (0.0, 0.0)
+    return found
+
+
+def score_v1(questions: Sequence[Question], answers: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 in percent, as evaluate-v1.1.py has them."""
+    found = question_scores(questions, answers, version_2=False).values()
+    return {"exact_match": 100 * fmean(pair[0] for pair in found), "f1": 100 * fmean(pair[1] for pair in found)}
+
+
+def score_v2(
+    questions: Sequence[Question],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    *,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """What evaluate-v2.0.py prints, in percent and under its names.
+
+    Args:
+        questions: with their answers.
+        answers: id -> text, `""` for none.
+        null_odds: id -> how sure it is that there is none. None: it is not, as without the script's --na-prob-file.
+        threshold: questions whose odds are above it are taken as answered `""`: --na-prob-thresh.
+
+    Returns:
+        exact, f1, total; HasAns_ and NoAns_ the same of those questions; with null_odds best_exact and best_f1 with
+        the thresholds at which they are reached.
+    """
+    raw = question_scores(questions, answers, version_2=True)
+    odds = null_odds or dict.fromkeys(answers, 0.0)
+    has_answer = {question.id: bool(question.answers) for question in questions}
+    kept = {key: (float(not has_answer[key]),) * 2 if odds[key] > threshold else pair for key, pair in raw.items()}
+    result = _means(kept.values())
+    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+        group = [pair for key, pair in kept.items() if has_answer[key] == wanted]
+        if group:
+            result |= {f"{prefix}_{name}": value for name, value in _means(group).items()}
+    if null_odds is not None:
+        for place, name in enumerate(("exact", "f1")):
+            best, at = best_threshold({key: pair[place] for key, pair in raw.items()}, answers, odds, has_answer)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return result
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The threshold above which to answer `""` that scores best, as evaluate-v2.0.py finds it.
+
+    Beginning with no question answered, they are answered in the order of their odds. To tune a threshold answers
+    must be the best that are one: where another threshold has made them `""` already, nothing is left to tune.
+
+    Returns:
+        The score in percent, and the threshold: the odds of one of the questions, or 0.
+    """
+    current = best = float(sum(not answerable for answerable in has_answer.values()))
+    threshold = 0.0
+    for key in sorted(null_odds, key=lambda name: null_odds[name]):
+        if key not in scores:
+            continue
+        current += scores[key] if has_answer[key] else -bool(answers[key])
+        if current > best:
+            best, threshold = current, null_odds[key]
+    return 100 * best / len(scores), threshold
+
+
+def _golds(question: Question, *, version_2: bool) -> list[str]:
+    texts = [answer.text for answer in question.answers if normalised(answer.text) or not version_2]
+    return texts or [""]
+
+
+def _means(pairs: Iterable[tuple[float, float]]) -> dict[str, float]:
+    exacts, f1s = zip(*pairs, strict=True)
+    return {"exact": 100 * fmean(exacts), "f1": 100 * fmean(f1s), "total": float(len(exacts))}

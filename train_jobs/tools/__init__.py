@@ -1,0 +1,1 @@
+"""Commands beside training: copies, exports, looks and a server."""

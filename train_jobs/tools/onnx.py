@@ -1,0 +1,207 @@
+"""Writes a BERT with its head as ONNX, for runtimes that know no torch, with its tokenizer beside it.
+
+    pip install "bert-orchestrator[onnx]"
+    python -m train_jobs.tools.onnx --model out/model --output onnx/model.onnx
+
+The graph takes input_ids, attention_mask and token_type_ids, int64 [batch, length], both of any size up to the model's
+positions, and gives in fp32
+
+    text-classification    logits [batch, labels]
+    token-classification   logits [batch, length, labels]
+    question-answering     start_logits, end_logits [batch, length]
+    fill-mask              logits [batch, length, vocabulary]
+    embeddings             last_hidden_state [batch, length, hidden] and its mean, sentence_embedding
+
+Where onnxruntime is installed it is held against torch: more than 1e-4 between them is an error. Exit codes: 0 done, 2
+wrong input, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
+from train_jobs.config import SpecError, TrainingError, UserError
+from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
+from train_jobs.config.telemetry import no_telemetry
+from train_jobs.engine.runtime import storage
+from train_jobs.inference.model_folder import TOKENIZER_FILE, Folder, Model, read_folder
+
+OPSET = 18
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUTS = {
+    QUESTION_ANSWERING: ("start_logits", "end_logits"),
+    EMBEDDINGS: ("last_hidden_state", "sentence_embedding"),
+}
+"""Names of what a kind gives, where that is not `logits`."""
+TOLERANCE = 1e-4
+BESIDE = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
+NEEDED = ("onnx", "onnxscript")
+Arrays = dict[str, npt.NDArray[np.int64]]
+
+
+class Graph(nn.Module):
+    """A model with the inputs and outputs that its graph has.
+
+    Args:
+        kind: one of `train_jobs.config.predict.KINDS`.
+        model: with its weights.
+    """
+
+    def __init__(self, kind: str, model: Model) -> None:
+        super().__init__()
+        self.kind, self.model = kind, model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        """int64 [B, S] thrice; the mask is 1 where a token is."""
+        mask = attention_mask > 0
+        if self.kind == FILL_MASK:
+            return self.model(input_ids, token_type_ids, mask)[:1]
+        if self.kind == EMBEDDINGS:
+            hidden = self.model.bert(input_ids, token_type_ids, mask)
+            real = mask[..., None].to(hidden.dtype)
+            return hidden, (hidden * real).sum(1) / real.sum(1)
+        logits = self.model(input_ids, token_type_ids, mask)
+        return logits.unbind(-1) if self.kind == QUESTION_ANSWERING else (logits,)
+
+
+def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | None:
+    """Writes the graph of a folder's model, and beside it what tells of labels and tokens.
+
+    Args:
+        folder: of the model.
+        path: the file; there when it is whole.
+        opset: version of ONNX's operators.
+
+    Returns:
+        The largest difference between onnxruntime and torch; None where it is not installed.
+
+    Raises:
+        UserError: packages are missing, the model cannot be loaded, the disk refuses, or the two differ.
+    """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise SpecError(f"{' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"')
+    graph = Graph(folder.kind, folder.model()).requires_grad_(False).eval()
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=folder.positions)
+    example = _inputs(folder, (3, min(16, folder.positions)))
+    with _quiet():
+        program = torch.onnx.export(
+            graph,
+            tuple(torch.from_numpy(example[name]) for name in INPUTS),
+            dynamo=True,
+            input_names=INPUTS,
+            output_names=OUTPUTS.get(folder.kind, ("logits",)),
+            dynamic_shapes={name: {0: batch, 1: length} for name in INPUTS},
+            opset_version=opset,
+            verbose=False,
+        )
+    assert program is not None, "what the exporter of torch.export gives"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage.storage_errors(path.parent, "the export"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            program.save(temporary)
+            difference = _difference(graph, folder, temporary)
+            sync(temporary)
+            for name in BESIDE:
+                if (folder.path / name).is_file() and folder.path.resolve() != path.parent.resolve():
+                    shutil.copyfile(folder.path / name, path.parent / name)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return difference
+
+
+def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
+    """The largest between torch and onnxruntime, over batches of several shapes."""
+    if find_spec("onnxruntime") is None:
+        return None
+    no_telemetry()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    largest = 0.0
+    for shape in ((1, 5), (4, folder.positions), (2, 2)):
+        arrays = _inputs(folder, shape)
+        with torch.inference_mode():
+            expected = graph(*(torch.from_numpy(arrays[name]) for name in INPUTS))
+        real = arrays["attention_mask"] > 0
+        for mine, theirs in zip(expected, session.run(None, arrays), strict=True):
+            gap = np.abs(mine.numpy() - theirs)
+            largest = max(largest, float((gap[real] if gap.shape[:2] == real.shape else gap).max()))
+    if not largest <= TOLERANCE:
+        raise TrainingError(
+            "onnxruntime computes something else than torch", facts={"differ by": largest, "may be": TOLERANCE}
+        )
+    return largest
+
+
+def _inputs(folder: Folder, shape: tuple[int, int]) -> Arrays:
+    """Some token ids, the first row whole, the others padded."""
+    rows, size = shape
+    draw = np.random.default_rng(rows * size)
+    lengths = np.linspace(size, max(size // 2, 1), rows).astype(np.int64)
+    real = np.arange(size) < lengths[:, None]
+    segments = (np.arange(size) >= size // 2) & real & (folder.shape.type_vocab_size > 1)
+    ids = np.where(real, draw.integers(0, folder.rows, shape), 0)
+    return dict(zip(INPUTS, (ids, real.astype(np.int64), segments.astype(np.int64)), strict=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter speaks of packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses, exports, and turns what went wrong into words and an exit code."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="train_jobs.tools.onnx",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
+    parser.add_argument("--output", type=Path, default=Path("model.onnx"), help="the file (default: ./model.onnx)")
+    parser.add_argument(
+        "--task", choices=[AUTO, *KINDS], default=AUTO, help="which head (default: what it is made for)"
+    )
+    parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators (default: {OPSET})")
+    arguments = parser.parse_args(argv)
+    try:
+        folder = read_folder(arguments.model, arguments.task)
+        difference = export_onnx(folder, arguments.output, opset=arguments.opset)
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    checked = "not held against torch: no onnxruntime" if difference is None else f"within {difference:.1e} of torch"
+    print(f"exported {arguments.output}: {folder.kind}, opset {arguments.opset}, {checked}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

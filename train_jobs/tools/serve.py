@@ -1,0 +1,171 @@
+"""Predictions on request: the scoring script of a managed endpoint of Azure ML, and the same as a small server here.
+
+    python -m train_jobs.tools.serve --model MODEL_FOLDER --port 8080
+    curl -d '{"inputs": ["The capital of France is [MASK]."], "top": 3}' http://127.0.0.1:8080/score
+
+Request: {"inputs": [...], "top": 5}. An input is a text; of a model that takes two, {"text": ..., "pair": ...}; of one
+that answers questions, {"question": ..., "context": ...}. Response: {"outputs": [...]}, for each input what
+`train_jobs.predict` writes of it; and of a language model a list of its masks, for each a list of {"token",
+"probability"}, the likeliest first. What is wrong with a request is answered as {"error": text}.
+
+An endpoint of Azure gets this file, and the package beside it as train_jobs.zip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import errno
+import json
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+ARCHIVE = "train_jobs.zip"
+MOST_TEXTS, MOST_TOP, USUAL_TOP = 64, 100, 5
+LARGEST_REQUEST = 1024 * 1024
+_LOADED: dict[str, Any] = {}
+
+if (_archive := Path(__file__).with_name(ARCHIVE)).is_file():
+    sys.path.insert(0, str(_archive))
+
+
+def init() -> None:
+    """Loads the model that AZUREML_MODEL_DIR names; Azure calls it once."""
+    root = Path(os.environ["AZUREML_MODEL_DIR"])
+    load(next(path.parent for path in sorted(root.rglob("config.json"))))
+
+
+def load(folder: Path) -> None:
+    """Loads a Hugging Face folder.
+
+    Raises:
+        UserError: it holds no BERT that predicts.
+    """
+    import torch
+
+    from train_jobs.config import PredictConfig
+    from train_jobs.inference.loaded_model import make_task
+
+    config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _LOADED["task"] = make_task(config, device)
+
+
+def run(raw: str) -> dict[str, Any]:
+    """Answers one request; Azure calls it with the body's text."""
+    from train_jobs.config import UserError
+
+    try:
+        document = json.loads(raw)
+        inputs, top = document["inputs"], document.get("top", USUAL_TOP)
+        _check(inputs, top)
+        return {"outputs": _answers(inputs, top)}
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        return {"error": f'not of the form {{"inputs": [text, ...], "top": 5}}: {problem}'}
+    except UserError as problem:  # memory that runs out, say
+        return {"error": str(problem)}
+
+
+def _check(inputs: Any, top: Any) -> None:
+    if not isinstance(inputs, list):
+        raise ValueError("inputs is no list")
+    if not 0 < len(inputs) <= MOST_TEXTS:
+        raise ValueError(f"{len(inputs)} inputs, from 1 to {MOST_TEXTS} are taken")
+    if not isinstance(top, int) or not 0 < top <= MOST_TOP:
+        raise ValueError(f"top is not from 1 to {MOST_TOP}")
+
+
+def _answers(inputs: list[Any], top: int) -> list[Any]:
+    from train_jobs.tasks.rows.tables import Table
+
+    task = copy.copy(_LOADED["task"])
+    paired = any(isinstance(one, dict) and "pair" in one for one in inputs)
+    data = task.config.data.model_copy(update={"pair": "pair" if paired else None})
+    task.config = task.config.model_copy(update={"top_k": top, "data": data})
+    rows = [_row(one, task.text_columns) for one in inputs]
+    columns = {name: [row[name] for row in rows] for name in task.text_columns}
+    table = Table(Path("inputs"), columns, list(range(1, len(rows) + 1)))
+    found = task.predict(table, 0).records
+    return [_plain(record) for record in found]
+
+
+def _row(one: Any, columns: list[str]) -> dict[str, str]:
+    row = {columns[0]: one} if isinstance(one, str) and len(columns) == 1 else one
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in columns):
+        need = "a text" if len(columns) == 1 else f"of the form {dict.fromkeys(columns, '...')}"
+        raise ValueError(f"an input is not {need}: {str(one)[:80]}")
+    return row
+
+
+def _plain(record: dict[str, Any]) -> Any:
+    """As JSON has it; words for masks as they were answered before there was anything else."""
+    found = {name: getattr(value, "tolist", lambda same=value: same)() for name, value in record.items()}
+    return found["masks"] if found.keys() == {"masks"} else found
+
+
+class Handler(BaseHTTPRequestHandler):
+    """POST /score as an endpoint answers it; GET / says that the server lives."""
+
+    def do_GET(self) -> None:
+        self._reply(200, {"status": "ready"})
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        if self.path != "/score":
+            return self._reply(404, {"error": f"no page {self.path}"})
+        if size > LARGEST_REQUEST:
+            return self._reply(413, {"error": f"more than {LARGEST_REQUEST} bytes"})
+        answer = run(self.rfile.read(size).decode(errors="replace"))
+        return self._reply(400 if "error" in answer else 200, answer)
+
+    def _reply(self, status: int, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Loads the model and answers on the loopback interface until it is ended."""
+    parser = argparse.ArgumentParser(prog="train_jobs.tools.serve", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    arguments = parser.parse_args(argv)
+    from train_jobs.config import UserError
+
+    try:
+        load(arguments.model)
+        with _server(arguments.port) as server:
+            print(json.dumps({"port": server.server_address[1]}), flush=True)
+            server.serve_forever()
+    except UserError as problem:
+        print(problem, file=sys.stderr, flush=True)
+        return problem.exit_code
+    return 0
+
+
+def _server(port: int) -> ThreadingHTTPServer:
+    """One that listens on the loopback interface.
+
+    Raises:
+        ConflictError: something else has the port.
+        SpecError: there is no such port, or none for this user.
+    """
+    from train_jobs.config import ConflictError, SpecError
+
+    free = "--port 0, for any free one"
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except (OSError, OverflowError) as problem:
+        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+            raise ConflictError(f"port {port} is taken", fix=free) from None
+        raise SpecError(f"cannot listen on port {port}", facts={"why": problem}, fix=free) from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
