@@ -147,7 +147,7 @@ def _script(wire: Wire, folder: RecordFolder) -> str:
     spec = find_spec("train_jobs")
     assert spec is not None, "train_jobs is installed"
     package = Path(str(spec.origin)).parent
-    content = {SCRIPT: (package / SCRIPT).read_bytes(), ARCHIVE: package_archive(package)}
+    content = {SCRIPT: (package / "tools" / SCRIPT).read_bytes(), ARCHIVE: package_archive(package)}
     version = hashlib.sha256(b"".join(content.values())).hexdigest()[: places.DIGITS]
     if wire.asset("codes", CODE, version) is None:
         store, place = wire.store(folder.document("request.json")["datastore"]), f"{places.ROOT}serve/{version}/"

@@ -83,7 +83,7 @@ def test_an_input_lacks_a_part(saved):
 
 def test_the_script_and_the_archive_are_enough(saved, tmp_path):
     package = Path(str(train_jobs.__file__)).parent
-    shutil.copyfile(package / SCRIPT, tmp_path / SCRIPT)
+    shutil.copyfile(package / "tools" / SCRIPT, tmp_path / SCRIPT)
     (tmp_path / ARCHIVE).write_bytes(package_archive(package))
     program = (
         "import serve, json, sys; serve.init(); print(serve.run(json.dumps({'inputs': ['w1']}))['outputs'][0]['label'],"

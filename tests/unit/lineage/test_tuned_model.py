@@ -168,7 +168,7 @@ def test_its_command_makes_the_same_configuration(folder: Path) -> None:
     assert recipe == "train_jobs/presets/finetune/glue-stable.yaml"
     sets = [words[number + 1] for number, word in enumerate(words) if word == "--set"]
     assert f"task={facts.task}" in sets
-    path = Path(finetuning_lineage.__file__).parent.parent / recipe
+    path = Path(finetuning_lineage.__file__).parent.parent.parent / recipe
     made = build(FinetuneConfig, merge([read_file(path), read_assignments(sets, "--set")]))
     assert made.model_dump(mode="json") == facts.config
     assert facts.commands["orchestrator"][:7] == [
