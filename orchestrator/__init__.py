@@ -18,7 +18,7 @@ from orchestrator.support.version import __version__
 
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.status import RunState, RunStatus
     from orchestrator.specs.job import PretrainSpec
     from orchestrator.support.errors import UserError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Orchestrator": "orchestrator.client",
-    "Plan": "orchestrator.plan",
+    "Plan": "orchestrator.jobs.pretrain.plan",
     "PretrainSpec": "orchestrator.specs.job",
     "Run": "orchestrator.client",
     "RunState": "orchestrator.runs.status",

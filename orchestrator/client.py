@@ -30,7 +30,7 @@ from train_jobs.config.telemetry import no_telemetry
 
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
     from orchestrator.estimates.cost import RunCost
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.reports.comparison import Subject
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.runs.differences import Difference, Side
@@ -401,9 +401,9 @@ class Orchestrator:
         Raises:
             SpecError, DataError: all that is wrong, with file and line.
         """
-        from orchestrator.plan import make_plan
+        from orchestrator.jobs.pretrain.plan import make_plan
+        from orchestrator.jobs.starts import model_of, outputs_of
         from orchestrator.specs import Flag, find_project, resolve_spec
-        from orchestrator.starts import model_of, outputs_of
 
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
@@ -522,7 +522,7 @@ class Orchestrator:
     @property
     def sweeps(self) -> Sweeps:
         """Sweeps: planned, submitted, found again."""
-        from orchestrator.starts import model_of, outputs_of
+        from orchestrator.jobs.starts import model_of, outputs_of
         from orchestrator.sweeps.sweeps import Sweeps
 
         return Sweeps(

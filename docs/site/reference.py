@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from orchestrator.cli.main import build_parser
 from orchestrator.specs.job import KINDS, JobSpec
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.artifacts.layers import preset_names
 

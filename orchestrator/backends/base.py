@@ -12,7 +12,7 @@ from orchestrator.runs.status import Handle, RunStatus
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs import ResolvedCompute
 

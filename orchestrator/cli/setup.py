@@ -64,7 +64,7 @@ def add_verbs(verbs: Any) -> None:
 def run_init(arguments: argparse.Namespace) -> int:
     """Writes the files, prints their paths."""
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.scaffold import write_project
+    from orchestrator.specs.scaffold import write_project
     from train_jobs.config.names import in_shell
 
     paths = write_project(arguments.folder, arguments.template, force=arguments.force)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.specs import Flag
 
 KINDS = (
@@ -317,7 +317,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
         return submit_file(arguments)
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.client import Orchestrator
-    from orchestrator.plan import PredictPlan
+    from orchestrator.jobs.pretrain.plan import PredictPlan
 
     plan = _plan(arguments)
     hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))

@@ -334,7 +334,7 @@ def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
 
 def row_line(row: TrialRow) -> str:
     """A trial whose state changed, in one line."""
-    from orchestrator.sweeps.settings import settings_text
+    from orchestrator.specs.settings import settings_text
 
     told = "" if row.outcome is None else f"  {row.outcome:.6g}"
     return f"trial {row.trial}  {row.state}{told}  {row.why or settings_text(row.settings)}"
@@ -344,7 +344,7 @@ def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
     """A sweep and its trials for humans; the incumbent has a star."""
     from orchestrator.cli.render import duration
     from orchestrator.cli.terminal import table, terminal_of
-    from orchestrator.sweeps.settings import settings_text
+    from orchestrator.specs.settings import settings_text
 
     header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
     rows = [

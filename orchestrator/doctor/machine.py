@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import orchestrator
-from orchestrator.specs.machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
+from orchestrator.specs.local_machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text
 from train_jobs.artifacts.host import host_memory

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.jobs.resolve import Change, Flag, Resolved, find_project, resolve_spec
     from orchestrator.specs.azure import AzureSpec
-    from orchestrator.specs.code import CodeSpec
     from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
     from orchestrator.specs.environment import EnvironmentSpec
     from orchestrator.specs.job import (
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
         PrepareSpec,
         PretrainSpec,
     )
-    from orchestrator.specs.machine import usable_cores, visible_gpus
+    from orchestrator.specs.local_machine import usable_cores, visible_gpus
     from orchestrator.specs.notify import NotifySpec
-    from orchestrator.specs.resolve import Change, Flag, Resolved, find_project, resolve_spec
+    from orchestrator.specs.sections import CodeSpec
     from orchestrator.specs.tracking import TrackingSpec
 
 _HOMES = {
-    "AzureSpec": "azure",
-    "Change": "resolve",
-    "CodeSpec": "code",
-    "ComputeSpec": "compute",
-    "EnvironmentSpec": "environment",
-    "EvaluateSpec": "job",
-    "FinetuneSpec": "job",
-    "Flag": "resolve",
-    "NotifySpec": "notify",
-    "JobSpec": "job",
-    "KINDS": "job",
-    "PredictSpec": "job",
-    "PrepareSpec": "job",
-    "PretrainSpec": "job",
-    "Resolved": "resolve",
-    "ResolvedCompute": "compute",
-    "TrackingSpec": "tracking",
-    "find_project": "resolve",
-    "resolve_spec": "resolve",
-    "usable_cores": "machine",
-    "visible_gpus": "machine",
+    "AzureSpec": "orchestrator.specs.azure",
+    "Change": "orchestrator.jobs.resolve",
+    "CodeSpec": "orchestrator.specs.sections",
+    "ComputeSpec": "orchestrator.specs.compute",
+    "EnvironmentSpec": "orchestrator.specs.environment",
+    "EvaluateSpec": "orchestrator.specs.job",
+    "FinetuneSpec": "orchestrator.specs.job",
+    "Flag": "orchestrator.jobs.resolve",
+    "NotifySpec": "orchestrator.specs.notify",
+    "JobSpec": "orchestrator.specs.job",
+    "KINDS": "orchestrator.specs.job",
+    "PredictSpec": "orchestrator.specs.job",
+    "PrepareSpec": "orchestrator.specs.job",
+    "PretrainSpec": "orchestrator.specs.job",
+    "Resolved": "orchestrator.jobs.resolve",
+    "ResolvedCompute": "orchestrator.specs.compute",
+    "TrackingSpec": "orchestrator.specs.tracking",
+    "find_project": "orchestrator.jobs.resolve",
+    "resolve_spec": "orchestrator.jobs.resolve",
+    "usable_cores": "orchestrator.specs.local_machine",
+    "visible_gpus": "orchestrator.specs.local_machine",
 }
 
 __all__ = [
@@ -79,4 +79,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.estimates.sizes import Size, find_size
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
-from orchestrator.specs.machine import Gpu
+from orchestrator.specs.local_machine import Gpu
 from orchestrator.support.errors import SpecError
 
 GB = 10**9

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.specs.machine import Gpu
+from orchestrator.specs.local_machine import Gpu
 from orchestrator.support.errors import SpecError
 from train_jobs.config.base import Config, CountOrAuto
 

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from orchestrator.specs.azure import AzureSpec
-from orchestrator.specs.code import CodeSpec, ModuleName
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.environment import EnvironmentSpec, Text
 from orchestrator.specs.notify import NotifySpec
+from orchestrator.specs.sections import CodeSpec, ModuleName
 from orchestrator.specs.tracking import TrackingSpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET

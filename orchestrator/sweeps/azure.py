@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.backends.azure import places
+from orchestrator.specs.settings import names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep import Settings, SweepSpec, TerminationSpec, as_tree
+from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree
 from orchestrator.support.quiet_tqdm import load_quietly
-from orchestrator.sweeps.settings import names_files
 from orchestrator.sweeps.space import trials
 from train_jobs.artifacts.layers import KeyPath
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.planning import priced
+from orchestrator.jobs.base import priced
 from orchestrator.runs.status import RunState
 from orchestrator.specs import ResolvedCompute
 from orchestrator.support.errors import ConflictError

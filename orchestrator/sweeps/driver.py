@@ -23,7 +23,7 @@ from orchestrator.backends import load_backend, remember
 from orchestrator.backends.base import Backend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.machine import visible_gpus
+from orchestrator.specs.local_machine import visible_gpus
 from orchestrator.support.errors import (
     CapacityError,
     ConflictError,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
 WRONG_INPUT = 2  # exit code of a job that would only fail again

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.quiet_tqdm import load_quietly

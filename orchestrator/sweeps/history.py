@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.specs.space import Space
-from orchestrator.specs.sweep import SweepSpec, as_tree
+from orchestrator.specs.sweep_spec import SweepSpec, as_tree
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord
 from orchestrator.sweeps.sampling import distributions

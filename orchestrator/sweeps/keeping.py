@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.base import Backend
-from orchestrator.planning import Plan
-from orchestrator.shortages import disk_warnings
+from orchestrator.estimates.shortages import disk_warnings
+from orchestrator.jobs.base import Plan
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.folder import SweepRecord
 from orchestrator.sweeps.space import trials

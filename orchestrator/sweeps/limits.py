@@ -6,7 +6,7 @@ import math
 import time
 from typing import NamedTuple
 
-from orchestrator.specs.sweep import LimitsSpec
+from orchestrator.specs.sweep_spec import LimitsSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.sweeps.folder import SweepRecord
 

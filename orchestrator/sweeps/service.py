@@ -31,7 +31,7 @@ from orchestrator.backends.azure.record import RecordFolder
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.sweep import Settings, SweepSpec
+from orchestrator.specs.sweep_spec import Settings, SweepSpec
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.sweeps.azure import settings_of, sweep_request
 from orchestrator.sweeps.control import SERVICE, Control
@@ -46,7 +46,7 @@ from train_jobs.config.names import in_shell
 if TYPE_CHECKING:
     from orchestrator.backends.azure.request import Body
     from orchestrator.backends.azure.wire import Wire
-    from orchestrator.plan import Plan
+    from orchestrator.jobs.pretrain.plan import Plan
 
 SWEEP_TAG = "orchestrator.sweep"
 TRIALS, HERE = "trials.json", "here.yaml"

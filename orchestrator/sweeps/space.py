@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep import Settings, SweepSpec
+from orchestrator.specs.sweep_spec import Settings, SweepSpec
 from orchestrator.sweeps.sobol import BITS, sobol
 
 Latent = float | int

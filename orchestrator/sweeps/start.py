@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends import load_backend
-from orchestrator.plan import make_plan
-from orchestrator.planning import HASH_DIGITS, Plan
+from orchestrator.jobs.base import HASH_DIGITS, Plan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.runs.status import RunState
 from orchestrator.specs import Resolved, usable_cores, visible_gpus
 from orchestrator.specs.azure import AZURE

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from orchestrator.specs.sweep import ObjectiveSpec, TerminationSpec
+from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
 
 Reports = Sequence[float]
 Histories = Mapping[int, Reports]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.plan import Plan, make_plan
+from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs import Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.job import KINDS
-from orchestrator.specs.sweep import Settings, as_tree
+from orchestrator.specs.settings import seed_setting
+from orchestrator.specs.sweep_spec import Settings, as_tree
 from orchestrator.support.errors import ConflictError
-from orchestrator.sweeps.settings import seed_setting
 from train_jobs.artifacts.layers import Layer, build, merge
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from documents import DOCUMENTS, ROOT, blocks
 import orchestrator
 from orchestrator.specs import resolve_spec
 from orchestrator.specs.job import KINDS
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.config import FinetuneConfig, PredictConfig
 

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.plan import Plan
+from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.testing import AzureDouble

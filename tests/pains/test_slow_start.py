@@ -53,6 +53,6 @@ def test_looking_at_runs_loads_nothing_that_planning_needs(console: Console, wor
     make_run(console.home, "one", plan={"world_size": 2, "changes": {}})
     found = loaded(console, *words)
     assert "orchestrator.backends.folder.backend" in found
-    assert not found & (HEAVY | {"orchestrator.plan", "orchestrator.specs.job"})
+    assert not found & (HEAVY | {"orchestrator.jobs.pretrain.plan", "orchestrator.specs.job"})
     if words[0] != "download":  # near names for an output that there is not
         assert "yaml" not in found

@@ -13,7 +13,7 @@ from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.base import LogQuery
 from orchestrator.client import Orchestrator, Run
-from orchestrator.plan import Plan
+from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ServiceError, StorageError
 from orchestrator.testing import AzureDouble

@@ -12,7 +12,7 @@ from orchestrator.backends.azure.looks import Look
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.specs.sweep import Settings, as_tree
+from orchestrator.specs.sweep_spec import Settings, as_tree
 from orchestrator.support.errors import NotFoundError, UserError
 from train_jobs.artifacts.layers import Layer, merge
 

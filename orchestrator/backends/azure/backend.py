@@ -26,7 +26,7 @@ from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs import ResolvedCompute
 

@@ -11,7 +11,7 @@ from train_jobs.artifacts.host import METADATA_VARIABLE
 from train_jobs.config.telemetry import MLFLOW
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 TAGS = "tags.json"
 CONFIG = "config.json"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.backends.azure import places
-from orchestrator.finetuning import FinetunePlan
-from orchestrator.plan import PredictPlan, PreparePlan, PretrainPlan
-from orchestrator.specs.finetune import DATA_PATHS
-from orchestrator.specs.tables import portable_names
+from orchestrator.jobs.finetune.plan import FinetunePlan
+from orchestrator.jobs.finetune.spec import DATA_PATHS
+from orchestrator.jobs.pretrain.plan import PredictPlan, PreparePlan, PretrainPlan
+from orchestrator.jobs.row_counts import portable_names
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import LINEAGE_FILE
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
@@ -30,7 +30,7 @@ from train_jobs.artifacts.text_files import source_files
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.storage import Content
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from train_jobs.config.text import SourceConfig
 
 TEXT = "${{inputs.text}}"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.azure.clusters import shape_text
 from orchestrator.backends.azure.request import Asset, AzureRequest, Cluster
 from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.finetuning import FinetunePlan
-from orchestrator.plan import PretrainPlan
+from orchestrator.jobs.finetune.plan import FinetunePlan
+from orchestrator.jobs.pretrain.plan import PretrainPlan
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 SEEN = Path("cache", "azure-assets.json")  # below the home folder: which assets a workspace was seen to have
 BUILD_MINUTES = 10  # of an environment, roughly

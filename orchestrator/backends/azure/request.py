@@ -22,7 +22,7 @@ from orchestrator.support.errors import SpecError
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 Body = dict[str, Any]
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}

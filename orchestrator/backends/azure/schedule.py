@@ -28,7 +28,7 @@ from orchestrator.support.formatting import bytes_text
 if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.backends.azure.workspace import Workspace
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
 SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted

@@ -14,7 +14,7 @@ from orchestrator.backends.azure.storage import Content
 from orchestrator.images import train_image
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 
 def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Content]:

@@ -29,7 +29,7 @@ from train_jobs.artifacts.files import write_draft
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
     from train_jobs.config.base import Config
 

@@ -12,7 +12,7 @@ from orchestrator.specs import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
 
 
 class FolderRequest(Request):

@@ -20,7 +20,7 @@ from orchestrator.support.home import RUNS
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
-    from orchestrator.planning import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.specs import ResolvedCompute
 
 

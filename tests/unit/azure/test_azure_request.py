@@ -21,7 +21,7 @@ from orchestrator.backends.azure.request import AzureRequest, Body, compute_body
 from orchestrator.backends.azure.upload import job_documents
 from orchestrator.client import Orchestrator
 from orchestrator.images import train_image
-from orchestrator.plan import Plan
+from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.support.errors import SpecError
 from tests.conftest import Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan import make_plan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.runs.status import RunState
 from orchestrator.specs import Flag, resolve_spec
 from orchestrator.sweeps.folder import SweepState

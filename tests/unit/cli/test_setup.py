@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.cli import setup
 from orchestrator.cli.main import build_parser
-from orchestrator.scaffold import template_files
 from orchestrator.specs import find_project, resolve_spec
+from orchestrator.specs.scaffold import template_files
 from orchestrator.support.finding import Finding, fail, ok, warn
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
@@ -117,7 +117,7 @@ def test_init_below_a_file_is_an_error_of_storage(orchestrator: Command) -> None
 
 
 def test_templates_are_those_that_are_shipped() -> None:
-    from orchestrator.scaffold import TEMPLATES
+    from orchestrator.specs.scaffold import TEMPLATES
 
     assert sorted(path.name for path in TEMPLATES.iterdir()) == sorted(setup.TEMPLATES)
 

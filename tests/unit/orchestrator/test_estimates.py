@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from orchestrator.estimates import estimate
 from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
 from orchestrator.estimates.pace import Span, span_of
+from orchestrator.jobs.pretrain.estimate import estimate
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import (
     CheckpointConfig,

@@ -17,10 +17,10 @@ from orchestrator.backends.azure.upload import job_documents
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.cli import submit
 from orchestrator.cli.completers import recipes, tasks
-from orchestrator.finetuning import FinetunePlan
-from orchestrator.plan import make_plan
+from orchestrator.jobs.finetune.plan import FinetunePlan
+from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.row_counts import count_rows
 from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved, resolve_spec
-from orchestrator.specs.tables import count_rows
 from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert
 from train_jobs.artifacts.task_files import TaskFile

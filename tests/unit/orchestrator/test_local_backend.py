@@ -21,7 +21,7 @@ from orchestrator.backends.folder.files import QUEUED_SECONDS, RUN_VARIABLE, Loc
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.client import Orchestrator
-from orchestrator.plan import Plan
+from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UsageError
 from tests.conftest import write_bert

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan import make_plan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.snapshot import Snapshot
 from orchestrator.specs import Flag, resolve_spec
 from orchestrator.specs.environment import EnvironmentSpec

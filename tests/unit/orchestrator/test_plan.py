@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.planning as plan_module
-from orchestrator.plan import Plan, make_plan
+import orchestrator.jobs.base as plan_module
+from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import resolve_spec
 from orchestrator.support.errors import ConflictError, DataError, SpecError
@@ -296,7 +296,7 @@ def test_the_home_folder_is_the_users_unless_the_environment_says_otherwise(monk
 
 def test_planning_loads_nothing_heavy() -> None:
     program = (
-        "import sys, pathlib, orchestrator.plan as p, orchestrator.specs as s\n"
+        "import sys, pathlib, orchestrator.jobs.pretrain.plan as p, orchestrator.specs as s\n"
         "p.make_plan(s.resolve_spec('pretrain', environ={'PATH': ''}), home=pathlib.Path(sys.argv[1]))\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('train_jobs.')))"

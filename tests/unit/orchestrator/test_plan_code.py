@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.planning as plan_module
+import orchestrator.jobs.base as plan_module
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.plan import Plan, make_plan
+from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.snapshot import take_snapshot
 from orchestrator.specs import CodeSpec, Flag, resolve_spec
 from orchestrator.support.errors import SpecError

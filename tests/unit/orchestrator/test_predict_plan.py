@@ -15,8 +15,8 @@ from orchestrator.backends.azure.request import build_request
 from orchestrator.backends.azure.upload import job_documents
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.cli.main import main
-from orchestrator.plan import make_plan
-from orchestrator.prediction import PredictPlan
+from orchestrator.jobs.predict.plan import PredictPlan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.specs import EvaluateSpec, Flag, PredictSpec, PretrainSpec, resolve_spec
 from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.cli import submit
 from orchestrator.cli.completers import assignments, recipes
-from orchestrator.plan import Plan, PreparePlan, PretrainPlan, make_plan
+from orchestrator.jobs.pretrain.plan import Plan, PreparePlan, PretrainPlan, make_plan
 from orchestrator.specs import KINDS, Flag, Resolved, resolve_spec
 from orchestrator.specs.job import PrepareSpec, PretrainSpec
 from orchestrator.support.errors import SpecError

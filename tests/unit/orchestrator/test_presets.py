@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from orchestrator.jobs.resolve import PRESETS
 from orchestrator.specs import ComputeSpec, EnvironmentSpec
-from orchestrator.specs.resolve import PRESETS
 from train_jobs.artifacts.layers import (
     FINETUNE_PRESETS,
     PREDICT_PRESETS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.plan import Plan, make_plan
+from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs import Flag, resolve_spec
 from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
 from orchestrator.sweeps.start import plan_sweep

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.jobs.starts import model_of
 from orchestrator.runs.status import RunState
-from orchestrator.starts import model_of
 from orchestrator.support.errors import NotFoundError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan import make_plan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.specs import Flag, resolve_spec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan import make_plan
+from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.reports.run import NO_SEEDS, render
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import backends
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 
 if TYPE_CHECKING:
     from tests.unit.sweeps.quick_sweeps import Sweeps

@@ -13,7 +13,7 @@ import yaml
 
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from orchestrator.sweeps.history import read_history
 from orchestrator.sweeps.resolve import Surroundings, resolve_sweep

@@ -18,7 +18,7 @@ import yaml
 from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.images import train_image
-from orchestrator.plan import Plan, make_plan
+from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.azure import distribution, encoded, settings_of, sweep_request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.sweep import sweep_text
-from orchestrator.specs.sweep import contradictions
+from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.folder import Earlier
 from orchestrator.sweeps.history import as_trials, read_history

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.specs.space import all_parameters
-from orchestrator.specs.sweep import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.sampling import distribution, is_conditional, propose
 from orchestrator.sweeps.space import Latents, draw, latents, values
 from tests.unit.sweeps.conftest import sweep

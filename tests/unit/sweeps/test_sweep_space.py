@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orchestrator.specs.space import Parameter
-from orchestrator.specs.sweep import as_tree
+from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.sweeps.sobol import MOST_DIMENSIONS, sobol
 from orchestrator.sweeps.space import draw, grid_size, latent, trials, value
 from tests.unit.sweeps.conftest import sweep

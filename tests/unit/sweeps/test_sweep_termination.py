@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import wilcoxon
 
-from orchestrator.specs.sweep import ObjectiveSpec, TerminationSpec
+from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
 from orchestrator.sweeps.termination import Decision, is_due, judge, outcome, signed_rank_p, together
 
 NAN = math.nan

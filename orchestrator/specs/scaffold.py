@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.files import write_text
 
-TEMPLATES = Path(__file__).resolve().parent / "presets" / "templates"
+TEMPLATES = Path(__file__).resolve().parent.parent / "presets" / "templates"
 IGNORED = """\
 # What is not packed with a run's code. The syntax is that of .gitignore, which is not read where this file is.
 .git/

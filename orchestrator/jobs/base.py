@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.jobs.facts import plan_rows
 from orchestrator.runs.status import Counts
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs import KINDS, Change, JobSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.environment import PACKAGES
-from orchestrator.summary import plan_rows
 from orchestrator.support.formatting import wrapped
 from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes
 from train_jobs.artifacts.lineage import Link

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.estimates import FinetuneEstimates, estimate_finetuning
-from orchestrator.estimates.finetune import tokens_per_row
-from orchestrator.planning import Ground, Plan, files_fingerprint, remote_data
+from orchestrator.estimates.shortages import disk_warnings, training_warnings
+from orchestrator.jobs.base import Ground, Plan, files_fingerprint, remote_data
+from orchestrator.jobs.facts import finetuning_rows, plan_rows, tuned_model_rows
+from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning, tokens_per_row
+from orchestrator.jobs.finetune.spec import DATA_PATHS
+from orchestrator.jobs.row_counts import count_rows
 from orchestrator.runs.status import Counts
-from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.finetune import DATA_PATHS
-from orchestrator.specs.tables import count_rows
-from orchestrator.summary import finetuning_rows, plan_rows, tuned_model_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link

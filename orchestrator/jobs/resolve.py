@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
+from orchestrator.jobs.defaults import for_kind
+from orchestrator.jobs.finetune.spec import check_batch, written_out
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
-from orchestrator.specs.finetune import check_batch, written_out
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import KINDS, MODEL, FinetuneSpec, JobSpec, Kind, PretrainSpec
-from orchestrator.specs.kinds import for_kind
-from orchestrator.specs.machine import gpus_of_machine, usable_cores, usable_memory
+from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
 from orchestrator.specs.paths import anchor, missing_paths
-from orchestrator.specs.problems import Problems
+from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.variables import variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load

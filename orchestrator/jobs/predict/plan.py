@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.estimates import PredictEstimates, estimate_prediction
-from orchestrator.estimates.finetune import tokens_per_row
-from orchestrator.planning import Ground, Plan, files_fingerprint
+from orchestrator.estimates.shortages import memory_warnings
+from orchestrator.jobs.base import Ground, Plan, files_fingerprint
+from orchestrator.jobs.facts import plan_rows, prediction_rows
+from orchestrator.jobs.finetune.estimate import tokens_per_row
+from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
+from orchestrator.jobs.row_counts import count_table, portable_names
 from orchestrator.runs.status import Counts
-from orchestrator.shortages import memory_warnings
 from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.tables import count_table, portable_names
-from orchestrator.summary import plan_rows, prediction_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage

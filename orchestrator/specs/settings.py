@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from orchestrator.specs import JobSpec
-from orchestrator.specs.sweep import Settings
+from orchestrator.specs.sweep_spec import Settings
 
 LONGEST_SETTINGS = 60
 TEXT = "data.text"  # files, though its type says nothing of paths

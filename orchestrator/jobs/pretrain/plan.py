@@ -13,15 +13,16 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from orchestrator.estimates import Estimates, PrepareEstimates, estimate, estimate_preparation
-from orchestrator.finetuning import FinetunePlan, plan_finetuning
-from orchestrator.planning import Ground, Plan, remote_data
-from orchestrator.prediction import PredictPlan, plan_prediction
+from orchestrator.estimates.shortages import disk_warnings, training_warnings
+from orchestrator.jobs.base import Ground, Plan, remote_data
+from orchestrator.jobs.facts import model_rows, plan_rows, preparation_rows, training_rows
+from orchestrator.jobs.finetune.plan import FinetunePlan, plan_finetuning
+from orchestrator.jobs.predict.plan import PredictPlan, plan_prediction
+from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
+from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.runs.status import Counts
-from orchestrator.shortages import disk_warnings, training_warnings
 from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
 from orchestrator.specs.azure import AZURE
-from orchestrator.summary import model_rows, plan_rows, preparation_rows, training_rows
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint, text_files
 from train_jobs.artifacts.lineage import Link, PhaseFacts

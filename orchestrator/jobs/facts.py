@@ -11,10 +11,10 @@ from orchestrator.support.redact import HIDDEN, is_secret
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
-    from orchestrator.finetuning import FinetunePlan, TaskRows
-    from orchestrator.plan import PreparePlan, PretrainPlan
-    from orchestrator.planning import Plan
-    from orchestrator.prediction import PredictPlan
+    from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.finetune.plan import FinetunePlan, TaskRows
+    from orchestrator.jobs.predict.plan import PredictPlan
+    from orchestrator.jobs.pretrain.plan import PreparePlan, PretrainPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.estimates.finetune import cost_of, seconds_of
 from orchestrator.estimates.memory import FP32, LIBRARIES, activation_width, layer_activation_bytes
+from orchestrator.jobs.finetune.estimate import cost_of, seconds_of
 from orchestrator.specs import ResolvedCompute
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token

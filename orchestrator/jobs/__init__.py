@@ -1,0 +1,1 @@
+"""The kinds of jobs: what the user writes, and what will be done."""

@@ -1,0 +1,1 @@
+"""Fine-tuning: its spec, plan and estimate."""

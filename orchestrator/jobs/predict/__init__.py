@@ -1,0 +1,1 @@
+"""Prediction: its spec, plan and estimate."""

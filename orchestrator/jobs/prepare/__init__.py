@@ -1,0 +1,1 @@
+"""Preparation of a corpus: its spec, plan and estimate."""

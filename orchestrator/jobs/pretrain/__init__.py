@@ -1,0 +1,1 @@
+"""Pretraining: its spec, plan and estimate."""
