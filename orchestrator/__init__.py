@@ -19,8 +19,8 @@ from orchestrator.support.version import __version__
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
     from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.pretrain.spec import PretrainSpec
     from orchestrator.runs.status import RunState, RunStatus
-    from orchestrator.specs.job import PretrainSpec
     from orchestrator.support.errors import UserError
     from orchestrator.sweeps.sweeps import Sweep
 

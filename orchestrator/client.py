@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.retention import Pruned, Pruning
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
-    from orchestrator.specs import Flag
+    from orchestrator.specs.resolved import Flag
     from orchestrator.sweeps.sweeps import Sweeps
 
 WATCH_SECONDS = 2.0
@@ -402,8 +402,9 @@ class Orchestrator:
             SpecError, DataError: all that is wrong, with file and line.
         """
         from orchestrator.jobs.pretrain.plan import make_plan
+        from orchestrator.jobs.resolve import resolve_spec
         from orchestrator.jobs.starts import model_of, outputs_of
-        from orchestrator.specs import Flag, find_project, resolve_spec
+        from orchestrator.specs.resolved import Flag, find_project
 
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:

@@ -17,7 +17,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import Handle
-from orchestrator.specs import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import CapacityError, UsageError
 
 LOAD = "ORCHESTRATOR_POLITE_LOAD"

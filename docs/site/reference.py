@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from orchestrator.cli.main import build_parser
-from orchestrator.specs.job import KINDS, JobSpec
+from orchestrator.jobs.registry import KINDS
+from orchestrator.specs.job import JobSpec
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.artifacts.layers import preset_names

@@ -14,7 +14,7 @@ from train_jobs.config.base import Config
 if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
     from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
-    from orchestrator.specs import ResolvedCompute
+    from orchestrator.specs.compute import ResolvedCompute
 
 
 class Request(Config):

@@ -77,7 +77,7 @@ def sizes(**_: Any) -> list[str]:
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
-    from orchestrator.specs.job import KINDS
+    from orchestrator.jobs.registry import KINDS
     from orchestrator.specs.sweep_spec import SweepSpec
 
     key, equals, _rest = prefix.partition("=")

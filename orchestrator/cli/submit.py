@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.backends.base import Request
     from orchestrator.client import Run
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs import Flag
+    from orchestrator.specs.resolved import Flag
 
 KINDS = (
     "pretrain",
@@ -21,7 +21,7 @@ KINDS = (
     "finetune",
     "evaluate",
     "predict",
-)  # of orchestrator.specs, slow to load
+)
 EXAMPLES = (
     "submit pretrain --data notes/ --set train.steps=2000",
     "submit finetune --task MRPC --data glue_data --model @last",
@@ -184,7 +184,7 @@ def _kind(word: str) -> str:
 def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     """What the flags of a command line say of a job: dotted path -> value and flag."""
     from orchestrator.cli.arguments import pairs
-    from orchestrator.specs import Flag
+    from orchestrator.specs.resolved import Flag
 
     given: dict[str, tuple[Any, str]] = {
         "name": (arguments.name, "--name"),

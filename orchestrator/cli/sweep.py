@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.cli.terminal import Terminal
-    from orchestrator.specs import Flag
+    from orchestrator.specs.resolved import Flag
     from orchestrator.sweeps.status import SweepStatus, TrialRow
     from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 

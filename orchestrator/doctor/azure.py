@@ -27,7 +27,8 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     from orchestrator.backends.azure.sign_in import SignIn
     from orchestrator.backends.azure.wire import Wire
     from orchestrator.backends.azure.workspace import find_workspace
-    from orchestrator.specs import find_project, resolve_spec
+    from orchestrator.jobs.resolve import resolve_spec
+    from orchestrator.specs.resolved import find_project
 
     try:
         spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec

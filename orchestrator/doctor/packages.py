@@ -111,7 +111,7 @@ def torch_build() -> Finding:
 
 def torch_devices(environ: Mapping[str, str], seconds: float = TORCH_SECONDS) -> Finding:
     """What torch itself finds to compute on, and the precision that `auto` becomes there."""
-    from orchestrator.specs import visible_gpus
+    from orchestrator.specs.local_machine import visible_gpus
 
     try:
         answer = subprocess.run(

@@ -24,7 +24,8 @@ def git(environ: Mapping[str, str]) -> Finding:
 
 def defaults(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The project's defaults and the ORCHESTRATOR_* variables, as the next plan would read them."""
-    from orchestrator.specs import find_project, resolve_spec
+    from orchestrator.jobs.resolve import resolve_spec
+    from orchestrator.specs.resolved import find_project
 
     found = find_project(folder)
     where = str(found) if found else "no orchestrator.yaml here or above"
@@ -40,7 +41,8 @@ def defaults(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def chosen_backend(folder: Path, environ: Mapping[str, str]) -> str:
     """Where runs go if nobody says otherwise: by the variables, or by the project's defaults."""
-    from orchestrator.specs import find_project, resolve_spec
+    from orchestrator.jobs.resolve import resolve_spec
+    from orchestrator.specs.resolved import find_project
 
     try:
         return resolve_spec("pretrain", project=find_project(folder), environ=environ).spec.backend

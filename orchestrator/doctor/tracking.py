@@ -31,7 +31,8 @@ except Exception as problem:
 
 def store(folder: Path, home: Path, environ: Mapping[str, str]) -> Finding:
     """Whether the store that the project reports to can be used."""
-    from orchestrator.specs import find_project, resolve_spec
+    from orchestrator.jobs.resolve import resolve_spec
+    from orchestrator.specs.resolved import find_project
 
     try:
         spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.specs import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import data_sheet, gpu_model
 from train_jobs.config.base import Config

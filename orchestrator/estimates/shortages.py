@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from orchestrator.estimates.training import TrainingEstimates
-from orchestrator.specs import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.formatting import bytes_text
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.pretrain import dividing

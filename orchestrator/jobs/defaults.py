@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.specs.job import KINDS, JobSpec
+from orchestrator.jobs.registry import KINDS
+from orchestrator.specs.job import JobSpec
 from train_jobs.artifacts.layers import Layer, preset_names
 
 

@@ -6,15 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
+from orchestrator.support.formatting import Rows, bytes_text, duration_text
 from orchestrator.support.redact import HIDDEN, is_secret
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
     from orchestrator.jobs.base import Plan
-    from orchestrator.jobs.finetune.plan import FinetunePlan, TaskRows
-    from orchestrator.jobs.predict.plan import PredictPlan
-    from orchestrator.jobs.pretrain.plan import PreparePlan, PretrainPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
@@ -68,158 +65,6 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
 
 
-def model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
-    """What is trained, and from where on."""
-    job, estimates = plan.job, plan.estimates
-    if plan.parent:
-        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
-        what = f"weights {(plan.parent.weights or '')[:8]}"
-        if plan.phase:
-            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
-        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
-    yield (
-        "model",
-        (
-            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
-            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
-        ),
-    )
-
-
-def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
-    """Batch, steps, memory, checkpoints."""
-    job, estimates = plan.job, plan.estimates
-    yield "batch", _batch(plan)
-    yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
-    if estimates.span is not None:
-        yield "time", span_text(estimates.span)
-    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
-    yield (
-        "memory",
-        (
-            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
-            + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
-            + f", {bytes_text(estimates.activation_bytes)} activations"
-            + (f" of {estimates.micro_batch_size} sequences" if plan.accumulation_steps is None else "")
-            + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
-            + (
-                f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"
-                if estimates.checkpoint_copy_bytes
-                else ""
-            )
-            + " (estimate)"
-        ),
-    )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}"
-    yield (
-        "disk",
-        (
-            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
-            f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and the model's "
-            f"{bytes_text(estimates.model_bytes)} (estimate)"
-        ),
-    )
-
-
-def tuned_model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
-    """Task, rows, and the model that is fine-tuned."""
-    tasks = len(plan.rows) > 1
-    for task, rows in plan.rows.items():
-        yield "rows" if task == next(iter(plan.rows)) else "", (f"{task}: " if tasks else "") + _row_counts(rows)
-    if not plan.rows:
-        yield "rows", "known to the job alone"
-    origin = f"  ({plan.changes['init_from'].origin})" if "init_from" in plan.changes else ""
-    yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
-    yield (
-        "model",
-        f"{plan.estimates.parameters:,} parameters and a new head, sequences of {plan.job.max_length} at most",
-    )
-
-
-def _row_counts(rows: TaskRows) -> str:
-    found = {"train": rows.train, "validation": rows.validation, "test": rows.test}
-    shown = {split: count for split, count in found.items() if count != 0}
-    return ", ".join(f"{split} {count:,}" if count is not None else f"{split} ?" for split, count in shown.items())
-
-
-def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
-    """Batch, steps, time, memory, checkpoints."""
-    job, estimates, train = plan.job, plan.estimates, plan.job.train
-    if plan.accumulation_steps is None:
-        batch = "micro x accumulation x world; micro is auto: the largest that fits is found before the first step"
-    else:
-        micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
-        batch = f"{micro} x {plan.accumulation_steps} x {plan.world_size} (global = micro x accumulation x world)"
-    yield "batch", f"{train.global_batch_size} = {batch}"
-    yield "steps", _steps(plan)
-    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
-    if estimates.seconds is not None:
-        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
-        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
-        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
-    libraries = f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else ""
-    yield (
-        "memory",
-        (
-            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state, "
-            f"{bytes_text(estimates.activation_bytes)} activations{libraries} (estimate)"
-        ),
-    )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)} by score"
-    yield (
-        "disk",
-        (
-            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
-            f"{bytes_text(estimates.checkpoint_bytes)}, and models of {bytes_text(estimates.model_bytes)} (estimate)"
-        ),
-    )
-
-
-def _steps(plan: FinetunePlan) -> str:
-    """Steps of one run, and of all where there are several."""
-    job, epochs = plan.job, plan.job.train.epochs
-    several = f"{plan.runs} runs" + (f", seeds {', '.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "")
-    if plan.all_steps is None:
-        return f"{counted(epochs, 'epoch')}" + (f"; {several}" if plan.runs > 1 else "")
-    if plan.runs == 1:
-        return f"{plan.all_steps:,} = {counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
-    return f"{plan.all_steps:,} over {several}"
-
-
-def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
-    """Model, rows, time, memory, and where the predictions go."""
-    estimates = plan.estimates
-    yield "rows", f"{plan.rows:,}" if plan.rows is not None else "known to the job alone"
-    origin = f"  ({plan.changes['model'].origin})" if "model" in plan.changes else ""
-    yield "by", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
-    yield "predictions", str(plan.delivery) if plan.delivery else f"{plan.job.output} in the outputs of the run"
-    if estimates.seconds is not None:
-        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
-        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
-        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
-    yield "memory", f"{_memory(estimates.process_bytes, plan)} (estimate)"
-
-
-def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
-    """Store, work, time, memory, disk."""
-    job, estimates = plan.job, plan.estimates
-    yield "store", str(job.store) if job.store else "below the home folder, named by its content: pretrain finds it"
-    vocabulary = str(job.data.vocabulary or f"trained here, {job.data.vocab_size:,} pieces")
-    yield "vocabulary", f"{vocabulary}, {'lower case' if job.data.lowercase else 'cased'}"
-    yield (
-        "work",
-        f"{bytes_text(estimates.text_bytes)} of text in {counted(estimates.parts, 'part')} by"
-        f" {counted(estimates.workers, 'worker')}:"
-        f" {duration_text(estimates.seconds)} (estimate)",
-    )
-    yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
-    yield (
-        "disk",
-        f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
-        f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
-    )
-
-
 def _memory(need: int, plan: Plan) -> str:
     """`3.1 GB a process of the 16 GB that it has`."""
     have = plan.compute.memory_bytes
@@ -236,19 +81,6 @@ def span_text(span: Span) -> str:
 
 def _ends(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
-
-
-def _batch(plan: PretrainPlan) -> str:
-    train = plan.job.train
-    if plan.accumulation_steps is None:
-        return (
-            f"{train.global_batch_size} = micro x accumulation x {plan.world_size} (world); micro is auto: the largest "
-            f"that fits is found before the first step, {plan.estimates.micro_batch_size} at most"
-        )
-    return (
-        f"{train.global_batch_size} = {train.micro_batch_size} x {plan.accumulation_steps} x "
-        f"{plan.world_size} (global = micro x accumulation x world)"
-    )
 
 
 def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

@@ -11,21 +11,23 @@ Which presets lie at the bottom is itself decided by the layers above them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from orchestrator.jobs.defaults import for_kind
-from orchestrator.jobs.finetune.spec import check_batch, written_out
+from orchestrator.jobs.finetune.spec import FinetuneSpec, check_batch, written_out
+from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.registry import KINDS
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import KINDS, MODEL, FinetuneSpec, JobSpec, Kind, PretrainSpec
+from orchestrator.specs.job import MODEL, JobSpec, Kind
 from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problem_list import Problems
+from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, shown
 from orchestrator.specs.variables import variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load
@@ -34,56 +36,12 @@ from train_jobs.artifacts.start_model import is_name
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.tuned_columns import tuned_columns
-from train_jobs.config.base import Config
 from train_jobs.config.names import did_you_mean
 
-PROJECT_FILE = "orchestrator.yaml"
-PRESETS = Path(__file__).resolve().parent.parent / "presets"
 PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
     (("compute", "preset"), "compute preset", PRESETS / "compute"),
     (("environment", "preset"), "environment preset", PRESETS / "environment"),
 )
-
-
-class Flag(NamedTuple):
-    """A value given by a flag of the command line, or by an argument of the SDK, and what messages call it."""
-
-    value: Any
-    name: str
-
-
-class Change(Config, populate_by_name=True):
-    """A value that is neither the preset's nor the default, and where it was written."""
-
-    value: Any
-    """As JSON has it."""
-    origin: str = Field(alias="from")
-    """`FILE:LINE`, a flag, a variable, or the model that a prediction is made by."""
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A validated spec, and how it came about.
-
-    Attributes:
-        spec: what the user wants.
-        compute: `spec.compute` with every `auto` decided for this machine.
-        origins: dotted path -> where the value was written (preset, file, variable, flag); defaults are not in it.
-        changes: dotted path -> value and origin of what differs from the chosen presets and the defaults.
-        warnings: settings without effect, unknown variables.
-    """
-
-    spec: JobSpec
-    compute: ResolvedCompute
-    origins: dict[str, str]
-    changes: dict[str, Change]
-    warnings: tuple[str, ...]
-
-
-def find_project(folder: Path) -> Path | None:
-    """The project config of `folder`: orchestrator.yaml in it or in the nearest parent that has one."""
-    here = folder.absolute()
-    return next((path for parent in (here, *here.parents) if (path := parent / PROJECT_FILE).is_file()), None)
 
 
 def resolve_spec(
@@ -277,8 +235,3 @@ def check_shares(spec: JobSpec, world_size: int) -> None:
         spec.train.accumulation_steps(world_size)
     if isinstance(spec, FinetuneSpec):
         check_batch(spec.train, world_size)
-
-
-def shown(path: Path, here: Path) -> str:
-    """A path as messages have it: relative where it lies below the current folder."""
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -19,8 +19,7 @@ from typing import Any
 import train_jobs.config
 from orchestrator.snapshot.files import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts, git_facts
-from orchestrator.specs import CodeSpec
-from orchestrator.specs.environment import PACKAGES
+from orchestrator.specs.sections import PACKAGES, CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError, StorageError
 from train_jobs.artifacts.layers import MAX_LISTED
 from train_jobs.config.base import Config

@@ -15,7 +15,7 @@ from orchestrator.snapshot.folder import Found, Obstacle, Walk, shown
 from orchestrator.snapshot.git import repository_of
 from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE
 from orchestrator.snapshot.secrets import secret_name, secrets_in
-from orchestrator.specs import CodeSpec
+from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.config.names import did_you_mean
 

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from orchestrator.specs import JobSpec
+from orchestrator.specs.job import JobSpec
 from orchestrator.specs.sweep_spec import Settings
 
 LONGEST_SETTINGS = 60

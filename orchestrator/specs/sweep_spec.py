@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from orchestrator.specs.job import Slug
-from orchestrator.specs.space import Parameter, all_parameters
+from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.support.html import settings_card
 from train_jobs.artifacts.layers import KeyPath
 from train_jobs.config.base import Config
@@ -202,3 +203,30 @@ def as_tree(values: Settings) -> dict[str, Any]:
             section = section.setdefault(part, {})
         section[parts[-1]] = value
     return tree
+
+
+def size(parameter: Parameter) -> int:
+    """How many things a choice or a randint chooses from."""
+    return parameter.randint if parameter.randint is not None else len(parameter.options)
+
+
+def grid_size(space: Space) -> int:
+    """Points of the grid."""
+    return math.prod(sum(_option_sizes(parameter)) for parameter in space.values())
+
+
+def trials(spec: SweepSpec) -> int:
+    """Trials of a sweep: as many as it may have, and no more than the grid has points."""
+    limit = spec.limits.trials
+    if spec.sampling.name != "grid":
+        assert limit is not None, "only a grid has an end of its own"
+        return limit
+    points = grid_size(spec.space)
+    return points if limit is None else min(points, limit)
+
+
+def _option_sizes(parameter: Parameter) -> list[int]:
+    """Points of the grid behind each of a parameter's values."""
+    if parameter.randint is not None:
+        return [1] * parameter.randint
+    return [1 if option.space is None else grid_size(option.space) for option in parameter.options]

@@ -23,14 +23,13 @@ import yaml
 from orchestrator.backends.azure import places
 from orchestrator.specs.settings import names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree
+from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree, trials
 from orchestrator.support.quiet_tqdm import load_quietly
-from orchestrator.sweeps.space import trials
 from train_jobs.artifacts.layers import KeyPath
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.request import AzureRequest
-    from orchestrator.specs import JobSpec
+    from orchestrator.specs.job import JobSpec
 
 HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
 CLASSES = {

@@ -8,13 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.jobs.resolve import check_shares
-from orchestrator.specs import JobSpec, Resolved
+from orchestrator.specs.job import JobSpec
+from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.settings import is_section, job_config, seed_setting, setting_type
 from orchestrator.specs.space import Parameter, all_parameters
-from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree
+from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree, size, trials
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.sobol import MOST_DIMENSIONS
-from orchestrator.sweeps.space import draw, latent, size, trials, value
+from orchestrator.sweeps.space import draw, latent, value
 from train_jobs.artifacts.layers import KeyPath, Layer, leaves, merge
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.reported import reported_metrics

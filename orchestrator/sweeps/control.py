@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.jobs.base import priced
 from orchestrator.runs.status import RunState
-from orchestrator.specs import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from orchestrator.sweeps.limits import require_left, require_price

@@ -24,6 +24,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.local_machine import visible_gpus
+from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import (
     CapacityError,
     ConflictError,
@@ -39,7 +40,7 @@ from orchestrator.sweeps.keeping import Keeper
 from orchestrator.sweeps.limits import HOUR, reached
 from orchestrator.sweeps.parent import Parent
 from orchestrator.sweeps.sampling import distributions, propose
-from orchestrator.sweeps.space import trials, values
+from orchestrator.sweeps.space import values
 from orchestrator.sweeps.termination import Decision, best, judge, outcome, together
 from orchestrator.sweeps.trials import GPUS, Planner, place, run_names
 

@@ -11,10 +11,9 @@ from orchestrator.backends.base import Backend
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.specs.azure import AZURE
-from orchestrator.specs.sweep_spec import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec, trials
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.folder import SweepRecord
-from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.trials import run_names
 
 AUTO = 3

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.jobs.resolve import Flag, Resolved, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.problem_list import Problems
+from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.sweeps.checks import Problem, trial_problems
 from orchestrator.sweeps.written import TRIAL, of_trial, read_layers

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from orchestrator.specs.space import Parameter, Space, all_parameters
-from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec
+from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, size
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.space import Latent, Latents, latents, size, walk
+from orchestrator.sweeps.space import Latent, Latents, latents, walk
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import Settings, SweepSpec
+from orchestrator.specs.sweep_spec import Settings, SweepSpec, _option_sizes, grid_size, size
 from orchestrator.sweeps.sobol import BITS, sobol
 
 Latent = float | int
@@ -128,11 +128,6 @@ def latent(parameter: Parameter, unit: float) -> Latent:
     return int(unit * size(parameter))
 
 
-def size(parameter: Parameter) -> int:
-    """How many things a choice or a randint chooses from."""
-    return parameter.randint if parameter.randint is not None else len(parameter.options)
-
-
 def value(parameter: Parameter, drawn: Latent) -> Any:
     """What the job is given; an option that is a mapping has no value of its own."""
     if parameter.kind == "choice":
@@ -148,21 +143,6 @@ def value(parameter: Parameter, drawn: Latent) -> Any:
         return number
     number = round(number / parameter.q) * parameter.q
     return round(number) if parameter.q.is_integer() else float(f"{number:.{DIGITS}g}")
-
-
-def grid_size(space: Space) -> int:
-    """Points of the grid."""
-    return math.prod(sum(_option_sizes(parameter)) for parameter in space.values())
-
-
-def trials(spec: SweepSpec) -> int:
-    """Trials of a sweep: as many as it may have, and no more than the grid has points."""
-    limit = spec.limits.trials
-    if spec.sampling.name != "grid":
-        assert limit is not None, "only a grid has an end of its own"
-        return limit
-    points = grid_size(spec.space)
-    return points if limit is None else min(points, limit)
 
 
 def _grid_point(space: Space, index: int) -> Latents:
@@ -184,13 +164,6 @@ def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, La
         yield called, number
         if (chosen := _chosen(parameter, number)) is not None and chosen.space is not None:
             yield from _grid_latents(chosen.space, rest, f"{called}[{number}]")
-
-
-def _option_sizes(parameter: Parameter) -> list[int]:
-    """Points of the grid behind each of a parameter's values."""
-    if parameter.randint is not None:
-        return [1] * parameter.randint
-    return [1 if option.space is None else grid_size(option.space) for option in parameter.options]
 
 
 def _chosen(parameter: Parameter, drawn: Latent) -> Option | None:

@@ -15,12 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends import load_backend
-from orchestrator.jobs.base import HASH_DIGITS, Plan
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.ground import HASH_DIGITS
 from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.runs.status import RunState
-from orchestrator.specs import Resolved, usable_cores, visible_gpus
 from orchestrator.specs.azure import AZURE
 from orchestrator.specs.job import LONGEST_NAME
+from orchestrator.specs.local_machine import usable_cores, visible_gpus
+from orchestrator.specs.resolved import Resolved
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState

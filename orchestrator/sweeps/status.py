@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
+from orchestrator.specs.sweep_spec import trials
 from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.space import trials
 from orchestrator.sweeps.termination import best
 from train_jobs.config.base import Config
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.jobs.resolve import find_project
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.azure import AZURE
+from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
-from orchestrator.specs.sweep_spec import MOST_TRIALS, as_tree
+from orchestrator.specs.sweep_spec import MOST_TRIALS, as_tree, trials
 from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS
@@ -30,14 +30,14 @@ from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.keeping import at_once, most_bytes, told
 from orchestrator.sweeps.limits import differing
 from orchestrator.sweeps.resolve import Surroundings, on_service, resolve_sweep
-from orchestrator.sweeps.space import draw, trials
+from orchestrator.sweeps.space import draw
 from orchestrator.sweeps.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.status import SweepStatus, TrialRow
 from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
     from orchestrator.jobs.pretrain.plan import Plan
-    from orchestrator.specs import Flag
+    from orchestrator.specs.resolved import Flag
 
 SHOWN_TRIALS = 3  # of a plan
 WATCH_SECONDS = 2.0

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.specs import Change, JobSpec, Resolved, ResolvedCompute
-from orchestrator.specs.job import KINDS
+from orchestrator.jobs.registry import KINDS
+from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.job import JobSpec
+from orchestrator.specs.resolved import Change, Resolved
 from orchestrator.specs.settings import seed_setting
 from orchestrator.specs.sweep_spec import Settings, as_tree
 from orchestrator.support.errors import ConflictError

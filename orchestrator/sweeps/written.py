@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.jobs.resolve import PRESETS, shown
 from orchestrator.specs.paths import anchor
 from orchestrator.specs.problem_list import Problems
+from orchestrator.specs.resolved import PRESETS, shown
 from orchestrator.specs.space import Parameter
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import KeyPath, Layer, merge, read_assignments, read_file, read_preset

@@ -14,8 +14,8 @@ import yaml
 from documents import DOCUMENTS, ROOT, blocks
 
 import orchestrator
-from orchestrator.specs import resolve_spec
-from orchestrator.specs.job import KINDS
+from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.config import FinetuneConfig, PredictConfig

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.backends.azure.azml import JobFile
     from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
-    from orchestrator.specs import ResolvedCompute
+    from orchestrator.specs.compute import ResolvedCompute
 
 PLACE = "azure"  # folder below the home folder
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"

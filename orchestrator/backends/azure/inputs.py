@@ -6,7 +6,6 @@ machine (`${{inputs.NAME}}` becomes a path there), and its configuration without
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import DATA_PATHS
-from orchestrator.jobs.pretrain.plan import PredictPlan, PreparePlan, PretrainPlan
+from orchestrator.jobs.prepare.plan import PreparePlan
+from orchestrator.jobs.pretrain.inputs import trained_on
+from orchestrator.jobs.pretrain.plan import PredictPlan, PretrainPlan
 from orchestrator.jobs.row_counts import portable_names
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import LINEAGE_FILE
@@ -24,13 +25,12 @@ from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import VOCABULARY
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import MODEL, find_checkpoint
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE, store_folder
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.task_files import FOLDERS, task_files
 from train_jobs.artifacts.text_files import source_files
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.storage import Content
-    from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.base import Content, Plan
     from train_jobs.config.text import SourceConfig
 
 TEXT = "${{inputs.text}}"
@@ -141,14 +141,6 @@ def portable(plan: Plan) -> dict[str, Any]:
     return config
 
 
-def start_digest(plan: Plan) -> str | None:
-    """Hash of what training starts from, with the steps of an earlier phase; None: weights are drawn."""
-    if isinstance(plan, PretrainPlan) and plan.phase is not None:
-        facts = f"{plan.phase.step}\0{plan.phase.weights}\0{plan.phase.moments}"
-        return hashlib.sha256(facts.encode()).hexdigest()
-    return plan.parent.weights if plan.parent is not None and plan.parent.weights else None
-
-
 def start_files(plan: Plan) -> dict[str, Content]:
     """An initial model as it lies in its folder; of an earlier phase the checkpoint, its vocabulary and its lineage."""
     assert isinstance(plan, FinetunePlan | PredictPlan | PretrainPlan), "nothing else starts from a model"
@@ -171,11 +163,6 @@ def vocabulary(plan: Plan) -> dict[str, Content]:
     """The vocabulary, where the job has one."""
     path = plan.job.data.vocabulary if isinstance(plan, PretrainPlan | PreparePlan) else None
     return {VOCABULARY: path} if path is not None else {}
-
-
-def trained_on(plan: Plan) -> Path | None:
-    """The token store of this machine that is trained on; None: text is given."""
-    return store_folder(plan.job.data, plan.job.data.store) if isinstance(plan, PretrainPlan) else None
 
 
 def text_root(text: Sequence[SourceConfig]) -> Path | None:

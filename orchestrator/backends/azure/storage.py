@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.problems import explained, retry_after
 from orchestrator.backends.azure.wire import Store
+from orchestrator.jobs.base import Content
 from orchestrator.support.errors import ConflictError, NotFoundError
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-Content = bytes | Path
 TOO_MANY = 429
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure says how long
 THREADS = 8

@@ -10,8 +10,8 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.command import CONFIG, TAGS
 from orchestrator.backends.azure.inputs import data_files, portable, start_files
 from orchestrator.backends.azure.request import AzureRequest
-from orchestrator.backends.azure.storage import Content
 from orchestrator.images import train_image
+from orchestrator.jobs.base import Content
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan

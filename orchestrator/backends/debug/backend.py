@@ -18,7 +18,7 @@ from orchestrator.support.errors import UsageError
 if TYPE_CHECKING:  # who only lists runs waits for none of them
     from orchestrator.backends.debug.session import DebugRequest
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs import ResolvedCompute
+    from orchestrator.specs.compute import ResolvedCompute
 
 
 class DebugBackend(FolderBackend):

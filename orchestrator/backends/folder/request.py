@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends.base import Request
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.runs.tracked_run import default_uri
-from orchestrator.specs import NotifySpec
+from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
 
 if TYPE_CHECKING:

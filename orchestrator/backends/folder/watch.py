@@ -13,7 +13,7 @@ from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.divergence import LossWatch
 from orchestrator.runs.status import RunState
-from orchestrator.specs import NotifySpec
+from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.notify import message, post
 
 LOSS = "train_loss"

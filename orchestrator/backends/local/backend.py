@@ -14,14 +14,14 @@ from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.request import job_arguments
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.runs.status import Handle
-from orchestrator.specs import usable_cores
+from orchestrator.specs.local_machine import usable_cores
 from orchestrator.support.errors import ServiceError, UsageError
 from orchestrator.support.home import RUNS
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs import ResolvedCompute
+    from orchestrator.specs.compute import ResolvedCompute
 
 
 class LocalBackend(FolderBackend):

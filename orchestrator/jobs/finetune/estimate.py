@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
 from orchestrator.estimates.memory import (
     LIBRARIES,
     activation_width,
@@ -11,8 +10,8 @@ from orchestrator.estimates.memory import (
     state_bytes,
     with_moments,
 )
-from orchestrator.estimates.training import TrainingEstimates
-from orchestrator.specs import ResolvedCompute
+from orchestrator.estimates.training import TrainingEstimates, checkpoints_at_once, model_bytes
+from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.arithmetic import data_sheet, encoder_parameters, flops_per_token, gpu_model
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
-from orchestrator.jobs.base import Ground, Plan, files_fingerprint, remote_data
-from orchestrator.jobs.facts import finetuning_rows, plan_rows, tuned_model_rows
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
 from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning, tokens_per_row
-from orchestrator.jobs.finetune.spec import DATA_PATHS
+from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
+from orchestrator.jobs.ground import Ground, files_fingerprint, remote_data
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.runs.status import Counts
-from orchestrator.specs import FinetuneSpec, Resolved, ResolvedCompute
 from orchestrator.specs.azure import AZURE
+from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.resolved import Resolved
+from orchestrator.support.formatting import bytes_text, counted, duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link
@@ -241,3 +244,68 @@ def _estimates(
         trained_rows=trained if known else None,
         evaluated_rows=evaluated if known else None,
     )
+
+
+def tuned_model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
+    """Task, rows, and the model that is fine-tuned."""
+    tasks = len(plan.rows) > 1
+    for task, rows in plan.rows.items():
+        yield "rows" if task == next(iter(plan.rows)) else "", (f"{task}: " if tasks else "") + _row_counts(rows)
+    if not plan.rows:
+        yield "rows", "known to the job alone"
+    origin = f"  ({plan.changes['init_from'].origin})" if "init_from" in plan.changes else ""
+    yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+    yield (
+        "model",
+        f"{plan.estimates.parameters:,} parameters and a new head, sequences of {plan.job.max_length} at most",
+    )
+
+
+def _row_counts(rows: TaskRows) -> str:
+    found = {"train": rows.train, "validation": rows.validation, "test": rows.test}
+    shown = {split: count for split, count in found.items() if count != 0}
+    return ", ".join(f"{split} {count:,}" if count is not None else f"{split} ?" for split, count in shown.items())
+
+
+def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
+    """Batch, steps, time, memory, checkpoints."""
+    job, estimates, train = plan.job, plan.estimates, plan.job.train
+    if plan.accumulation_steps is None:
+        batch = "micro x accumulation x world; micro is auto: the largest that fits is found before the first step"
+    else:
+        micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
+        batch = f"{micro} x {plan.accumulation_steps} x {plan.world_size} (global = micro x accumulation x world)"
+    yield "batch", f"{train.global_batch_size} = {batch}"
+    yield "steps", _steps(plan)
+    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
+    if estimates.seconds is not None:
+        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
+        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
+        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
+    libraries = f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else ""
+    yield (
+        "memory",
+        (
+            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state, "
+            f"{bytes_text(estimates.activation_bytes)} activations{libraries} (estimate)"
+        ),
+    )
+    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)} by score"
+    yield (
+        "disk",
+        (
+            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
+            f"{bytes_text(estimates.checkpoint_bytes)}, and models of {bytes_text(estimates.model_bytes)} (estimate)"
+        ),
+    )
+
+
+def _steps(plan: FinetunePlan) -> str:
+    """Steps of one run, and of all where there are several."""
+    job, epochs = plan.job, plan.job.train.epochs
+    several = f"{plan.runs} runs" + (f", seeds {', '.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "")
+    if plan.all_steps is None:
+        return f"{counted(epochs, 'epoch')}" + (f"; {several}" if plan.runs > 1 else "")
+    if plan.runs == 1:
+        return f"{plan.all_steps:,} = {counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
+    return f"{plan.all_steps:,} over {several}"

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.specs.azure import AZURE
+from orchestrator.specs.job import JobSpec
+from orchestrator.specs.sections import CodeSpec, ModuleName
 from orchestrator.support.errors import DataError, SpecError
 from train_jobs.artifacts.layers import Layer, merge, read_file
 from train_jobs.artifacts.task_files import FOLDERS
+from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import (
     NER,
     OWN,
@@ -152,3 +155,30 @@ def _tables(folder: Path) -> Iterator[tuple[str, str]]:
                 fix=f"--set data.{key}=FILE",
             )
         yield from ((key, str(path)) for path in fitting)
+
+
+class FinetuneCode(CodeSpec):
+    """The code that fine-tunes."""
+
+    entry: ModuleName = "train_jobs.finetune"
+    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+
+
+class FinetuneSpec(FinetuneConfig, JobSpec):
+    """The fine-tuning of a model on a task: every key of `FinetuneConfig` at top level."""
+
+    kind: Literal["finetune"] = "finetune"
+    """Which job this is."""
+    recipe: str = "glue"
+    """Recipe that the keys of the job are laid over: glue, glue-stable, glue-roberta, squad, entities. If none is said,
+    that of the task."""
+    code: FinetuneCode = FinetuneCode()
+
+    @property
+    def slug(self) -> str:
+        """First part of the run's name: what it is tuned on tells runs apart, not the recipe."""
+        return self.name or f"{self.kind}-{self.task.lower().replace('.', '-')}"
+
+    def job_config(self) -> FinetuneConfig:
+        """The part that the job itself reads."""
+        return FinetuneConfig(**{section: getattr(self, section) for section in FinetuneConfig.model_fields})

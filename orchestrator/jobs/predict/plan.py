@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from orchestrator.estimates.shortages import memory_warnings
-from orchestrator.jobs.base import Ground, Plan, files_fingerprint
-from orchestrator.jobs.facts import plan_rows, prediction_rows
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.facts import _memory, plan_rows
 from orchestrator.jobs.finetune.estimate import tokens_per_row
+from orchestrator.jobs.ground import Ground, files_fingerprint
 from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
+from orchestrator.jobs.predict.spec import PredictSpec
 from orchestrator.jobs.row_counts import count_table, portable_names
 from orchestrator.runs.status import Counts
-from orchestrator.specs import PredictSpec, Resolved
 from orchestrator.specs.azure import AZURE
+from orchestrator.specs.resolved import Resolved
+from orchestrator.support.formatting import duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
@@ -147,3 +151,17 @@ def _model_link(folder: Path, cache: Path) -> Link:
         revision=None,
     )
     return Link.make("external", folder.resolve().name, facts)
+
+
+def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
+    """Model, rows, time, memory, and where the predictions go."""
+    estimates = plan.estimates
+    yield "rows", f"{plan.rows:,}" if plan.rows is not None else "known to the job alone"
+    origin = f"  ({plan.changes['model'].origin})" if "model" in plan.changes else ""
+    yield "by", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
+    yield "predictions", str(plan.delivery) if plan.delivery else f"{plan.job.output} in the outputs of the run"
+    if estimates.seconds is not None:
+        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
+        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
+        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
+    yield "memory", f"{_memory(estimates.process_bytes, plan)} (estimate)"

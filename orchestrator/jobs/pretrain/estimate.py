@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.estimates.disk import checkpoints_at_once, model_bytes
 from orchestrator.estimates.memory import (
     LIBRARIES,
     activation_memory,
@@ -14,8 +13,8 @@ from orchestrator.estimates.memory import (
     with_moments,
 )
 from orchestrator.estimates.pace import Span, span_of
-from orchestrator.estimates.training import TrainingEstimates
-from orchestrator.specs import ResolvedCompute
+from orchestrator.estimates.training import TrainingEstimates, checkpoints_at_once, model_bytes
+from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
 

@@ -9,31 +9,34 @@ a backend turns it into a request.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
-from orchestrator.jobs.base import Ground, Plan, remote_data
-from orchestrator.jobs.facts import model_rows, plan_rows, preparation_rows, training_rows
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
 from orchestrator.jobs.finetune.plan import FinetunePlan, plan_finetuning
+from orchestrator.jobs.finetune.spec import FinetuneSpec
+from orchestrator.jobs.ground import Ground, _no_code, _text, remote_data
 from orchestrator.jobs.predict.plan import PredictPlan, plan_prediction
-from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
+from orchestrator.jobs.predict.spec import PredictSpec
+from orchestrator.jobs.prepare.plan import PreparePlan, _plan_preparation
+from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
-from orchestrator.runs.status import Counts
-from orchestrator.specs import FinetuneSpec, PredictSpec, PrepareSpec, PretrainSpec, Resolved, usable_cores
+from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.azure import AZURE
+from orchestrator.specs.resolved import Resolved
+from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import FINGERPRINT_CACHE
-from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint, text_files
+from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import Link, PhaseFacts
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.artifacts.start_phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.artifacts.store_manifest import StoreManifest, on_store, require_manifest, store_folder
-from train_jobs.artifacts.text_files import require_outside
-from train_jobs.config import PrepareConfig, PretrainConfig, TextConfig
+from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.own import own_names
-from train_jobs.config.prepare import not_shaping
 from train_jobs.config.pretrain import OBSERVERS
 
 __all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PredictPlan", "PreparePlan", "PretrainPlan", "make_plan"]
@@ -61,26 +64,6 @@ class PretrainPlan(Plan):
     def facts(self) -> list[tuple[str, str]]:
         """The plan for humans: label and fact; a label that is empty goes on with the one before."""
         return plan_rows(self, model_rows(self), training_rows(self))
-
-
-class PreparePlan(Plan):
-    """A preparation of text."""
-
-    spec: PrepareSpec
-    """What the user wants."""
-    job: PrepareConfig
-    """What the job itself will read."""
-    estimates: PrepareEstimates
-    """What it will need."""
-
-    @property
-    def counts(self) -> Counts:
-        """Parts of the text, of each of its steps."""
-        return "parts"
-
-    def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
-        return plan_rows(self, how=preparation_rows(self))
 
 
 def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
@@ -145,20 +128,6 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: 
     )
 
 
-def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: Plan | None) -> PreparePlan:
-    job = spec.job_config()
-    remote = spec.azure.data if spec.backend == AZURE else None
-    if not remote and job.store is not None:
-        require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
-    data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    ground = Ground.of(resolved, home, _no_code(spec, job.store), like)
-    store = str(job.store) if job.store else None
-    shaping = {"data": _text(job.data, data), "store": store, "keep_steps": job.keep_steps}
-    estimates = estimate_preparation(job, data, nodes=ground.compute.nodes, cores=usable_cores())
-    warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
-    return PreparePlan(**ground.fields(shaping, data, warnings), job=job, estimates=estimates)
-
-
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
     """What training starts from, as the last link of its lineage; every file of it is read, or its hash remembered."""
     if job.init_from is not None:
@@ -167,15 +136,6 @@ def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Lin
         return None
     verify_phase(phase, cache)
     return phase_lineage(phase).head
-
-
-def _no_code(spec: PretrainSpec | PrepareSpec, store: Path | None) -> list[Path]:
-    """Text, vocabulary and store, which may lie in the user's folder of code."""
-    data, folder = spec.data, spec.code.folder
-    text = [Path(path) for source in data.text for path in source.path]
-    if folder is not None and any(folder.is_relative_to(path) for path in text):
-        text = [*text, *text_files(text)]  # the folder is itself data, and not all that is in it
-    return [path for path in (*text, data.vocabulary, store) if path is not None]
 
 
 def _training(
@@ -187,19 +147,6 @@ def _training(
     config["init_from"] = start.weights if isinstance(start, Link) else None
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return config
-
-
-def _text(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
-    """A section of text, with content in place of paths: that of a store, or of files and how they are read."""
-    section = not_shaping(data.model_dump(mode="json")) | {"store": None}
-    if isinstance(found, StoreManifest):
-        section["text"] = found.key
-    else:
-        sources = [{**told, "path": None} for told in section["text"] if isinstance(told, dict)]
-        section["text"] = [found.sha256, *sources]
-    vocabulary = data.vocabulary
-    section["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
-    return section
 
 
 def _vocab_size(job: PretrainConfig) -> int:
@@ -215,3 +162,69 @@ def _vocab_size(job: PretrainConfig) -> int:
             fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
         ) from None
     return len(pieces) + len(job.data.add_tokens)
+
+
+def model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """What is trained, and from where on."""
+    job, estimates = plan.job, plan.estimates
+    if plan.parent:
+        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
+        what = f"weights {(plan.parent.weights or '')[:8]}"
+        if plan.phase:
+            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
+        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
+    yield (
+        "model",
+        (
+            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
+            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
+        ),
+    )
+
+
+def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """Batch, steps, memory, checkpoints."""
+    job, estimates = plan.job, plan.estimates
+    yield "batch", _batch(plan)
+    yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
+    if estimates.span is not None:
+        yield "time", span_text(estimates.span)
+    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
+    yield (
+        "memory",
+        (
+            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
+            + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
+            + f", {bytes_text(estimates.activation_bytes)} activations"
+            + (f" of {estimates.micro_batch_size} sequences" if plan.accumulation_steps is None else "")
+            + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
+            + (
+                f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"
+                if estimates.checkpoint_copy_bytes
+                else ""
+            )
+            + " (estimate)"
+        ),
+    )
+    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}"
+    yield (
+        "disk",
+        (
+            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
+            f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and the model's "
+            f"{bytes_text(estimates.model_bytes)} (estimate)"
+        ),
+    )
+
+
+def _batch(plan: PretrainPlan) -> str:
+    train = plan.job.train
+    if plan.accumulation_steps is None:
+        return (
+            f"{train.global_batch_size} = micro x accumulation x {plan.world_size} (world); micro is auto: the largest "
+            f"that fits is found before the first step, {plan.estimates.micro_batch_size} at most"
+        )
+    return (
+        f"{train.global_batch_size} = {train.micro_batch_size} x {plan.accumulation_steps} x "
+        f"{plan.world_size} (global = micro x accumulation x world)"
+    )

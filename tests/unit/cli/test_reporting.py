@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.runs.status import RunState
-from orchestrator.specs import Flag, resolve_spec
+from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.folder import SweepState
 from tests.run_folders import live_run, make_run, report
 from tests.unit.cli.conftest import Command

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.cli import setup
 from orchestrator.cli.main import build_parser
-from orchestrator.specs import find_project, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import find_project
 from orchestrator.specs.scaffold import template_files
 from orchestrator.support.finding import Finding, fail, ok, warn
 from tests.run_folders import make_run

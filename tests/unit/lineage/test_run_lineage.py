@@ -12,7 +12,8 @@ import pytest
 import torch
 from lineage_runs import METRICS, TAGS, attempt, config_of
 
-from orchestrator.specs import Flag, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import DataFacts, Lineage, PretrainFacts, read_lineage

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs import ComputeSpec, visible_gpus
+from orchestrator.specs.compute import ComputeSpec
+from orchestrator.specs.local_machine import visible_gpus
 from orchestrator.support.errors import SpecError
 
 

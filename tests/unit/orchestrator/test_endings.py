@@ -12,7 +12,7 @@ from orchestrator.backends.folder.files import LocalState, RunFolder
 from orchestrator.backends.folder.request import FolderRequest
 from orchestrator.backends.folder.supervision import Supervision
 from orchestrator.runs.status import RunState
-from orchestrator.specs import NotifySpec
+from orchestrator.specs.sections import NotifySpec
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from orchestrator.estimates.memory import checkpoint_bytes, layer_activation_bytes, state_bytes
 from orchestrator.estimates.pace import Span, span_of
 from orchestrator.jobs.pretrain.estimate import estimate
-from orchestrator.specs import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import (
     CheckpointConfig,
     DataConfig,

@@ -18,9 +18,13 @@ from orchestrator.backends.azure.workspace import Workspace
 from orchestrator.cli import submit
 from orchestrator.cli.completers import recipes, tasks
 from orchestrator.jobs.finetune.plan import FinetunePlan
+from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.jobs.row_counts import count_rows
-from orchestrator.specs import KINDS, FinetuneSpec, Flag, PretrainSpec, Resolved, resolve_spec
+from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert
 from train_jobs.artifacts.task_files import TaskFile

@@ -16,7 +16,7 @@ from orchestrator.backends.folder.endings import Ending
 from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.watch import RunWatch
 from orchestrator.runs.status import RunState
-from orchestrator.specs import NotifySpec
+from orchestrator.specs.sections import NotifySpec
 from orchestrator.support import notify
 from orchestrator.support.errors import UsageError
 from orchestrator.support.notify import message, post

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.snapshot import Snapshot
-from orchestrator.specs import Flag, resolve_spec
-from orchestrator.specs.environment import EnvironmentSpec
+from orchestrator.specs.resolved import Flag
+from orchestrator.specs.sections import EnvironmentSpec
 from tests.conftest import write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig

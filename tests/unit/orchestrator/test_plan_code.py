@@ -12,8 +12,10 @@ import pytest
 import orchestrator.jobs.base as plan_module
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.snapshot import take_snapshot
-from orchestrator.specs import CodeSpec, Flag, resolve_spec
+from orchestrator.specs.resolved import Flag
+from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import SpecError
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

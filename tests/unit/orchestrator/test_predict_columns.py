@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.specs import Flag, Resolved, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag, Resolved
 from tests.conftest import write_bert
 from train_jobs.artifacts.lineage import LINEAGE_FILE, FinetuneFacts, Lineage, Link
 from train_jobs.predict import read_config

@@ -8,9 +8,13 @@ import pytest
 
 from orchestrator.cli import submit
 from orchestrator.cli.completers import assignments, recipes
-from orchestrator.jobs.pretrain.plan import Plan, PreparePlan, PretrainPlan, make_plan
-from orchestrator.specs import KINDS, Flag, Resolved, resolve_spec
-from orchestrator.specs.job import PrepareSpec, PretrainSpec
+from orchestrator.jobs.prepare.plan import PreparePlan
+from orchestrator.jobs.prepare.spec import PrepareSpec
+from orchestrator.jobs.pretrain.plan import Plan, PretrainPlan, make_plan
+from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.support.errors import SpecError
 from tests.conftest import write_corpus
 from tests.unit.corpus.small_corpora import prepare

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.jobs.resolve import PRESETS
-from orchestrator.specs import ComputeSpec, EnvironmentSpec
+from orchestrator.specs.compute import ComputeSpec
+from orchestrator.specs.resolved import PRESETS
+from orchestrator.specs.sections import EnvironmentSpec
 from train_jobs.artifacts.layers import (
     FINETUNE_PRESETS,
     PREDICT_PRESETS,

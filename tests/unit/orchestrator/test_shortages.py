@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.specs import Flag, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
 from orchestrator.sweeps.start import plan_sweep
 from tests.conftest import write_bert

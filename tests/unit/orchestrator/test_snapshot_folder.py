@@ -18,7 +18,7 @@ import yaml
 
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.snapshot import folder as folder_module
-from orchestrator.specs import CodeSpec
+from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 
 PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.snapshot import GitFacts, take_snapshot
 from orchestrator.snapshot import git as git_module
 from orchestrator.snapshot.git import git_facts
-from orchestrator.specs import CodeSpec
+from orchestrator.specs.sections import CodeSpec
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

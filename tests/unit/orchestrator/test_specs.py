@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs import (
-    EnvironmentSpec,
-    Flag,
-    PretrainSpec,
-    find_project,
-    resolve_spec,
-)
+from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag, find_project
+from orchestrator.specs.sections import EnvironmentSpec
 from orchestrator.support.errors import SpecError
 from tests.conftest import write_bert
 from train_jobs.config import PretrainConfig

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.pretrain.plan import make_plan
-from orchestrator.specs import Flag, resolve_spec
+from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.resolved import Flag
 
 
 @pytest.fixture(scope="session")

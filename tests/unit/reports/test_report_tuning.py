@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.reports.run import NO_SEEDS, render
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.specs import Flag, resolve_spec
+from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
 from tests.unit.reports.drawings import empty_figures, figures, outside

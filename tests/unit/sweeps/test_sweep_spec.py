@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.cli.completers import assignments
 from orchestrator.cli.main import main
-from orchestrator.specs import Flag
+from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep

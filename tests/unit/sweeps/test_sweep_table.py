@@ -13,11 +13,12 @@ from optuna.trial import TrialState, create_trial
 from orchestrator.cli.sweep import Shown, fitted, sweep_text
 from orchestrator.runs.status import RunState
 from orchestrator.specs.settings import settings_text
+from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.sampling import distributions
-from orchestrator.sweeps.space import latents, trials
+from orchestrator.sweeps.space import latents
 from orchestrator.sweeps.start import make_sweep
 from orchestrator.sweeps.sweeps import Sweep, Sweeps
 from tests.unit.sweeps.conftest import sweep
