@@ -28,7 +28,7 @@ import yaml
 
 from benchmarks.machine import describe, spread
 from orchestrator import backends
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.sweeps import driver
 from orchestrator.sweeps.folder import SweepFolder

@@ -29,10 +29,10 @@ from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.telemetry import no_telemetry
 
 if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
+    from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.estimates.cost import RunCost
     from orchestrator.jobs.base import Plan
     from orchestrator.reports.comparison import Subject
-    from orchestrator.retention import Pruned, Pruning
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs.resolved import Flag
@@ -490,7 +490,7 @@ class Orchestrator:
             states: only runs that ended in one of these states; empty: in any.
             stores: also token stores of texts that no remaining run is of.
         """
-        from orchestrator.retention import plan_pruning
+        from orchestrator.backends.retention import plan_pruning
 
         return plan_pruning(
             self.runs(),
@@ -508,7 +508,7 @@ class Orchestrator:
         Raises:
             StorageError: something cannot be deleted.
         """
-        from orchestrator.retention import prune
+        from orchestrator.backends.retention import prune
 
         return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
 

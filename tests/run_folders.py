@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.runs.status import RunState
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.retention import Item, Pruning
+    from orchestrator.backends.retention import Item, Pruning
 
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
 WORTH_SHOWING = 50_000_000  # bytes; less is copied before one has read the line

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console
 from tests.run_folders import live_run, make_run
 

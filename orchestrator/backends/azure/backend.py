@@ -208,8 +208,8 @@ class AzureBackend(Backend):
 
     def lineage(self, name: str) -> CheckedLineage:
         """Its own document, fetched from the datastore; ancestors are looked for among what is on this machine."""
-        from orchestrator.backends.folder.files import RunFolder
-        from orchestrator.backends.folder.lineage import checked_lineage
+        from orchestrator.backends.folder.run_folder import RunFolder
+        from orchestrator.backends.lineage_check import checked_lineage
         from train_jobs.artifacts.lineage import LINEAGE_FILE
 
         folder = self._existing(name)

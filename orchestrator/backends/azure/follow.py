@@ -11,7 +11,7 @@ from io import BytesIO
 from orchestrator.backends.azure.problems import explained
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.base import LogBlock, LogQuery, LogSource
-from orchestrator.backends.folder.search import LineSearch
+from orchestrator.backends.line_search import LineSearch
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
 

@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.folder.backend import FolderBackend
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import UsageError
 
@@ -34,7 +34,7 @@ class DebugBackend(FolderBackend):
             UsageError: the job wants more than one process.
         """
         from orchestrator.backends.debug.session import DebugRequest
-        from orchestrator.backends.folder.request import job_arguments
+        from orchestrator.backends.folder.submission import job_arguments
 
         compute = plan.compute
         if compute.world_size != 1:

@@ -12,10 +12,10 @@ from runpy import run_module
 from types import FrameType
 from typing import Any, TextIO
 
-from orchestrator.backends.folder.endings import Ending, ending_of
-from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE
-from orchestrator.backends.folder.request import FolderRequest
-from orchestrator.backends.folder.supervision import Supervision
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE
+from orchestrator.backends.folder.submission import FolderRequest
+from orchestrator.backends.folder.supervise.endings import Ending, ending_of
+from orchestrator.backends.folder.supervise.supervision import Supervision
 from orchestrator.runs.status import RunState
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.base import Backend, LogBlock, LogQuery
-from orchestrator.backends.folder.checkpoints import best_checkpoint
-from orchestrator.backends.folder.files import LocalState, RunFolder
-from orchestrator.backends.folder.logs import choose_sources, read_logs
-from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.logs.selection import choose_sources, read_logs
+from orchestrator.backends.folder.run_checkpoints import best_checkpoint
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
-from orchestrator.backends.reported import TAIL_BYTES, newest, parse_reports, whole_lines
+from orchestrator.backends.folder.submission import FolderRequest
+from orchestrator.backends.run_progress import TAIL_BYTES, newest, parse_reports, whole_lines
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus, attempt_seconds
@@ -154,7 +154,7 @@ class FolderBackend(Backend):
 
     def lineage(self, name: str) -> CheckedLineage:
         """Its own document; ancestors are looked for among the runs here and where this run took them from."""
-        from orchestrator.backends.folder.lineage import checked_lineage
+        from orchestrator.backends.lineage_check import checked_lineage
 
         return checked_lineage(self._existing(name), Handle(self.name, name), self._home)
 

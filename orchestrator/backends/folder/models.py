@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UsageError
 from train_jobs.artifacts.files import write_text

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from train_jobs.artifacts.host import boot_id, process_started, process_state
 
 ANSWER_SECONDS = 5.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.folder.backend import FolderBackend, writable
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.request import job_arguments
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.submission import job_arguments
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.runs.status import Handle
 from orchestrator.specs.local_machine import usable_cores

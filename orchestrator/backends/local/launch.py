@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from orchestrator.backends.folder.files import RUN_VARIABLE, TAGS_VARIABLE, RunFolder
-from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, RunFolder
+from orchestrator.backends.folder.submission import FolderRequest
 from orchestrator.support.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"

@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.backends.folder.endings import Ending, ending_of
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.supervision import POLL_SECONDS, Supervision
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.supervise.endings import Ending, ending_of
+from orchestrator.backends.folder.supervise.supervision import POLL_SECONDS, Supervision
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import UserError

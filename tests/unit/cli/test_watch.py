@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.cli import watch as watching
 from orchestrator.runs.status import RunState
 from tests.conftest import Console

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.lineage_report import CheckedLineage, Verdict, lineage_text
 from orchestrator.runs.status import RunState

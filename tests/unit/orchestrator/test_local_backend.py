@@ -16,8 +16,8 @@ import pytest
 from orchestrator.backends.base import LogQuery
 from orchestrator.backends.debug.backend import DebugBackend
 from orchestrator.backends.folder.backend import last_report
-from orchestrator.backends.folder.endings import read_exits
-from orchestrator.backends.folder.files import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
+from orchestrator.backends.folder.supervise.endings import read_exits
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.client import Orchestrator

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder import times
-from orchestrator.backends.folder.times import LogClock, Mark, marks_beyond, offset_since
+from orchestrator.backends.folder.logs import times
+from orchestrator.backends.folder.logs.times import LogClock, Mark, marks_beyond, offset_since
 
 
 @pytest.fixture(autouse=True)

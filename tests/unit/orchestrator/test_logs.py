@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.base import LogBlock, LogLine, LogQuery
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.lines import CELL
+from orchestrator.backends.folder.logs.lines import CELL
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState

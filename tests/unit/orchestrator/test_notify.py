@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.folder.endings import Ending
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.watch import RunWatch
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.supervise.endings import Ending
+from orchestrator.backends.folder.supervise.watch import RunWatch
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sections import NotifySpec
 from orchestrator.support import notify
@@ -112,7 +112,7 @@ def test_divergence_is_told_once_and_the_end_with_its_step(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
-    monkeypatch.setattr("orchestrator.backends.folder.watch.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.backends.folder.supervise.watch.LOOK_SECONDS", 0.0)
     watch = run_watch(tmp_path, "diverging", "failed")
     assert watch.look() is None  # nothing reported yet
     report(tmp_path, *[5.0] * 6)
@@ -136,7 +136,7 @@ def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monk
 
 
 def test_a_file_that_a_resumed_job_cut_back_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.backends.folder.watch.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.backends.folder.supervise.watch.LOOK_SECONDS", 0.0)
     watch = run_watch(tmp_path)
     report(tmp_path, *[5.0] * 6, *[9.0] * 6)
     assert watch.look() is not None

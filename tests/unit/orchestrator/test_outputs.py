@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.files import RunFolder
 from orchestrator.backends.folder.outputs import outputs_of
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.backends.folder import backend as folder_backend
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.retention import expired, tree_bytes, unused_stores
 from orchestrator.client import Orchestrator
-from orchestrator.retention import expired, tree_bytes, unused_stores
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import StorageError
 from tests.run_folders import make_run

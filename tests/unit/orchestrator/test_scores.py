@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.backend import Target
-from orchestrator.backends.folder.checkpoints import best_checkpoint
+from orchestrator.backends.folder.run_checkpoints import best_checkpoint
 from orchestrator.cli.render import run_table, status_text
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import Handle, RunState

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator.backends as backends
-from orchestrator.backends.folder import files
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder import run_folder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ServiceError
@@ -76,6 +76,6 @@ def register() -> None:
 
 if __name__ == "__main__":
     register()
-    files.QUEUED_SECONDS = 1.0  # after which a run that was never started is lost
+    run_folder.QUEUED_SECONDS = 1.0  # after which a run that was never started is lost
     driver.Parent = NoParent  # type: ignore[misc]
     sys.exit(driver.main())

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord

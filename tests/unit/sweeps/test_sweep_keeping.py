@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.backends import load_backend
-from orchestrator.backends.folder.files import LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.folder.weights import delete_weights
 from orchestrator.cli.sweep import plan_text
 from orchestrator.runs.status import RunState

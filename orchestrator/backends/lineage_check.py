@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.jobs.pretrain.plan import FINGERPRINT_CACHE
 from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
 from orchestrator.runs.status import Handle

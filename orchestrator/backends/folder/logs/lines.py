@@ -13,8 +13,8 @@ from io import FileIO
 from itertools import chain
 from pathlib import Path
 
-from orchestrator.backends.folder.search import LineSearch
-from orchestrator.backends.folder.times import Mark, marks_beyond, offset_since
+from orchestrator.backends.folder.logs.times import Mark, marks_beyond, offset_since
+from orchestrator.backends.line_search import LineSearch
 
 CELL = 64 * 1024
 

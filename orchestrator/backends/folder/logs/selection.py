@@ -10,9 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from orchestrator.backends.base import LogBlock, LogQuery, LogSource
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.lines import GrowingLog
-from orchestrator.backends.folder.search import LineSearch
+from orchestrator.backends.folder.logs.lines import GrowingLog
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.line_search import LineSearch
 from orchestrator.support.errors import NotFoundError
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.2  # seconds between two looks at logs that do not grow

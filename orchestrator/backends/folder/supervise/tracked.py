@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 
-from orchestrator.backends.folder.files import RunFolder
-from orchestrator.backends.folder.request import FolderRequest
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.submission import FolderRequest
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import Opening, TrackingRequest
 from train_jobs.artifacts.files import write_text

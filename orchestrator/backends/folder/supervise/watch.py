@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.backends.folder.endings import Ending
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.supervise.endings import Ending
 from orchestrator.divergence import LossWatch
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sections import NotifySpec

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import Request
-from orchestrator.backends.folder.files import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.home import TOKEN_STORES

@@ -1,0 +1,1 @@
+"""Watching a run in a folder until it ends."""
