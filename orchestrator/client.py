@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember, used_backends
-from orchestrator.backends.base import Backend, LogBlock, LogLine, LogQuery, Request, choose_ranks
+from orchestrator.backends.base import Backend, Request
+from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.delivery import deliver
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, TimeoutExceeded

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import LogQuery
+    from orchestrator.backends.log_query import LogQuery
     from orchestrator.client import Run
 
 EPILOG = """\
@@ -85,7 +85,7 @@ def _moment(text: str) -> float:
 
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints logs."""
-    from orchestrator.backends.base import LogQuery
+    from orchestrator.backends.log_query import LogQuery
     from orchestrator.cli.arguments import attached
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint
@@ -110,7 +110,7 @@ def run_logs(arguments: argparse.Namespace) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> LogQuery:
-    from orchestrator.backends.base import LogQuery, choose_ranks
+    from orchestrator.backends.log_query import LogQuery, choose_ranks
 
     return LogQuery(
         ranks=choose_ranks(arguments.rank, arguments.all_ranks, node=arguments.node, launcher=arguments.launcher),

@@ -17,7 +17,7 @@ from orchestrator.runs.status import SCORED, RunState, RunStatus
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import LogBlock
+    from orchestrator.backends.log_query import LogBlock
 
 PROGRESS_PREFIX = "step "  # the job's progress lines; on a terminal each takes the place of the one before
 COLUMNS = 80

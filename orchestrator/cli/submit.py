@@ -365,7 +365,7 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
     Raises:
         Interrupted: Ctrl-C; the job goes on.
     """
-    from orchestrator.backends.base import LogQuery
+    from orchestrator.backends.log_query import LogQuery
     from orchestrator.cli.follow import leaving_alone, print_logs
     from orchestrator.cli.render import hint, next_commands, print_document, status_text
     from orchestrator.runs.status import RunState

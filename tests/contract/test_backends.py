@@ -19,7 +19,8 @@ from urllib.request import urlopen
 import pytest
 
 from orchestrator.backends import load_backend
-from orchestrator.backends.base import Backend, LogQuery
+from orchestrator.backends.base import Backend
+from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError

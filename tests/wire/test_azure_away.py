@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.base import LogQuery
+from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator, Run
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import RunState

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.base import LogQuery
+from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError

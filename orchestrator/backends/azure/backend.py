@@ -17,7 +17,8 @@ from orchestrator.backends.azure.record import RecordFolder
 from orchestrator.backends.azure.request import AzureRequest, build_request
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace, find_workspace
-from orchestrator.backends.base import Backend, LogBlock, LogQuery
+from orchestrator.backends.base import Backend
+from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.home import run_names

@@ -10,8 +10,8 @@ from io import BytesIO
 
 from orchestrator.backends.azure.problems import explained
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.line_search import LineSearch
+from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
 

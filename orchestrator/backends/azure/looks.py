@@ -11,8 +11,7 @@ from orchestrator.backends.azure import places, states
 from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.folder.backend import Target
-from orchestrator.backends.run_progress import TAIL_BYTES, newest, parse_reports, whole_lines
+from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus, attempt_seconds

@@ -16,7 +16,7 @@ from orchestrator.backends.azure.schedule import filled, say
 from orchestrator.backends.azure.storage import Files
 from orchestrator.backends.azure.wire import Wire
 from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.backends.folder.models import check_endpoint, model_name, model_tags, require_model
+from orchestrator.backends.model_names import check_endpoint, model_name, model_tags, require_model
 from orchestrator.estimates.sizes import find_size
 from orchestrator.images import CPU_IMAGE, TrainImage, image
 from orchestrator.runs.status import RunStatus

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.storage import Blob, Files
-from orchestrator.backends.outputs import no_such_output
+from orchestrator.backends.base import no_such_output
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, StorageError
 

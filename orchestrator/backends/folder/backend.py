@@ -7,22 +7,22 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import Backend, LogBlock, LogQuery
+from orchestrator.backends.base import Backend
 from orchestrator.backends.folder.logs.selection import choose_sources, read_logs
 from orchestrator.backends.folder.run_checkpoints import best_checkpoint
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
 from orchestrator.backends.folder.submission import FolderRequest
-from orchestrator.backends.run_progress import TAIL_BYTES, newest, parse_reports, whole_lines
+from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import SCORED, Attempt, Counts, Handle, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import SCORED, Attempt, Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft
@@ -197,7 +197,7 @@ class FolderBackend(Backend):
 
     def delete_weights(self, name: str, why: str) -> bool:
         """Deletes checkpoints and models of a run that has ended."""
-        from orchestrator.backends.folder.weights import delete_weights
+        from orchestrator.backends.folder.run_checkpoints import delete_weights
 
         return delete_weights(self._existing(name), why)
 
@@ -377,16 +377,6 @@ def writable(run: RunFolder) -> Iterator[None]:
         ) from problem
 
 
-def last_report(path: Path) -> dict[str, Any]:
-    """The last step of a metrics file and the newest value of each metric, read from its tail."""
-    if not path.exists():
-        return {}
-    with path.open("rb") as stream:
-        start = max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES)
-        stream.seek(start)
-        return newest(parse_reports(whole_lines(stream.read(), cut=start > 0)))
-
-
 def _attempts(state: LocalState, last: dict[str, Any]) -> list[Attempt]:
     """The run's attempts; one that lost its supervisor ended with its last report, as far as anybody knows."""
     if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
@@ -394,41 +384,6 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[Attempt]:
     lost = state.attempts[-1]
     ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
     return [*state.attempts[:-1], lost.model_copy(update=ending)]
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a run shall come to, by its plan.
-
-    Attributes:
-        steps: how many of what it counts; None: nobody can tell.
-        counts: what that is.
-        sequences: in each; None: nobody can tell.
-    """
-
-    steps: int | None
-    counts: Counts
-    sequences: int | None
-
-    @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Target:
-        """That of `Plan.as_dict`; in plans of old, and in those of job files, the job alone has the steps."""
-        train = plan["job"].get("train") or {}
-        counts: Counts = plan.get("counts", "steps")
-        steps = plan.get("steps", train.get("steps"))
-        sequences = {"steps": train.get("global_batch_size"), "rows": 1}.get(counts)
-        return cls(steps, counts, sequences)
-
-    def eta(self, last: Mapping[str, Any]) -> float | None:
-        """When the last step is expected: validations, checkpoints and a change of speed are not in it.
-
-        Args:
-            last: as of `last_report`.
-        """
-        speed = last.get("metrics", {}).get("rows_per_second" if self.counts == "rows" else "sequences_per_second")
-        if not speed or self.sequences is None or self.steps is None or last["step"] >= self.steps:
-            return None
-        return float(last["time"] + (self.steps - last["step"]) * self.sequences / speed)
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:

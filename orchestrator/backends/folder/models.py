@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,47 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.model_names import check_endpoint, model_name, model_tags, require_model
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UsageError
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.names import in_shell
 
 ENDPOINTS = "endpoints"  # below the home folder
-ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so that one name does for both
-
-
-def model_name(status: RunStatus, model: str | None) -> str:
-    """The name to register a model under: as given, or the first part of the run's."""
-    return model or status.name.removesuffix(f"-{status.run_hash}")
-
-
-def require_model(status: RunStatus) -> None:
-    """Raises ConflictError unless the run has completed: only then is its model the last."""
-    if status.state.terminal and not status.state.resumable:
-        return
-    raise ConflictError(
-        f"run {status.name} is {status.state} and has no model to register",
-        fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
-    )
-
-
-def model_tags(status: RunStatus, plan: Mapping[str, Any], lineage: str | None) -> dict[str, str]:
-    """What a registered model says of where it comes from."""
-    found = {
-        "orchestrator.run": status.name,
-        "orchestrator.handle": status.handle,
-        "orchestrator.run_hash": status.run_hash,
-        "orchestrator.recipe": str(plan.get("spec", {}).get("recipe")),
-        "orchestrator.data": str(plan.get("data", {}).get("sha256")),
-        "orchestrator.step": str(status.step),
-    }
-    if status.results is not None:
-        found |= {f"score.{name}": figure.text for one in status.results.scores for name, figure in one.metrics.items()}
-    if "validation_mlm_loss" in status.metrics:
-        found["validation_mlm_loss"] = f"{status.metrics['validation_mlm_loss']:.4f}"
-    return {**found, **({"orchestrator.lineage": lineage} if lineage else {})}
 
 
 def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None) -> dict[str, Any]:
@@ -96,16 +63,6 @@ def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: 
 
 def _document(version: Any) -> dict[str, Any]:
     return {"name": version.name, "version": str(version.version), "uri": version.source, "tags": dict(version.tags)}
-
-
-def check_endpoint(endpoint: str) -> None:
-    """Raises UsageError where no endpoint can be called so."""
-    if not ENDPOINT_NAME.fullmatch(endpoint):
-        raise UsageError(
-            f"no endpoint can be called {endpoint!r}",
-            facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
-            fix="--endpoint masked-words",
-        )
 
 
 def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:

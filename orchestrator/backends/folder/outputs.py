@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from orchestrator.backends.base import no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.outputs import no_such_output
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.files import sync
 

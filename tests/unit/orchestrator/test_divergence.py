@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.divergence import RISE, WINDOW, LossWatch
+from orchestrator.backends.folder.supervise.watch import RISE, WINDOW, LossWatch
 
 
 def watch(losses: list[float]) -> list[str | None]:

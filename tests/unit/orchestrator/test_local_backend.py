@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.base import LogQuery
 from orchestrator.backends.debug.backend import DebugBackend
-from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.run_folder import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.backends.folder.supervise.endings import read_exits
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import check_port, kill_leftovers
+from orchestrator.backends.log_query import LogQuery
+from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import Handle, RunState

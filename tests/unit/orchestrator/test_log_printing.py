@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.cli import follow
 from orchestrator.cli.main import main
 from orchestrator.cli.render import LogPrinter

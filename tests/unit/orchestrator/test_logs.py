@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.base import LogBlock, LogLine, LogQuery
 from orchestrator.backends.folder.logs.lines import CELL
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import NotFoundError

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from orchestrator.backends import load_backend
+from orchestrator.backends.folder.run_checkpoints import delete_weights
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
-from orchestrator.backends.folder.weights import delete_weights
 from orchestrator.cli.sweep import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError

@@ -9,10 +9,10 @@ from contextlib import ExitStack, closing
 from operator import itemgetter
 from pathlib import Path
 
-from orchestrator.backends.base import LogBlock, LogQuery, LogSource
 from orchestrator.backends.folder.logs.lines import GrowingLog
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.line_search import LineSearch
+from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.2  # seconds between two looks at logs that do not grow

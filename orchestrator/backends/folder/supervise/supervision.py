@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from types import FrameType
 from typing import ClassVar
 
-from orchestrator.backends.folder.backend import last_report
 from orchestrator.backends.folder.logs.times import LogClock
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.submission import FolderRequest
 from orchestrator.backends.folder.supervise.endings import Ending
 from orchestrator.backends.folder.supervise.tracked import TrackedRun
 from orchestrator.backends.folder.supervise.watch import RunWatch
+from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.status import Attempt, RunState
 from orchestrator.support.errors import InternalError, UserError
 from train_jobs.artifacts.host import boot_id, process_started
