@@ -5,7 +5,7 @@ python -m benchmarks.micro_batches
 
 from __future__ import annotations
 
-from orchestrator.estimates.sizes import SIZES, Size
+from orchestrator.backends.azure.machines.sizes import SIZES, Size
 from orchestrator.jobs.pretrain.estimate import estimate
 from train_jobs.artifacts.layers import build, merge, read_preset
 from train_jobs.config import PretrainConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.azml import JobFile
+    from orchestrator.backends.azure.runs.az_yaml import JobFile
 
 SPEC_FLAGS = {
     "file": "-f",
@@ -37,7 +37,7 @@ SPEC_FLAGS = {
 
 
 def _read(arguments: argparse.Namespace) -> JobFile:
-    from orchestrator.backends.azure.azml import read_job_file
+    from orchestrator.backends.azure.runs.az_yaml import read_job_file
     from orchestrator.support.errors import UsageError
 
     given = [flag for name, flag in SPEC_FLAGS.items() if getattr(arguments, name, None)]
@@ -52,7 +52,7 @@ def _read(arguments: argparse.Namespace) -> JobFile:
 
 def show_file(arguments: argparse.Namespace) -> int:
     """Prints what would be sent."""
-    from orchestrator.backends.azure.azml import rest_body
+    from orchestrator.backends.azure.runs.az_yaml import rest_body
     from orchestrator.cli.render import print_document
 
     file = _read(arguments)

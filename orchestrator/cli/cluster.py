@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
 NAMES = ("subscription_id", "resource_group", "workspace")
 
@@ -116,10 +116,10 @@ def _confirmed(arguments: argparse.Namespace, what: str) -> None:
 
 def run_create(arguments: argparse.Namespace) -> int:
     """Makes or changes a cluster."""
-    from orchestrator.backends.azure.clusters import check_name, shape_text
-    from orchestrator.backends.azure.request import compute_body
+    from orchestrator.backends.azure.machines.clusters import check_name, shape_text
+    from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
+    from orchestrator.backends.azure.submission import compute_body
     from orchestrator.cli.render import hint
-    from orchestrator.estimates.sizes import check_runs_torch, find_size
     from orchestrator.support.errors import SpecError
 
     check_name(arguments.name)
@@ -141,7 +141,7 @@ def run_create(arguments: argparse.Namespace) -> int:
 
 def run_scale(arguments: argparse.Namespace) -> int:
     """Changes a cluster's scale, and nothing else of it."""
-    from orchestrator.backends.azure.clusters import scaled, shape_text
+    from orchestrator.backends.azure.machines.clusters import scaled, shape_text
 
     wire = _wire(arguments)
     body = scaled(_existing(wire, arguments.name), arguments.min_nodes, arguments.max_nodes, arguments.idle_seconds)
@@ -150,8 +150,8 @@ def run_scale(arguments: argparse.Namespace) -> int:
 
 
 def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) -> int:
-    from orchestrator.backends.azure.clusters import provision
-    from orchestrator.backends.azure.request import Cluster
+    from orchestrator.backends.azure.machines.clusters import provision
+    from orchestrator.backends.azure.submission import Cluster
     from orchestrator.cli.render import print_document
 
     done = provision(wire, Cluster(name=arguments.name, body=body), fewer="--max-nodes {0}")
@@ -231,9 +231,9 @@ def _existing(wire: Wire, name: str) -> dict[str, Any]:
 
 
 def _rows(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from orchestrator.backends.azure.clusters import cluster_row
-    from orchestrator.estimates.prices import read_prices
-    from orchestrator.estimates.sizes import SIZES, price_of_size
+    from orchestrator.backends.azure.machines.clusters import cluster_row
+    from orchestrator.backends.azure.machines.prices import read_prices
+    from orchestrator.backends.azure.machines.sizes import SIZES, price_of_size
     from orchestrator.support.home import home_folder
 
     refreshed = read_prices(home_folder(os.environ))

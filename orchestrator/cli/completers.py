@@ -70,7 +70,7 @@ def tasks(**_: Any) -> list[str]:
 
 def sizes(**_: Any) -> list[str]:
     """Names of Azure's machine sizes."""
-    from orchestrator.estimates.sizes import SIZES
+    from orchestrator.backends.azure.machines.sizes import SIZES
 
     return [size.name for size in SIZES]
 

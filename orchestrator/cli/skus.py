@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.estimates.sizes import Size
+    from orchestrator.backends.azure.machines.sizes import Size
 
 
 def add_verbs(verbs: Any) -> None:
@@ -33,10 +33,10 @@ def add_verbs(verbs: Any) -> None:
 
 def run_skus(arguments: argparse.Namespace) -> int:
     """Prints the sizes."""
+    from orchestrator.backends.azure.machines.prices import read_prices, refresh_prices
+    from orchestrator.backends.azure.machines.sizes import SIZES, parse_gpus, sizes_with
     from orchestrator.cli.render import hint, print_document
     from orchestrator.cli.terminal import table
-    from orchestrator.estimates.prices import read_prices, refresh_prices
-    from orchestrator.estimates.sizes import SIZES, parse_gpus, sizes_with
     from orchestrator.support.home import home_folder
 
     home = home_folder(os.environ)
@@ -57,7 +57,7 @@ def run_skus(arguments: argparse.Namespace) -> int:
 
 
 def _row(size: Size, prices: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    from orchestrator.estimates.sizes import price_of_size
+    from orchestrator.backends.azure.machines.sizes import price_of_size
 
     price = price_of_size(size, low_priority=False, refreshed=prices)
     low = price_of_size(size, low_priority=True, refreshed=prices)

@@ -236,7 +236,7 @@ def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
     Raises:
         UsageError: both, or several that lie in Azure, or several folders of a task.
     """
-    from orchestrator.specs.azure import is_remote
+    from orchestrator.backends.azure.options import is_remote
     from orchestrator.support.errors import UsageError
 
     remote = [word for word in words if is_remote(word)]

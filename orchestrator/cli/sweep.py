@@ -425,8 +425,8 @@ def _planned(arguments: argparse.Namespace) -> PlannedSweep:
 
 def _body(planned: PlannedSweep) -> dict[str, Any]:
     """The body that Azure's service would get."""
+    from orchestrator.backends.azure.sweeps.sweep_job import sweep_request
     from orchestrator.client import Orchestrator
-    from orchestrator.sweeps.azure import sweep_request
 
     request: Any = Orchestrator().request(planned.plan.model_copy(update={"name": planned.record.name}))
     return sweep_request(planned.record.spec, request).job

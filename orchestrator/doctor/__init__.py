@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.doctor import azure, machine, packages, project, storage, tracking
+from orchestrator.backends.azure import health
+from orchestrator.doctor import machine, packages, project, storage, tracking
 from orchestrator.support.finding import Finding
 
 __all__ = ["Finding", "examine"]
@@ -43,5 +44,5 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield from project.defaults(folder, environ)
     yield project.backend(backend_name, home)
     if backend_name == "azure":
-        yield from azure.examine(folder, environ)
+        yield from health.examine(folder, environ)
     yield tracking.store(folder, home, environ)

@@ -97,8 +97,8 @@ def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> Resol
     """
     if compute.size is None or compute.price_per_hour is not None:
         return compute
-    from orchestrator.estimates.prices import read_prices
-    from orchestrator.estimates.sizes import find_size, price_of_size
+    from orchestrator.backends.azure.machines.prices import read_prices
+    from orchestrator.backends.azure.machines.sizes import find_size, price_of_size
 
     size = find_size(compute.size)
     price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan, priced
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.snapshot import Snapshot, take_snapshot
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Resolved
@@ -117,7 +117,7 @@ def _environment_of(spec: JobSpec, like: Plan | None) -> dict[str, str]:
         return spec.environment.describe()
     if spec.azure.environment != "auto":
         return {"environment": spec.azure.environment}
-    from orchestrator.images import pinned_versions
+    from orchestrator.backends.azure.assets.images import pinned_versions
 
     return pinned_versions(PACKAGES)
 

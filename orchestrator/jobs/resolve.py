@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.defaults import for_kind
 from orchestrator.jobs.finetune.spec import FinetuneSpec, check_batch, written_out
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.registry import KINDS
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import MODEL, JobSpec, Kind
@@ -185,7 +185,7 @@ def _of_kind(layer: load.Layer, kind: Kind) -> load.Layer:
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
     try:
         if spec.backend == AZURE:
-            from orchestrator.specs.cluster import resolve_on_cluster
+            from orchestrator.backends.azure.machines.placement import resolve_on_cluster
 
             return resolve_on_cluster(spec.compute)
         count, gpu = gpus_of_machine(environ) if gpus else (0, None)

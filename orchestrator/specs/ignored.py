@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from orchestrator.backends.azure.options import AZURE, AzureSpec
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.specs.azure import AZURE, AzureSpec
 from orchestrator.specs.job import JobSpec
 from orchestrator.support.redact import SECRET
 from train_jobs.config.own import is_own, own_names

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.specs.azure import AzureSpec
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.sections import CodeSpec, EnvironmentSpec, NotifySpec, Text, TrackingSpec
 from orchestrator.support.html import settings_card

@@ -8,8 +8,8 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.options import is_remote
 from orchestrator.jobs.finetune.spec import DATA_PATHS, TASK_FILES
-from orchestrator.specs.azure import is_remote
 from train_jobs.artifacts.layers import Layer, Merged
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import is_name

@@ -20,9 +20,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.backends.base import Backend
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.local_machine import visible_gpus
 from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import (

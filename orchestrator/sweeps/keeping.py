@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.backends.base import Backend
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.sweep_spec import SweepSpec, trials
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.folder import SweepRecord

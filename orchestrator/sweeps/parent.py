@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
-from orchestrator.specs.azure import AZURE
 from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord
 from train_jobs.artifacts.files import write_text

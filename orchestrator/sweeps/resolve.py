@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.resolve import resolve_spec
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
@@ -100,7 +100,7 @@ def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
     if spec.driver == AZURE and backend != AZURE:
         yield ("driver",), f"Azure's sweep service runs on Azure alone, and the trial's backend is {backend}"
     elif on_service(spec, backend):
-        from orchestrator.sweeps.azure import refusals
+        from orchestrator.backends.azure.sweeps.sweep_job import refusals
 
         yield from refusals(spec, trial.spec)
 

@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from orchestrator.backends import load_backend, remember
-from orchestrator.backends.azure import places, states
-from orchestrator.backends.azure.adopt import adopt_trial
+from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.backend import OUTAGE_SECONDS, AzureBackend
-from orchestrator.backends.azure.looks import NOT_ACCEPTED
-from orchestrator.backends.azure.record import RecordFolder
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.options import AZURE
+from orchestrator.backends.azure.runs import states
+from orchestrator.backends.azure.runs.adoption import adopt_trial
+from orchestrator.backends.azure.runs.observer import NOT_ACCEPTED
+from orchestrator.backends.azure.runs.record import RecordFolder
+from orchestrator.backends.azure.sweeps.sweep_job import settings_of, sweep_request
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.sweep_spec import Settings, SweepSpec
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
-from orchestrator.sweeps.azure import settings_of, sweep_request
 from orchestrator.sweeps.control import SERVICE, Control
 from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
 from orchestrator.sweeps.start import make_sweep
@@ -44,8 +45,8 @@ from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.request import Body
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.submission import Body
+    from orchestrator.backends.azure.wire.control_plane import Wire
     from orchestrator.jobs.pretrain.plan import Plan
 
 SWEEP_TAG = "orchestrator.sweep"
@@ -83,7 +84,7 @@ def send_sweep(record: SweepRecord, plan: Plan, home: Path) -> SweepFolder:
         ConflictError: the workspace has a job of that name, or this machine such a sweep.
         UserError: Azure refused; nothing runs then.
     """
-    from orchestrator.backends.azure.schedule import prepare
+    from orchestrator.backends.azure.runs.dispatch import prepare
 
     backend = _backend(home)
     request = sweep_request(record.spec, backend.request(plan.model_copy(update={"name": record.name}), record.name))
@@ -103,7 +104,7 @@ def adopt_sweep(workspace: str, name: str, home: Path) -> SweepFolder | None:
         NotFoundError: its files are gone.
         UserError: Azure cannot be asked.
     """
-    from orchestrator.backends.azure.storage import Files
+    from orchestrator.backends.azure.wire.blobs import Files
 
     backend = _backend(home)
     wire = backend.wire_to(backend.workspace({}, workspace).require())
@@ -121,7 +122,7 @@ def adopt_sweep(workspace: str, name: str, home: Path) -> SweepFolder | None:
 
 def _put(wire: Wire, folder: SweepFolder, body: Body) -> None:
     """Submits a sweep that is on record; of one that Azure refuses no record stays."""
-    from orchestrator.backends.azure.schedule import UnknownError, put
+    from orchestrator.backends.azure.runs.dispatch import UnknownError, put
 
     try:
         put(wire, folder.name, body)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends import load_backend
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.ground import HASH_DIGITS
 from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.runs.status import RunState
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.specs.local_machine import usable_cores, visible_gpus
 from orchestrator.specs.resolved import Resolved

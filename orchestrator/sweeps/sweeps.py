@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.runs.status import Handle, RunState
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MOST_TRIALS, as_tree, trials

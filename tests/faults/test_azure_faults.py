@@ -129,7 +129,7 @@ def test_a_lost_request_is_sent_again(
 def test_when_nobody_can_tell_the_name_stays_on_record_and_the_next_look_tells(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
     cloud.reset_next(JOB, when="reply")
     made = plan()
@@ -152,7 +152,7 @@ def test_when_nobody_can_tell_the_name_stays_on_record_and_the_next_look_tells(
 def test_a_process_that_dies_before_it_sent_the_job_leaves_a_run_that_can_be_resumed(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
     with monkeypatch.context() as patch:
         patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -293,7 +293,7 @@ def test_wrong_input_a_cancel_and_success_are_not_tried_again(
 def test_a_cancel_that_meets_a_preemption_is_a_cancel(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
     run = orchestrator.submit(plan(max_restarts=3))
     cloud.move(run.name, "Running")

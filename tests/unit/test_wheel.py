@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.images import ENVIRONMENTS, train_image
+from orchestrator.backends.azure.assets.images import ENVIRONMENTS, train_image
 from tests.conftest import MICRO, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]

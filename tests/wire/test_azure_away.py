@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
-from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator, Run
 from orchestrator.jobs.pretrain.plan import Plan

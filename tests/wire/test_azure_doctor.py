@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.doctor import azure as check
+from orchestrator.backends.azure import health as check
 from orchestrator.support.finding import Finding
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.sizes import SIZES

@@ -217,22 +217,22 @@ def test_a_damaged_checkpoint_is_not_handed_over(run: Run, azure: AzureDouble, t
 def test_an_interrupted_download_goes_on(
     run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure import storage
+    from orchestrator.backends.azure.wire import blobs
 
-    monkeypatch.setattr(storage, "BLOCK", 1000)
-    monkeypatch.setattr(storage, "THREADS", 1)
+    monkeypatch.setattr(blobs, "BLOCK", 1000)
+    monkeypatch.setattr(blobs, "THREADS", 1)
     content = bytes(range(256)) * 20
     (outputs(azure, run) / "model").mkdir()
     (outputs(azure, run) / "model" / "model.safetensors").write_bytes(content)
-    read, count = storage.Files.read, []
+    read, count = blobs.Files.read, []
 
-    def interrupted(files: storage.Files, name: str, *where: int) -> bytes:
+    def interrupted(files: blobs.Files, name: str, *where: int) -> bytes:
         count.append(where)
         if len(count) == 4:
             raise KeyboardInterrupt
         return read(files, name, *where)
 
-    monkeypatch.setattr(storage.Files, "read", interrupted)
+    monkeypatch.setattr(blobs.Files, "read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.download("model", to=tmp_path / "to")
     (model,) = run.download("model", to=tmp_path / "to")
@@ -244,21 +244,21 @@ def test_an_interrupted_download_goes_on(
 def test_what_a_run_has_rotated_since_an_interrupted_download_is_left_out(
     run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure import storage
+    from orchestrator.backends.azure.wire import blobs
 
-    monkeypatch.setattr(storage, "BLOCK", 1000)
-    monkeypatch.setattr(storage, "THREADS", 1)
+    monkeypatch.setattr(blobs, "BLOCK", 1000)
+    monkeypatch.setattr(blobs, "THREADS", 1)
     checkpoint(outputs(azure, run), 4)
     checkpoint(outputs(azure, run), 8)
-    read, count = storage.Files.read, []
+    read, count = blobs.Files.read, []
 
-    def interrupted(files: storage.Files, name: str, *where: int) -> bytes:
+    def interrupted(files: blobs.Files, name: str, *where: int) -> bytes:
         count.append(where)
         if len(count) == 12:
             raise KeyboardInterrupt
         return read(files, name, *where)
 
-    monkeypatch.setattr(storage.Files, "read", interrupted)
+    monkeypatch.setattr(blobs.Files, "read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.download("checkpoints", to=tmp_path / "to")
     left = {path.name.partition(".")[0] for path in (tmp_path / "to").rglob("*") if path.is_file()}
@@ -276,13 +276,13 @@ def test_what_a_run_has_rotated_since_an_interrupted_download_is_left_out(
 
 
 def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.backends.azure import storage
     from orchestrator.backends.azure.backend import AzureBackend
+    from orchestrator.backends.azure.wire import blobs
 
-    monkeypatch.setattr(storage, "BLOCK", 1000)
+    monkeypatch.setattr(blobs, "BLOCK", 1000)
     content = bytes(range(256)) * 20
-    files = storage.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
-    sent, lost = [], storage._patiently
+    files = blobs.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
+    sent, lost = [], blobs._patiently
 
     def dies_at_the_fourth(ask: Callable[[], Any]) -> Any:
         sent.append(ask)
@@ -291,7 +291,7 @@ def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeyp
         return lost(ask)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "_patiently", dies_at_the_fourth)
+        patch.setattr(blobs, "_patiently", dies_at_the_fourth)
         with pytest.raises(KeyboardInterrupt):
             files.upload("some/folder/", {"one.bin": content})
     assert len(azure.requests("PUT *one.bin")) == 3
@@ -394,9 +394,9 @@ def test_no_secret_is_kept_or_said(
 def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.azml import read_job_file
     from orchestrator.backends.azure.backend import AzureBackend
-    from orchestrator.backends.azure.request import compute_body
+    from orchestrator.backends.azure.runs.az_yaml import read_job_file
+    from orchestrator.backends.azure.submission import compute_body
 
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from wire_entities import write_sweep
 
+from orchestrator.backends.azure.sweeps.sweep_job import alias
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.support.home import SWEEPS
-from orchestrator.sweeps.azure import alias
 from orchestrator.sweeps.sweeps import Sweep
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for
@@ -160,7 +160,7 @@ def test_however_it_is_sent_there_is_one_sweep(
 def test_when_nobody_can_tell_the_next_look_does(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
     azure.reset_next(JOB, when="reply")
     put = Wire.put_job
@@ -183,7 +183,7 @@ def test_when_nobody_can_tell_the_next_look_does(
 def test_a_sweep_that_was_not_sent_any_more_is_sent_by_resume(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.backends.azure.wire import Wire
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
     with monkeypatch.context() as patch:
         patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

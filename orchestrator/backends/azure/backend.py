@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.azure import places, states
-from orchestrator.backends.azure.adopt import adopt
-from orchestrator.backends.azure.looks import Look
-from orchestrator.backends.azure.record import RecordFolder
-from orchestrator.backends.azure.request import AzureRequest, build_request
-from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.azure.workspace import Workspace, find_workspace
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.runs import states
+from orchestrator.backends.azure.runs.adoption import adopt
+from orchestrator.backends.azure.runs.observer import Look
+from orchestrator.backends.azure.runs.record import RecordFolder
+from orchestrator.backends.azure.submission import AzureRequest, build_request
+from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.azure.wire.workspace import Workspace, find_workspace
 from orchestrator.backends.base import Backend
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
@@ -26,7 +27,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.azml import JobFile
+    from orchestrator.backends.azure.runs.az_yaml import JobFile
     from orchestrator.jobs.base import Plan
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs.compute import ResolvedCompute
@@ -69,7 +70,7 @@ class AzureBackend(Backend):
             ConflictError: the name is taken.
             UserError: Azure refused.
         """
-        from orchestrator.backends.azure.schedule import send
+        from orchestrator.backends.azure.runs.dispatch import send
 
         request.workspace.require()
         folder = RecordFolder(self._runs / request.name)
@@ -86,7 +87,7 @@ class AzureBackend(Backend):
             ConflictError: the name is taken.
             UserError: Azure refused.
         """
-        from orchestrator.backends.azure.schedule import send_file
+        from orchestrator.backends.azure.runs.dispatch import send_file
 
         workspace = self.workspace({}).require()
         folder = RecordFolder(self._runs / file.name)
@@ -136,7 +137,7 @@ class AzureBackend(Backend):
             try:
                 return self.describe(name)
             except (AuthError, ServiceError) as problem:
-                from orchestrator.backends.azure.schedule import say
+                from orchestrator.backends.azure.runs.dispatch import say
 
                 away[wire.workspace] = problem.message
                 say(f"warning: {problem.message}; its runs are shown as they stood when it was last asked")
@@ -164,14 +165,14 @@ class AzureBackend(Backend):
 
     def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
         """Lines of the logs of all attempts; following also submits the attempts that the run may still have."""
-        from orchestrator.backends.azure.follow import JobLogs, Layout, choose_sources, follow
+        from orchestrator.backends.azure.runs.job_logs import JobLogs, Layout, choose_sources, follow
 
         folder = self._existing(name)
         request = folder.document("request.json")
         layout = Layout(request["nodes"], request["processes_per_node"])
         sources = choose_sources(folder.name, layout, query)
         if query.since is not None:
-            from orchestrator.backends.azure.schedule import say
+            from orchestrator.backends.azure.runs.dispatch import say
 
             say("warning: --since has no effect: logs on Azure have no times")
         wire = self._wire_of(folder)
@@ -295,7 +296,7 @@ class AzureBackend(Backend):
         allowed = request["max_restarts"] if max_restarts is None else max_restarts
         if not request["job"] or not states.worth_another(last.state, last.exit_code) or record.begun > allowed:
             return False  # an attempt that Azure never had, because it was away, is none
-        from orchestrator.backends.azure.schedule import say
+        from orchestrator.backends.azure.runs.dispatch import say
 
         say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:
@@ -324,7 +325,7 @@ class AzureBackend(Backend):
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Path]:
         """Copies outputs from the datastore, of running jobs too: several files at once, checked, resumed."""
-        from orchestrator.backends.azure.outputs import download
+        from orchestrator.backends.azure.runs.outputs import download
 
         folder = self._existing(name)
         look = Look(self._wire_of(folder), folder)
@@ -356,14 +357,14 @@ class AzureBackend(Backend):
 
     def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
         """A model asset that points at the run's outputs, with its lineage in tags."""
-        from orchestrator.backends.azure.models import register
+        from orchestrator.backends.azure.runs.models import register
 
         folder = self._existing(name)
         return register(self._wire_of(folder), folder, self.describe(folder.name), model)
 
     def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """A managed online endpoint with one deployment that gets all traffic."""
-        from orchestrator.backends.azure.models import deploy
+        from orchestrator.backends.azure.runs.models import deploy
 
         folder = self._existing(name)
         return deploy(self._wire_of(folder), folder, self.register_model(folder.name), endpoint, sku)
@@ -394,7 +395,7 @@ class AzureBackend(Backend):
         return self.wire_to(self.workspace(given).require())
 
     def _submit_again(self, folder: RecordFolder) -> None:
-        from orchestrator.backends.azure.schedule import submit
+        from orchestrator.backends.azure.runs.dispatch import submit
 
         record = folder.read()
         number = len(record.attempts) + 1

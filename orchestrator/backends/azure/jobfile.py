@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.request import AzureRequest
+    from orchestrator.backends.azure.submission import AzureRequest
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure.clusters import shape_text
-from orchestrator.backends.azure.request import Asset, AzureRequest, Cluster
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.machines.clusters import shape_text
+from orchestrator.backends.azure.submission import Asset, AzureRequest, Cluster
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.pretrain.plan import PretrainPlan
 from train_jobs.artifacts.files import write_text

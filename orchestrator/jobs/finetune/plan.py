@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
@@ -14,7 +15,6 @@ from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
 from orchestrator.jobs.ground import Ground, files_fingerprint, remote_data
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.runs.status import Counts
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text, counted, duration_text

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.specs.azure import AZURE
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.sections import CodeSpec, ModuleName
 from orchestrator.support.errors import DataError, SpecError

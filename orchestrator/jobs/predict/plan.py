@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import memory_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, plan_rows
@@ -18,7 +19,6 @@ from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_predic
 from orchestrator.jobs.predict.spec import PredictSpec
 from orchestrator.jobs.row_counts import count_table, portable_names
 from orchestrator.runs.status import Counts
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
@@ -12,7 +13,6 @@ from orchestrator.jobs.ground import Ground, _no_code, _text, remote_data
 from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.runs.status import Counts
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.local_machine import usable_cores
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text, counted, duration_text

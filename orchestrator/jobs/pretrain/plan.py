@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
@@ -25,7 +26,6 @@ from orchestrator.jobs.prepare.plan import PreparePlan, _plan_preparation
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.specs.azure import AZURE
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import FINGERPRINT_CACHE

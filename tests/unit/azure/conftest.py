@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.azure.request import AzureRequest, build_request
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.submission import AzureRequest, build_request
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.pretrain.plan import Plan
 from tests.conftest import write_corpus, write_spec

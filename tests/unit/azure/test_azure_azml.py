@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.azure.azml import read_job_file, rest_body
+from orchestrator.backends.azure.runs.az_yaml import read_job_file, rest_body
 from orchestrator.cli.main import main
 from orchestrator.support.errors import SpecError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.images import ENVIRONMENTS, pinned_versions, train_image
+from orchestrator.backends.azure.assets.images import ENVIRONMENTS, pinned_versions, train_image
 from orchestrator.support.errors import NotFoundError
 
 ROOT = ENVIRONMENTS.parent

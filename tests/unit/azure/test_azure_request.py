@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.backends.azure.assets.images import train_image
+from orchestrator.backends.azure.assets.uploads import job_documents
 from orchestrator.backends.azure.notes import request_notes
-from orchestrator.backends.azure.request import AzureRequest, Body, compute_body, duration
-from orchestrator.backends.azure.upload import job_documents
+from orchestrator.backends.azure.submission import AzureRequest, Body, compute_body, duration
 from orchestrator.client import Orchestrator
-from orchestrator.images import train_image
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.support.errors import SpecError
 from tests.conftest import Console, write_bert, write_spec
@@ -225,7 +225,7 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert shown.code == 0, shown.err
     assert shown.json["request"]["job"]["properties"]["computeId"].endswith("/workspaces/WORKSPACE/computes/gpu")
     imported = {line.rpartition("|")[2].strip() for line in shown.err.splitlines() if line.startswith("import time:")}
-    assert "orchestrator.backends.azure.request" in imported
+    assert "orchestrator.backends.azure.submission" in imported
     assert not {name for name in imported if name.partition(".")[0] in {"azure", "msal", "mlflow", "torch"}}
     named = console(*words, "-o", "json", ORCHESTRATOR_AZURE_WORKSPACE="place").json
     assert named["request"]["workspace"]["workspace"] == "place"
@@ -295,8 +295,8 @@ def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
 def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> None:
     from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
 
-    from orchestrator.backends.azure.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
-    from orchestrator.backends.azure.request import asset_id
+    from orchestrator.backends.azure.runs.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
+    from orchestrator.backends.azure.submission import asset_id
     from tests.unit.azure.conftest import WORKSPACE
 
     ours = model_body("workspaceblobstore", "run-1", {"a": "b"})

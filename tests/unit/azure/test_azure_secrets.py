@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.backends.azure import sign_in
-from orchestrator.backends.azure.problems import explain, passing, retry_after
-from orchestrator.backends.azure.sign_in import VARIABLE, SignIn, chain
+from orchestrator.backends.azure.wire import sign_in
+from orchestrator.backends.azure.wire.azure_errors import explain, passing, retry_after
+from orchestrator.backends.azure.wire.sign_in import VARIABLE, SignIn, chain
 from orchestrator.support.errors import (
     AuthError,
     CapacityError,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.backends.azure.states import (
+from orchestrator.backends.azure.runs.states import (
     ending_state,
     error_text,
     exit_code_of,

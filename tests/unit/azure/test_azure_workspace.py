@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.azure.workspace import VARIABLES, find_workspace
+from orchestrator.backends.azure.wire.workspace import VARIABLES, find_workspace
 from orchestrator.support.errors import SpecError, UsageError
 
 FULL = {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}

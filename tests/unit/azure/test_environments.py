@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from orchestrator.images import ENVIRONMENTS, PYTHON, train_image
+from orchestrator.backends.azure.assets.images import ENVIRONMENTS, PYTHON, train_image
 
 DOCKERFILE = ENVIRONMENTS / "train-gpu" / "Dockerfile"
 KNOWN = {"ARG", "FROM", "USER", "ENV", "RUN", "COPY"}

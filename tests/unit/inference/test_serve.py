@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import train_jobs
-from orchestrator.backends.azure.models import ARCHIVE, SCRIPT, package_archive
+from orchestrator.backends.azure.runs.models import ARCHIVE, SCRIPT, package_archive
 from train_jobs.config import OutOfMemoryError
 from train_jobs.inference.forward import Forward
 from train_jobs.tools import serve

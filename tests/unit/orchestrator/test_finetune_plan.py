@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from orchestrator.backends.azure.inputs import data_files
-from orchestrator.backends.azure.request import build_request
-from orchestrator.backends.azure.upload import job_documents
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.assets.bindings import data_files
+from orchestrator.backends.azure.assets.uploads import job_documents
+from orchestrator.backends.azure.submission import build_request
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.cli import submit
 from orchestrator.cli.completers import recipes, tasks
 from orchestrator.jobs.finetune.plan import FinetunePlan

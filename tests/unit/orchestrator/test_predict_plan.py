@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends.azure.inputs import data_files, start_files
-from orchestrator.backends.azure.request import build_request
-from orchestrator.backends.azure.upload import job_documents
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.assets.bindings import data_files, start_files
+from orchestrator.backends.azure.assets.uploads import job_documents
+from orchestrator.backends.azure.submission import build_request
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.cli.main import main
 from orchestrator.jobs.predict.plan import PredictPlan
 from orchestrator.jobs.predict.spec import EvaluateSpec, PredictSpec

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from orchestrator.estimates import prices
-from orchestrator.estimates.sizes import (
+from orchestrator.backends.azure.machines import prices
+from orchestrator.backends.azure.machines.sizes import (
     SIZES,
     find_size,
     fitting,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends.azure.request import AzureRequest, build_request
-from orchestrator.backends.azure.workspace import Workspace
-from orchestrator.images import train_image
+from orchestrator.backends.azure.assets.images import train_image
+from orchestrator.backends.azure.submission import AzureRequest, build_request
+from orchestrator.backends.azure.sweeps.sweep_job import distribution, encoded, settings_of, sweep_request
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.azure import distribution, encoded, settings_of, sweep_request
 from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
 from orchestrator.testing.schema import mismatches
 from tests.conftest import MICRO

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.estimates.sizes import Size, find_size
+from orchestrator.backends.azure.machines.sizes import Size, find_size
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
 from orchestrator.specs.local_machine import Gpu
 from orchestrator.support.errors import SpecError

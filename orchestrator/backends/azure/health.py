@@ -10,8 +10,8 @@ from orchestrator.support.errors import SpecError, UserError
 from orchestrator.support.finding import Finding, fail, ok, warn
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.wire import Wire
-    from orchestrator.specs.azure import AzureSpec
+    from orchestrator.backends.azure.options import AzureSpec
+    from orchestrator.backends.azure.wire.control_plane import Wire
 
 SCOPE = "https://management.azure.com/.default"
 QUOTA_PAGE = "https://ml.azure.com/quota"
@@ -24,9 +24,9 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         folder: where the project is.
         environ: environment variables.
     """
-    from orchestrator.backends.azure.sign_in import SignIn
-    from orchestrator.backends.azure.wire import Wire
-    from orchestrator.backends.azure.workspace import find_workspace
+    from orchestrator.backends.azure.wire.control_plane import Wire
+    from orchestrator.backends.azure.wire.sign_in import SignIn
+    from orchestrator.backends.azure.wire.workspace import find_workspace
     from orchestrator.jobs.resolve import resolve_spec
     from orchestrator.specs.resolved import find_project
 
@@ -70,7 +70,7 @@ def _storage(wire: Wire, spec: AzureSpec) -> Finding:
 
 def _quota(wire: Wire, region: str) -> Finding:
     """Cores of GPU machines that are left."""
-    from orchestrator.estimates.sizes import SIZES, same_family
+    from orchestrator.backends.azure.machines.sizes import SIZES, same_family
 
     families = {size.family for size in SIZES if size.gpu is not None}
     try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import places
 from orchestrator.specs.settings import names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree, trials
@@ -28,7 +28,7 @@ from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.request import AzureRequest
+    from orchestrator.backends.azure.submission import AzureRequest
     from orchestrator.specs.job import JobSpec
 
 HERE = "or --set driver=here: this machine drives the same trials on the same cluster"

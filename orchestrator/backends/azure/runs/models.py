@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure import places
-from orchestrator.backends.azure.record import RecordFolder
-from orchestrator.backends.azure.request import Body, asset_id
-from orchestrator.backends.azure.schedule import filled, say
-from orchestrator.backends.azure.storage import Files
-from orchestrator.backends.azure.wire import Wire
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.assets.images import CPU_IMAGE, TrainImage, image
+from orchestrator.backends.azure.machines.sizes import find_size
+from orchestrator.backends.azure.runs.dispatch import filled, say
+from orchestrator.backends.azure.runs.record import RecordFolder
+from orchestrator.backends.azure.submission import Body, asset_id
+from orchestrator.backends.azure.wire.blobs import Files
+from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.backends.model_names import check_endpoint, model_name, model_tags, require_model
-from orchestrator.estimates.sizes import find_size
-from orchestrator.images import CPU_IMAGE, TrainImage, image
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage

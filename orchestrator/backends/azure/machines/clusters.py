@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orchestrator.backends.azure.request import SCALE, Body, Cluster, duration
-from orchestrator.backends.azure.wire import Wire, writable
-from orchestrator.estimates.sizes import SIZES, Size, find_size, fitting, same_family
+from orchestrator.backends.azure.machines.sizes import SIZES, Size, find_size, fitting, same_family
+from orchestrator.backends.azure.submission import SCALE, Body, Cluster, duration
+from orchestrator.backends.azure.wire.control_plane import Wire, writable
 from orchestrator.specs.compute import CLUSTER_NAME
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import places
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import DATA_PATHS
 from orchestrator.jobs.prepare.plan import PreparePlan

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import CONFIG, TAGS
-from orchestrator.backends.azure.inputs import data_files, portable, start_files
-from orchestrator.backends.azure.request import AzureRequest
-from orchestrator.images import train_image
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.assets.bindings import data_files, portable, start_files
+from orchestrator.backends.azure.assets.command import CONFIG, TAGS
+from orchestrator.backends.azure.assets.images import train_image
+from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.jobs.base import Content
 
 if TYPE_CHECKING:

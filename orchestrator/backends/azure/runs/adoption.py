@@ -7,11 +7,12 @@ import shutil
 import time
 from typing import Any
 
-from orchestrator.backends.azure import places, states
-from orchestrator.backends.azure.looks import Look
-from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.storage import Files
-from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.runs import states
+from orchestrator.backends.azure.runs.observer import Look
+from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.wire.blobs import Files
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.specs.sweep_spec import Settings, as_tree
 from orchestrator.support.errors import NotFoundError, UserError
 from train_jobs.artifacts.layers import Layer, merge

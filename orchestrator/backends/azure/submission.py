@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from orchestrator.backends.azure import places
-from orchestrator.backends.azure.command import job_command, job_variables
-from orchestrator.backends.azure.inputs import data_asset, left_behind
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.assets.bindings import data_asset, left_behind
+from orchestrator.backends.azure.assets.command import job_command, job_variables
+from orchestrator.backends.azure.assets.images import CPU_IMAGE, train_image
+from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
+from orchestrator.backends.azure.options import MOST_HOURS
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.backends.base import Request
-from orchestrator.estimates.sizes import check_runs_torch, find_size
-from orchestrator.images import CPU_IMAGE, train_image
 from orchestrator.jobs.pretrain.inputs import start_digest
-from orchestrator.specs.azure import MOST_HOURS
 from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.errors import SpecError
 from train_jobs.config.base import Config

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
-from orchestrator.backends.azure.problems import explained
-from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.line_search import LineSearch
 from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError

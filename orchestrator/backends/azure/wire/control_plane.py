@@ -15,10 +15,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.problems import explained
-from orchestrator.backends.azure.request import Body
-from orchestrator.backends.azure.sign_in import SignIn
-from orchestrator.backends.azure.workspace import Workspace
+from orchestrator.backends.azure.submission import Body
+from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.sign_in import SignIn
+from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure.inputs import settings
-from orchestrator.estimates.sizes import Size, find_size
+from orchestrator.backends.azure.assets.bindings import settings
+from orchestrator.backends.azure.machines.sizes import Size, find_size
 from train_jobs.artifacts.host import METADATA_VARIABLE
 from train_jobs.config.telemetry import MLFLOW
 

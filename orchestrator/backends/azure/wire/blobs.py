@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.problems import explained, retry_after
-from orchestrator.backends.azure.wire import Store
+from orchestrator.backends.azure.wire.azure_errors import explained, retry_after
+from orchestrator.backends.azure.wire.control_plane import Store
 from orchestrator.jobs.base import Content
 from orchestrator.support.errors import ConflictError, NotFoundError
 

@@ -11,23 +11,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure import places
-from orchestrator.backends.azure.clusters import provision
-from orchestrator.backends.azure.inputs import vocabulary
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.assets.bindings import vocabulary
+from orchestrator.backends.azure.assets.uploads import asset_files, job_documents
+from orchestrator.backends.azure.machines.clusters import provision
 from orchestrator.backends.azure.notes import remember_asset
-from orchestrator.backends.azure.problems import passing, retry_after
-from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.request import Asset, AzureRequest, Body, Cluster
-from orchestrator.backends.azure.storage import Files
-from orchestrator.backends.azure.upload import asset_files, job_documents
-from orchestrator.backends.azure.wire import Store, Wire
+from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.submission import Asset, AzureRequest, Body, Cluster
+from orchestrator.backends.azure.wire.azure_errors import passing, retry_after
+from orchestrator.backends.azure.wire.blobs import Files
+from orchestrator.backends.azure.wire.control_plane import Store, Wire
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.support.formatting import bytes_text
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.azml import JobFile
-    from orchestrator.backends.azure.workspace import Workspace
+    from orchestrator.backends.azure.runs.az_yaml import JobFile
+    from orchestrator.backends.azure.wire.workspace import Workspace
     from orchestrator.jobs.base import Plan
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.wire import quiet
+from orchestrator.backends.azure.wire.control_plane import quiet
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import KeyPath, Layer, dotted, read_file
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from orchestrator.support.errors import NotFoundError
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[3]
 SHIPPED = HERE / "shipped" / "environments"  # of an installed wheel: setup.py puts them there
 ENVIRONMENTS = SHIPPED if SHIPPED.is_dir() else HERE.parent / "environments"
 CONSTRAINTS = "constraints.txt"  # lies beside the environments; goes into a Docker context

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from orchestrator.backends.azure import places
-from orchestrator.backends.azure.storage import Blob, Files
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.wire.blobs import Blob, Files
 from orchestrator.backends.base import no_such_output
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, StorageError

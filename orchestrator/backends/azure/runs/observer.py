@@ -7,10 +7,11 @@ import time
 from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.backends.azure import places, states
-from orchestrator.backends.azure.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.storage import Files
-from orchestrator.backends.azure.wire import Wire
+from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.runs import states
+from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure.wire.blobs import Files
+from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.runs.results import read_results

@@ -1,0 +1,1 @@
+"""What a job on Azure takes with it: code, data, environments."""

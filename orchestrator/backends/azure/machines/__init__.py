@@ -1,0 +1,1 @@
+"""Clusters of Azure, their sizes and prices."""

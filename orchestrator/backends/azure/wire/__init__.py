@@ -1,0 +1,1 @@
+"""Calls to Azure: sign-in, control plane, blobs, errors."""
