@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.support.version import __version__
+from orchestrator.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
@@ -35,7 +35,7 @@ _HOMES = {
     "UserError": "orchestrator.support.errors",
 }
 
-__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError", "__version__"]
+__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError"]
 
 
 def __getattr__(name: str) -> Any:

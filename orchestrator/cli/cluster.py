@@ -116,9 +116,8 @@ def _confirmed(arguments: argparse.Namespace, what: str) -> None:
 
 def run_create(arguments: argparse.Namespace) -> int:
     """Makes or changes a cluster."""
-    from orchestrator.backends.azure.machines.clusters import check_name, shape_text
+    from orchestrator.backends.azure.machines.clusters import check_name, compute_body, shape_text
     from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
-    from orchestrator.backends.azure.submission import compute_body
     from orchestrator.cli.render import hint
     from orchestrator.support.errors import SpecError
 
@@ -150,8 +149,7 @@ def run_scale(arguments: argparse.Namespace) -> int:
 
 
 def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) -> int:
-    from orchestrator.backends.azure.machines.clusters import provision
-    from orchestrator.backends.azure.submission import Cluster
+    from orchestrator.backends.azure.machines.clusters import Cluster, provision
     from orchestrator.cli.render import print_document
 
     done = provision(wire, Cluster(name=arguments.name, body=body), fewer="--max-nodes {0}")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.azure.machines.prices import priced
 from orchestrator.backends.azure.options import AZURE
-from orchestrator.jobs.base import Plan, priced
+from orchestrator.jobs.base import Plan
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.snapshot import Snapshot, take_snapshot

@@ -8,7 +8,8 @@ SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNOREC
 """Names of environment variables whose values are secrets."""
 HIDDEN = "(not shown)"
 """Shown in place of the value of such a variable."""
-_REDACTED = "REDACTED"
+REDACTED = "REDACTED"
+"""Stands in place of a secret inside a text."""
 # The text on both sides of a secret stays.
 _SECRETS = re.compile(
     r"""(?ix)
@@ -27,7 +28,7 @@ _TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # a JSON web tok
 
 def redact(text: str) -> str:
     """Return the text with every secret in it replaced."""
-    return _TOKEN.sub(_REDACTED, _SECRETS.sub(rf"\g<1>{_REDACTED}", text))
+    return _TOKEN.sub(REDACTED, _SECRETS.sub(rf"\g<1>{REDACTED}", text))
 
 
 def is_secret(key: str) -> bool:

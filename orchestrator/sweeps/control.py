@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.jobs.base import priced
+from orchestrator.backends.azure.machines.prices import priced
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import ConflictError

@@ -45,8 +45,7 @@ from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.submission import Body
-    from orchestrator.backends.azure.wire.control_plane import Wire
+    from orchestrator.backends.azure.wire.control_plane import Body, Wire
     from orchestrator.jobs.pretrain.plan import Plan
 
 SWEEP_TAG = "orchestrator.sweep"

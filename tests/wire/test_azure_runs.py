@@ -395,8 +395,8 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.backend import AzureBackend
+    from orchestrator.backends.azure.machines.clusters import compute_body
     from orchestrator.backends.azure.runs.az_yaml import read_job_file
-    from orchestrator.backends.azure.submission import compute_body
 
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")

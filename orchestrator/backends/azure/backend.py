@@ -137,7 +137,7 @@ class AzureBackend(Backend):
             try:
                 return self.describe(name)
             except (AuthError, ServiceError) as problem:
-                from orchestrator.backends.azure.runs.dispatch import say
+                from orchestrator.backends.azure.assets.uploads import say
 
                 away[wire.workspace] = problem.message
                 say(f"warning: {problem.message}; its runs are shown as they stood when it was last asked")
@@ -172,7 +172,7 @@ class AzureBackend(Backend):
         layout = Layout(request["nodes"], request["processes_per_node"])
         sources = choose_sources(folder.name, layout, query)
         if query.since is not None:
-            from orchestrator.backends.azure.runs.dispatch import say
+            from orchestrator.backends.azure.assets.uploads import say
 
             say("warning: --since has no effect: logs on Azure have no times")
         wire = self._wire_of(folder)
@@ -296,7 +296,7 @@ class AzureBackend(Backend):
         allowed = request["max_restarts"] if max_restarts is None else max_restarts
         if not request["job"] or not states.worth_another(last.state, last.exit_code) or record.begun > allowed:
             return False  # an attempt that Azure never had, because it was away, is none
-        from orchestrator.backends.azure.runs.dispatch import say
+        from orchestrator.backends.azure.assets.uploads import say
 
         say(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure.machines.clusters import shape_text
-from orchestrator.backends.azure.submission import Asset, AzureRequest, Cluster
+from orchestrator.backends.azure.assets.assets import Asset
+from orchestrator.backends.azure.assets.uploads import _key, _read
+from orchestrator.backends.azure.machines.clusters import Cluster, shape_text
+from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.pretrain.plan import PretrainPlan
-from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
-SEEN = Path("cache", "azure-assets.json")  # below the home folder: which assets a workspace was seen to have
 BUILD_MINUTES = 10  # of an environment, roughly
 
 
@@ -73,24 +71,3 @@ def _cached(home: Path, workspace: Workspace, image: Asset) -> str:
     if seen is not None:
         return f"cached (seen {seen})"
     return f"will build, about {BUILD_MINUTES} minutes, unless the workspace has it"
-
-
-def remember_asset(home: Path, workspace: Workspace, name: str, version: str) -> None:
-    """Notes that a workspace has an asset, for the next plan."""
-    known = _read(home)
-    key = _key(workspace, name, version)
-    if key not in known:
-        (home / SEEN).parent.mkdir(parents=True, exist_ok=True)
-        write_text(home / SEEN, json.dumps({**known, key: time.strftime("%Y-%m-%d")}, indent=1))
-
-
-def _key(workspace: Workspace, name: str, version: str) -> str:
-    return f"{workspace.id}/{name}:{version}"
-
-
-def _read(home: Path) -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads((home / SEEN).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found

@@ -7,60 +7,24 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.bindings import data_asset, left_behind
+from orchestrator.backends.azure.assets.assets import Asset, _code, _data, _environment, asset_id
+from orchestrator.backends.azure.assets.bindings import left_behind
 from orchestrator.backends.azure.assets.command import job_command, job_variables
-from orchestrator.backends.azure.assets.images import CPU_IMAGE, train_image
+from orchestrator.backends.azure.machines.clusters import Cluster, _shared_memory, _silent, cluster_body, duration
 from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
 from orchestrator.backends.azure.options import MOST_HOURS
+from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.backends.base import Request
-from orchestrator.jobs.pretrain.inputs import start_digest
 from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.errors import SpecError
-from train_jobs.config.base import Config
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
-Body = dict[str, Any]
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
-TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
-MOST_SHARED_GB = 64
-DEFAULT_SHARED = "16g"  # on machines whose memory nobody here knows
-
-
-class Asset(Config):
-    """One version of an environment, of code or of data."""
-
-    kind: str
-    """environments, codes or data: the word in Azure's ids."""
-    name: str
-    """Its name."""
-    version: str
-    """Its version: a hash of its content, or what the spec names."""
-    body: Body | None = None
-    """What is sent if the workspace does not have it. None: it has to be there."""
-    folder: str | None = None
-    """Where its files are put in the datastore. None: it has none."""
-
-
-SCALE = {"min_nodes": "minNodeCount", "max_nodes": "maxNodeCount", "idle_seconds": "nodeIdleTimeBeforeScaleDown"}
-
-
-class Cluster(Config):
-    """The cluster that a run needs."""
-
-    name: str
-    """Its name."""
-    body: Body | None = None
-    """What is sent if there is none, or another one, of that name. None: it has to be there, and is left as it is."""
-    silent: list[str] = Field(default=[])
-    """Scale settings of the body that nobody asked for: where the cluster is there they stay as they are, and of the
-    most machines there are never less for it."""
 
 
 class AzureRequest(Request):
@@ -104,14 +68,9 @@ class AzureRequest(Request):
 
     def file(self) -> dict[str, Any]:
         """The job as `az ml job create -f` takes it."""
-        from orchestrator.backends.azure.jobfile import job_file
+        from orchestrator.backends.azure.runs.az_yaml import job_file
 
         return job_file(self)
-
-
-def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
-    """Azure's id of an asset."""
-    return f"{workspace.id}/{kind}/{name}/versions/{version}"
 
 
 def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
@@ -151,101 +110,6 @@ def _check(plan: Plan) -> None:
             facts={"limit": f"{MOST_HOURS[tier]:g} h"},
             fix=f"--set azure.timeout_hours={MOST_HOURS[tier]:g} --max-restarts 3",
         )
-
-
-def cluster_body(plan: Plan) -> Body | None:
-    """The cluster of a plan that says of what machines; None for one that only names it."""
-    compute = plan.spec.compute
-    if compute.sku is None:
-        return None
-    return compute_body(
-        size=compute.sku,
-        tier=compute.tier,
-        min_nodes=compute.min_nodes,
-        max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
-        idle_seconds=compute.idle_seconds,
-    )
-
-
-def _silent(plan: Plan) -> list[str]:
-    """Scale settings that the spec leaves as presets and defaults have them: others may use the cluster, too."""
-    return [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
-
-
-def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
-    """A cluster of Azure ML. Its machines are reached through Azure ML alone: no SSH, no keys."""
-    found = find_size(size)
-    return {
-        "properties": {
-            "computeType": "AmlCompute",
-            "disableLocalAuth": True,
-            "properties": {
-                "vmSize": found.name if found else size,
-                "vmPriority": TIERS[tier],
-                "osType": "Linux",
-                "enableNodePublicIp": True,
-                "remoteLoginPortPublicAccess": "NotSpecified",
-                "scaleSettings": {
-                    "minNodeCount": min_nodes,
-                    "maxNodeCount": max_nodes,
-                    "nodeIdleTimeBeforeScaleDown": duration(idle_seconds),
-                },
-            },
-        }
-    }
-
-
-def duration(seconds: int) -> str:
-    """Seconds in ISO 8601, as Azure's SDK writes them: PT30M, P1DT2H."""
-    days, rest = divmod(seconds, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    time = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M"), (left, "S")) if value)
-    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time or not days else "")
-
-
-def _environment(plan: Plan) -> Asset:
-    named = plan.spec.azure.environment
-    if named != "auto":
-        _, name, version = named.split(":")
-        return Asset(kind="environments", name=name, version=version)
-    image = train_image(plan.compute.device)
-    common: Body = {"isAnonymous": False, "isArchived": False, "osType": "Linux"}
-    if image.conda is not None:
-        body = {**common, "image": CPU_IMAGE, "condaFile": image.conda}
-        return Asset(kind="environments", name=image.name, version=image.version, body={"properties": body})
-    folder = places.environment_folder(image.name, image.version)
-    body = {**common, "build": {"contextUri": places.ACCOUNT_URL + folder, "dockerfilePath": "Dockerfile"}}
-    return Asset(kind="environments", name=image.name, version=image.version, body={"properties": body}, folder=folder)
-
-
-def _code(plan: Plan) -> Asset:
-    digest = plan.snapshot.digest
-    folder = places.code_folder(digest)
-    body = {"properties": {"codeUri": places.ACCOUNT_URL + folder.rstrip("/"), "isAnonymous": False}}
-    return Asset(kind="codes", name=places.CODE, version=digest[: places.DIGITS], body=body, folder=folder)
-
-
-def _data(plan: Plan) -> list[Asset]:
-    found, datastore = [], plan.spec.azure.datastore
-    if (data := data_asset(plan)) is not None:
-        version, folder = data.digest[: places.DIGITS], places.data_folder(data.digest)
-        found.append(_data_asset(data.name, version, datastore, folder))
-    if (start := start_digest(plan)) is not None:
-        found.append(_data_asset(places.MODEL, start[: places.DIGITS], datastore, places.model_folder(start)))
-    return found
-
-
-def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
-    body = {
-        "properties": {
-            "dataType": "uri_folder",
-            "dataUri": places.datastore_uri(datastore, folder),
-            "isAnonymous": False,
-            "isArchived": False,
-        }
-    }
-    return Asset(kind="data", name=name, version=version, body=body, folder=folder)
 
 
 def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
@@ -304,14 +168,6 @@ def _input(uri: str, mode: str) -> Body:
 def _output(datastore: str, folder: str) -> Body:
     uri = places.datastore_uri(datastore, folder)
     return {"uri": uri, "mode": "ReadWriteMount", "jobOutputType": "uri_folder"}
-
-
-def _shared_memory(plan: Plan) -> str:
-    asked = plan.spec.azure.shm_size
-    if asked != "auto":
-        return asked
-    size = find_size(plan.compute.size) if plan.compute.size else None
-    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
 
 
 def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:

@@ -17,9 +17,11 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.assets.images import train_image
-from orchestrator.backends.azure.assets.uploads import job_documents
+from orchestrator.backends.azure.machines.clusters import compute_body, duration
 from orchestrator.backends.azure.notes import request_notes
-from orchestrator.backends.azure.submission import AzureRequest, Body, compute_body, duration
+from orchestrator.backends.azure.runs.dispatch import job_documents
+from orchestrator.backends.azure.submission import AzureRequest
+from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.support.errors import SpecError
@@ -100,7 +102,7 @@ def test_golden(name: str, make_plan: MakePlan) -> None:
 
 def without_ids(body: Body) -> Body:
     """A job's body with `azureml:NAME[:VERSION]` for Azure's ids, and without what is empty."""
-    from orchestrator.backends.azure.jobfile import _short
+    from orchestrator.backends.azure.runs.az_yaml import _short
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
@@ -268,7 +270,8 @@ def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
 def test_the_plan_says_what_an_eviction_costs_and_whether_the_environment_is_there(
     make_plan: MakePlan, tmp_path: Path
 ) -> None:
-    from orchestrator.backends.azure.notes import remember_asset, request_notes
+    from orchestrator.backends.azure.assets.uploads import remember_asset
+    from orchestrator.backends.azure.notes import request_notes
 
     plan = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "compute.price_per_hour": 6.0})
     request = request_of(plan)
@@ -295,8 +298,8 @@ def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
 def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> None:
     from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
 
+    from orchestrator.backends.azure.assets.assets import asset_id
     from orchestrator.backends.azure.runs.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
-    from orchestrator.backends.azure.submission import asset_id
     from tests.unit.azure.conftest import WORKSPACE
 
     ours = model_body("workspaceblobstore", "run-1", {"a": "b"})

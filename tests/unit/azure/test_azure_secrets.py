@@ -16,7 +16,7 @@ from orchestrator.support.errors import (
     ServiceError,
     UsageError,
 )
-from orchestrator.support.redact import HIDDEN, redact
+from orchestrator.support.redact import REDACTED, redact
 
 SECRET = "c2VjcmV0LXNpZ25hdHVyZQ%3D%3D"
 TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl"
@@ -42,14 +42,14 @@ def test_secrets_are_hidden(text: str) -> None:
     hidden = redact(text)
     assert SECRET not in hidden
     assert TOKEN not in hidden
-    assert HIDDEN in hidden
+    assert REDACTED in hidden
 
 
 def test_what_is_no_secret_stays() -> None:
     text = "step 10/100  loss 6.1  signature of f(x), bearer of news, sig=1, eyJ is how it begins; /runs/a?tail=5"
     assert redact(text) == text
     line = f"https://a.blob.core.windows.net/c/b?sv=2024&sig={SECRET}&se=2026 was not found"
-    assert redact(line) == f"https://a.blob.core.windows.net/c/b?sv=2024&sig={HIDDEN}&se=2026 was not found"
+    assert redact(line) == f"https://a.blob.core.windows.net/c/b?sv=2024&sig={REDACTED}&se=2026 was not found"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_first_link_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(AuthError) as failure:
         SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}).get_token("s")
     tried = str(failure.value.facts["tried"])
-    assert tried == f"environment: no: client_secret={HIDDEN}; cli: az is not installed"
+    assert tried == f"environment: no: client_secret={REDACTED}; cli: az is not installed"
     assert failure.value.fix == "az login"
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from orchestrator.backends.azure.assets.bindings import data_files
-from orchestrator.backends.azure.assets.uploads import job_documents
+from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.cli import submit

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from orchestrator.backends.azure.machines.sizes import SIZES, Size, find_size, fitting, same_family
-from orchestrator.backends.azure.submission import SCALE, Body, Cluster, duration
-from orchestrator.backends.azure.wire.control_plane import Wire, writable
+from orchestrator.backends.azure.wire.control_plane import Body, Wire, writable
 from orchestrator.specs.compute import CLUSTER_NAME
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
+from train_jobs.config.base import Config
+
+if TYPE_CHECKING:
+    from orchestrator.jobs.base import Plan
+
+TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
+MOST_SHARED_GB = 64
+DEFAULT_SHARED = "16g"  # on machines whose memory nobody here knows
+SCALE = {"min_nodes": "minNodeCount", "max_nodes": "maxNodeCount", "idle_seconds": "nodeIdleTimeBeforeScaleDown"}
 
 LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # of a cluster once it is there
@@ -227,3 +237,74 @@ def cluster_row(body: Body, price: Callable[[str, bool], float | None]) -> dict[
         "cost_per_hour_now": None if hourly is None else round(current * hourly, 2),
         "errors": [one.get("error", {}).get("message") for one in outer.get("provisioningErrors") or []],
     }
+
+
+class Cluster(Config):
+    """The cluster that a run needs."""
+
+    name: str
+    """Its name."""
+    body: Body | None = None
+    """What is sent if there is none, or another one, of that name. None: it has to be there, and is left as it is."""
+    silent: list[str] = Field(default=[])
+    """Scale settings of the body that nobody asked for: where the cluster is there they stay as they are, and of the
+    most machines there are never less for it."""
+
+
+def cluster_body(plan: Plan) -> Body | None:
+    """The cluster of a plan that says of what machines; None for one that only names it."""
+    compute = plan.spec.compute
+    if compute.sku is None:
+        return None
+    return compute_body(
+        size=compute.sku,
+        tier=compute.tier,
+        min_nodes=compute.min_nodes,
+        max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
+        idle_seconds=compute.idle_seconds,
+    )
+
+
+def _silent(plan: Plan) -> list[str]:
+    """Scale settings that the spec leaves as presets and defaults have them: others may use the cluster, too."""
+    return [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
+
+
+def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
+    """A cluster of Azure ML. Its machines are reached through Azure ML alone: no SSH, no keys."""
+    found = find_size(size)
+    return {
+        "properties": {
+            "computeType": "AmlCompute",
+            "disableLocalAuth": True,
+            "properties": {
+                "vmSize": found.name if found else size,
+                "vmPriority": TIERS[tier],
+                "osType": "Linux",
+                "enableNodePublicIp": True,
+                "remoteLoginPortPublicAccess": "NotSpecified",
+                "scaleSettings": {
+                    "minNodeCount": min_nodes,
+                    "maxNodeCount": max_nodes,
+                    "nodeIdleTimeBeforeScaleDown": duration(idle_seconds),
+                },
+            },
+        }
+    }
+
+
+def duration(seconds: int) -> str:
+    """Seconds in ISO 8601, as Azure's SDK writes them: PT30M, P1DT2H."""
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    time = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M"), (left, "S")) if value)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time or not days else "")
+
+
+def _shared_memory(plan: Plan) -> str:
+    asked = plan.spec.azure.shm_size
+    if asked != "auto":
+        return asked
+    size = find_size(plan.compute.size) if plan.compute.size else None
+    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,33 +11,28 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.assets.bindings import vocabulary
-from orchestrator.backends.azure.assets.uploads import asset_files, job_documents
-from orchestrator.backends.azure.machines.clusters import provision
-from orchestrator.backends.azure.notes import remember_asset
+from orchestrator.backends.azure.assets.uploads import ensure_asset, remember_asset, say
+from orchestrator.backends.azure.machines.clusters import Cluster, provision
 from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
-from orchestrator.backends.azure.submission import Asset, AzureRequest, Body, Cluster
+from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.azure_errors import passing, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Store, Wire
+from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
-from orchestrator.support.formatting import bytes_text
+from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.runs.az_yaml import JobFile
     from orchestrator.backends.azure.wire.workspace import Workspace
     from orchestrator.jobs.base import Plan
+from orchestrator.backends.azure.assets.bindings import portable
+from orchestrator.backends.azure.assets.command import CONFIG, TAGS
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
 SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted
 SETTLE_TRIES = 3
 TOO_MANY = 429
 REQUEST_TAG = "orchestrator.request"
-
-
-def say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, home: Path) -> None:
@@ -229,58 +222,15 @@ def _look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
         ) from problem
 
 
-def ensure_asset(wire: Wire, files: Files, store: Store, asset: Asset, plan: Plan) -> None:
-    """Sees to it that the workspace has an asset; what it has is neither uploaded nor built again.
+def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
+    """What the job of a run and whoever attaches to it reads: name -> text."""
+    import yaml
 
-    Raises:
-        NotFoundError: it is not there, and is none of ours.
-    """
-    label = f"{asset.kind} {asset.name}:{asset.version}"
-    if wire.asset(asset.kind, asset.name, asset.version) is not None:
-        say(f"{label}: cached")
-        return
-    if asset.body is None:
-        raise NotFoundError(
-            f"the workspace has no {label}",
-            facts={"where": f"workspace {wire.workspace.workspace}"},
-            fix="--set azure.environment=auto",
-        )
-    if asset.folder is not None:
-        with tempfile.TemporaryDirectory(prefix="orchestrator-") as scratch:
-            content = asset_files(asset.kind, asset.name, plan, Path(scratch))
-            bar = UploadBar(label)
-            sent = files.upload(asset.folder, content, bar)
-            bar.end()
-        say(f"{label}: {len(content)} files, {bytes_text(sent)} uploaded")
-    wire.put_asset(asset.kind, asset.name, asset.version, filled(asset.body, store))
-    if asset.kind == "environments":
-        say(f"{label}: Azure builds it before the first job starts, which takes some 10 minutes")
-
-
-def filled(body: Body, store: Store) -> Body:
-    """A body with the datastore's own names in the place of `{account}`, `{endpoint}` and `{container}`."""
-    text = json.dumps(body)
-    for name, value in (("account", store.account), ("endpoint", store.endpoint), ("container", store.container)):
-        text = text.replace(f"{{{name}}}", value)
-    found: Body = json.loads(text)
-    return found
-
-
-class UploadBar:
-    """Says on a terminal how far an upload is, in place."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{self._label}: {bytes_text(done)} of {bytes_text(total)}")
-            sys.stderr.flush()
-            self._shown = True
-
-    def end(self) -> None:
-        """Makes way for what follows."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
+    return {
+        CONFIG: json.dumps(portable(plan), indent=1),
+        TAGS: json.dumps(tags),
+        "plan.json": json.dumps(plan.as_dict(), indent=1),
+        "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
+        "request.json": request.model_dump_json(indent=1),
+    }

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.assets.assets import asset_id
 from orchestrator.backends.azure.assets.images import CPU_IMAGE, TrainImage, image
+from orchestrator.backends.azure.assets.uploads import filled, say
 from orchestrator.backends.azure.machines.sizes import find_size
-from orchestrator.backends.azure.runs.dispatch import filled, say
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.submission import Body, asset_id
 from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.backends.model_names import check_endpoint, model_name, model_tags, require_model
 from orchestrator.runs.status import RunStatus

@@ -15,12 +15,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.submission import Body
 from orchestrator.backends.azure.wire.azure_errors import explained
 from orchestrator.backends.azure.wire.sign_in import SignIn
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
+
+Body = dict[str, Any]
 
 T = TypeVar("T")
 STORE_SECONDS = 1800  # a signature lasts for an hour; half of that is left to whoever gets it
