@@ -7,7 +7,7 @@ in turn with a loop that starts the very same command lines in folders that lie 
 makes its folder with the code in it, keeps the study, reads what was reported, and hears of the end. Then a sweep of
 1,000 trials: what the driver's memory grows by, and what `orchestrator sweep show` takes, the whole process.
 
-With the arguments of orchestrator.sweeps.driver, it is that driver with one more backend.
+With the arguments of orchestrator.sweeps.driver.driver, it is that driver with one more backend.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from benchmarks.machine import describe, spread
 from orchestrator import backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.sweeps import driver
-from orchestrator.sweeps.folder import SweepFolder
-from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
-from orchestrator.sweeps.start import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
+from orchestrator.sweeps.driver import driver
+from orchestrator.sweeps.driver.start import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 
 TRIALS, MANY, SLOTS = 200, 1000, 2
 MARKS = (100, 250, 500, 1000)  # trials at which memory is looked at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.sweeps.status import TrialRow
+from orchestrator.sweeps.driver.sweep_status import TrialRow
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.reports.palette import LIGHT
 from orchestrator.reports.pictures import new_figure, save
 from orchestrator.reports.plot import axis
+from orchestrator.sweeps.driver.sweep_status import SweepStatus
 from orchestrator.sweeps.report import kind_of, settings_that_differ
-from orchestrator.sweeps.status import SweepStatus
 
 COLOURS = {"best": LIGHT["validation"], "trial": LIGHT["training"], "stopped": LIGHT["reference"]}
 

@@ -16,7 +16,7 @@ from orchestrator.reports.plot import Axis, Plot, axis, dot, line
 from orchestrator.reports.run import document
 from orchestrator.reports.style import SWEEP_STYLE
 from orchestrator.support.html import Markup, element, grid
-from orchestrator.sweeps.status import SweepStatus, TrialRow
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 
 FEW_TRIALS = 20  # below, importance is a guess
 LEGEND = (("best", "best"), ("trial", "to its end"), ("stopped", "stopped early"))

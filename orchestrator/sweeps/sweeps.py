@@ -23,16 +23,16 @@ from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExc
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS
 from orchestrator.support.html import card
-from orchestrator.sweeps.control import control_of
-from orchestrator.sweeps.folder import SweepFolder, SweepRecord, sweep_folders
-from orchestrator.sweeps.history import History, read_history
+from orchestrator.sweeps.design.points import draw
+from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
+from orchestrator.sweeps.driver.control import control_of
+from orchestrator.sweeps.driver.history import History, read_history
+from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, sweep_folders
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.importance import importance_of
-from orchestrator.sweeps.keeping import at_once, most_bytes, told
-from orchestrator.sweeps.limits import differing
-from orchestrator.sweeps.resolve import Surroundings, on_service, resolve_sweep
-from orchestrator.sweeps.space import draw
-from orchestrator.sweeps.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
-from orchestrator.sweeps.status import SweepStatus, TrialRow
+from orchestrator.sweeps.policy.keeping import at_once, most_bytes, told
+from orchestrator.sweeps.policy.limits import differing
 from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Sweeps:
         if there.path.is_dir():
             return self._there(there, record)
         if planned.on_service:
-            from orchestrator.sweeps.service import send_sweep
+            from orchestrator.sweeps.driver.service import send_sweep
 
             return Sweep(send_sweep(record, planned.plan, self._home), self._home, created=True)
         folder = make_sweep(record, self._home, history=planned.history)
@@ -365,7 +365,7 @@ class Sweeps:
             return known if handle.backend == AZURE else None
         if handle.place is None or (self._home / AZURE / handle.name).is_dir():  # a run of this machine's record
             return None
-        from orchestrator.sweeps.service import adopt_sweep
+        from orchestrator.sweeps.driver.service import adopt_sweep
 
         folder_there = adopt_sweep(handle.place, handle.name, self._home)
         return None if folder_there is None else Sweep(folder_there, self._home)

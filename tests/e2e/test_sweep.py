@@ -11,7 +11,7 @@ import pytest
 import yaml
 from mlflow.tracking import MlflowClient
 
-from orchestrator.sweeps.folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import Console, last_step, wait_for, write_spec
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import NormalDist
 from typing import Any
 
-from orchestrator.sweeps.sobol import BITS, MOST_DIMENSIONS, sobol
+from orchestrator.sweeps.design.sobol import BITS, MOST_DIMENSIONS, sobol
 from orchestrator.testing.state import Document
 
 Point = dict[str, Any]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.termination import best, judge
+from orchestrator.sweeps.policy.termination import best, judge
 from orchestrator.testing.jobs import points
 from orchestrator.testing.jobs.jobs import CANCEL_REQUESTED, CANCELED, COMPLETED, ENDED, FAILED, Job, Jobs, seconds
 from orchestrator.testing.jobs.points import Point

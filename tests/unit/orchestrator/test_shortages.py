@@ -12,8 +12,8 @@ import yaml
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.resolved import Flag
-from orchestrator.sweeps.resolve import Surroundings, resolve_sweep
-from orchestrator.sweeps.start import plan_sweep
+from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
+from orchestrator.sweeps.driver.start import plan_sweep
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_doctor import program
 

@@ -17,8 +17,8 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ServiceError
-from orchestrator.sweeps import driver
-from orchestrator.sweeps.parent import Parent
+from orchestrator.sweeps.driver import driver
+from orchestrator.sweeps.driver.parent import Parent
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
 AWAY = "away"  # in the home folder: what the backend does not answer, as long as this is there

@@ -22,7 +22,7 @@ from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, resolve_sweep
+from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, resolve_sweep
 from orchestrator.testing.schema import mismatches
 from tests.conftest import MICRO
 from tests.unit.sweeps.laws import CASES

@@ -16,11 +16,11 @@ from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError
-from orchestrator.sweeps.folder import DRIVER_LOST, SweepFolder
-from orchestrator.sweeps.space import draw
-from orchestrator.sweeps.start import cancel_sweep
-from orchestrator.sweeps.termination import Decision
-from orchestrator.sweeps.trials import place, run_names
+from orchestrator.sweeps.design.points import draw
+from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
+from orchestrator.sweeps.driver.trials import place, run_names
+from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report, settings, spec_of, with_weights
 

@@ -9,8 +9,8 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.folder import SweepFolder
-from orchestrator.sweeps.start import cancel_sweep
+from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report
 

@@ -12,12 +12,12 @@ import pytest
 from orchestrator.cli.sweep import sweep_text
 from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.folder import Earlier
-from orchestrator.sweeps.history import as_trials, read_history
+from orchestrator.sweeps.design.points import latents, latents_of, values
+from orchestrator.sweeps.design.sampling import propose
+from orchestrator.sweeps.driver.history import as_trials, read_history
+from orchestrator.sweeps.driver.sweep_folder import Earlier
+from orchestrator.sweeps.driver.sweep_status import sweep_status
 from orchestrator.sweeps.report import render_sweep
-from orchestrator.sweeps.sampling import propose
-from orchestrator.sweeps.space import latents, latents_of, values
-from orchestrator.sweeps.status import sweep_status
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps, settings, spec_of, told
 

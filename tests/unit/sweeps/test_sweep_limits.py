@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError
-from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.driver.sweep_folder import SweepState
 from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
@@ -52,7 +52,7 @@ def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: py
     before = len(folder.study().trials)
     assert before < 3
     started = []
-    monkeypatch.setattr("orchestrator.sweeps.control.resume_sweep", lambda *_: started.append(1))
+    monkeypatch.setattr("orchestrator.sweeps.driver.control.resume_sweep", lambda *_: started.append(1))
     Sweep(folder, sweeps.home).extend(hours=1, cost=50)
     limits = folder.record().spec.limits
     assert (started, limits.trials, limits.hours, limits.cost) == ([1], 3, 1, 50)

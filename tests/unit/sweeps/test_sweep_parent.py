@@ -11,10 +11,10 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
-from orchestrator.sweeps.folder import Earlier, SweepRecord
-from orchestrator.sweeps.parent import Parent
-from orchestrator.sweeps.start import make_sweep
-from orchestrator.sweeps.termination import Decision
+from orchestrator.sweeps.driver.parent import Parent
+from orchestrator.sweeps.driver.start import make_sweep
+from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepRecord
+from orchestrator.sweeps.policy.termination import Decision
 
 
 @pytest.mark.slow

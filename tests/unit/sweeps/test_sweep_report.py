@@ -12,11 +12,11 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.folder import SweepState
+from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.pictures import write_pictures
 from orchestrator.sweeps.report import render_sweep, trials_html
-from orchestrator.sweeps.status import SweepStatus, TrialRow
 from tests.unit.sweeps.test_sweep_table import add, make
 
 RATE, BATCH = "optimizer.learning_rate", "train.global_batch_size"

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import SweepSpec
-from orchestrator.sweeps.sampling import distribution, is_conditional, propose
-from orchestrator.sweeps.space import Latents, draw, latents, values
+from orchestrator.sweeps.design.points import Latents, draw, latents, values
+from orchestrator.sweeps.design.sampling import distribution, is_conditional, propose
 from tests.unit.sweeps.conftest import sweep
 
 SPACE: dict[str, Any] = {

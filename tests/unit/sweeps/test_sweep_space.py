@@ -13,8 +13,8 @@ import torch
 
 from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import as_tree, grid_size, trials
-from orchestrator.sweeps.sobol import MOST_DIMENSIONS, sobol
-from orchestrator.sweeps.space import draw, latent, value
+from orchestrator.sweeps.design.points import draw, latent, value
+from orchestrator.sweeps.design.sobol import MOST_DIMENSIONS, sobol
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.laws import CASES, DRAWS, distance_to, law_of, limit
 

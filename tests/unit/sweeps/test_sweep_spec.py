@@ -14,8 +14,8 @@ from orchestrator.cli.main import main
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.resolve import ResolvedSweep, Surroundings, on_service, resolve_sweep
-from orchestrator.sweeps.written import SWEEP_PRESETS
+from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, on_service, resolve_sweep
+from orchestrator.sweeps.design.written import SWEEP_PRESETS
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.artifacts.layers import preset_names, read_preset

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import wilcoxon
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.termination import Decision, is_due, judge, outcome, signed_rank_p, together
+from orchestrator.sweeps.policy.termination import Decision, is_due, judge, outcome, signed_rank_p, together
 
 NAN = math.nan
 MAX, MIN = (ObjectiveSpec(metric="score", goal=goal) for goal in ("maximize", "minimize"))

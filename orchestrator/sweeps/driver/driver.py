@@ -1,6 +1,6 @@
 """The driver of a sweep: asks for points, starts trials, watches them, stops those that fall behind, tells the study.
 
-    python -m orchestrator.sweeps.driver SWEEP_FOLDER HOME READY_FD
+    python -m orchestrator.sweeps.driver.driver SWEEP_FOLDER HOME READY_FD
 
 It may be killed at any moment. A trial is in the study, with its point and the names of its runs, before one of them is
 submitted, and a name is submitted once; a decision is on the disk before a run is cancelled for it; what a trial
@@ -34,15 +34,15 @@ from orchestrator.support.errors import (
     SpecError,
     UserError,
 )
-from orchestrator.sweeps.folder import SweepFolder, append
-from orchestrator.sweeps.history import as_trials
-from orchestrator.sweeps.keeping import Keeper
-from orchestrator.sweeps.limits import HOUR, reached
-from orchestrator.sweeps.parent import Parent
-from orchestrator.sweeps.sampling import distributions, propose
-from orchestrator.sweeps.space import values
-from orchestrator.sweeps.termination import Decision, best, judge, outcome, together
-from orchestrator.sweeps.trials import GPUS, Planner, place, run_names
+from orchestrator.sweeps.design.points import values
+from orchestrator.sweeps.design.sampling import distributions, propose
+from orchestrator.sweeps.driver.history import as_trials
+from orchestrator.sweeps.driver.parent import Parent
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
+from orchestrator.sweeps.driver.trials import GPUS, Planner, place, run_names
+from orchestrator.sweeps.policy.keeping import Keeper
+from orchestrator.sweeps.policy.limits import HOUR, reached
+from orchestrator.sweeps.policy.termination import Decision, best, judge, outcome, together
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.specs.sweep_spec import LimitsSpec
 from orchestrator.support.errors import ConflictError, SpecError
-from orchestrator.sweeps.folder import SweepRecord
+from orchestrator.sweeps.driver.sweep_folder import SweepRecord
 
 HOUR = 3600.0
 

@@ -35,11 +35,11 @@ from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.sweep_spec import Settings, SweepSpec
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
-from orchestrator.sweeps.control import SERVICE, Control
-from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.start import make_sweep
-from orchestrator.sweeps.status import SweepStatus, TrialRow, standing
-from orchestrator.sweeps.termination import best, judge, outcome
+from orchestrator.sweeps.driver.control import SERVICE, Control
+from orchestrator.sweeps.driver.start import make_sweep
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, standing
+from orchestrator.sweeps.policy.termination import best, judge, outcome
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell

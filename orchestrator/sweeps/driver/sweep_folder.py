@@ -32,7 +32,7 @@ from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.quiet_tqdm import load_quietly
-from orchestrator.sweeps.termination import Decision
+from orchestrator.sweeps.policy.termination import Decision
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.base import Config
 

@@ -13,8 +13,8 @@ from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.specs.sweep_spec import SweepSpec, trials
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
-from orchestrator.sweeps.folder import SweepRecord
-from orchestrator.sweeps.trials import run_names
+from orchestrator.sweeps.driver.sweep_folder import SweepRecord
+from orchestrator.sweeps.driver.trials import run_names
 
 AUTO = 3
 

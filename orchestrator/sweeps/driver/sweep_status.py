@@ -10,8 +10,8 @@ from pydantic import Field
 
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import trials
-from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.termination import best
+from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.policy.termination import best
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:

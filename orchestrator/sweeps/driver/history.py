@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.specs.space import Space
 from orchestrator.specs.sweep_spec import SweepSpec, as_tree
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.folder import Earlier, SweepFolder, SweepRecord
-from orchestrator.sweeps.sampling import distributions
-from orchestrator.sweeps.space import Latents, latents_of
-from orchestrator.sweeps.status import TrialRow
+from orchestrator.sweeps.design.points import Latents, latents_of
+from orchestrator.sweeps.design.sampling import distributions
+from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepFolder, SweepRecord
+from orchestrator.sweeps.driver.sweep_status import TrialRow
 from train_jobs.artifacts.layers import Layer, merge
 from train_jobs.config.base import Config
 from train_jobs.config.own import NAMED

@@ -1,7 +1,7 @@
 """A sweep as whoever drives it has it: how it stands, and what may be asked of it.
 
 There are two kinds, which their users see no difference of: those that a process of this machine drives, and those of
-Azure's own sweep service (`orchestrator.sweeps.service`).
+Azure's own sweep service (`orchestrator.sweeps.driver.service`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from orchestrator.backends.azure.machines.prices import priced
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import ConflictError
-from orchestrator.sweeps.folder import SweepFolder, SweepRecord
-from orchestrator.sweeps.limits import require_left, require_price
-from orchestrator.sweeps.start import cancel_sweep, resume_sweep
-from orchestrator.sweeps.status import SweepStatus, sweep_status
+from orchestrator.sweeps.driver.start import cancel_sweep, resume_sweep
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
+from orchestrator.sweeps.policy.limits import require_left, require_price
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -78,7 +78,7 @@ def control_of(folder: SweepFolder, home: Path) -> Control:
         home: the home folder.
     """
     if (folder.path / SERVICE).is_file():
-        from orchestrator.sweeps.service import ServiceControl
+        from orchestrator.sweeps.driver.service import ServiceControl
 
         return ServiceControl(folder, home)
     return HereControl(folder, home)

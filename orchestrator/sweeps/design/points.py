@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep_spec import Settings, SweepSpec, _option_sizes, grid_size, size
-from orchestrator.sweeps.sobol import BITS, sobol
+from orchestrator.sweeps.design.sobol import BITS, sobol
 
 Latent = float | int
 Latents = dict[str, Latent]

@@ -25,11 +25,11 @@ from orchestrator.specs.local_machine import usable_cores, visible_gpus
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
 from orchestrator.support.home import SWEEPS
-from orchestrator.sweeps.folder import SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.history import History
-from orchestrator.sweeps.keeping import kept_trials, shortage
-from orchestrator.sweeps.limits import require_price
-from orchestrator.sweeps.resolve import ResolvedSweep, on_service
+from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
+from orchestrator.sweeps.driver.history import History
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.policy.keeping import kept_trials, shortage
+from orchestrator.sweeps.policy.limits import require_price
 from train_jobs.artifacts.files import write_text
 
 NO_HISTORY = History()
@@ -161,7 +161,7 @@ def cancel_sweep(folder: SweepFolder, home: Path) -> None:
 
 
 def start_driver(
-    folder: SweepFolder, home: Path, command: tuple[str, ...] = ("-m", "orchestrator.sweeps.driver")
+    folder: SweepFolder, home: Path, command: tuple[str, ...] = ("-m", "orchestrator.sweeps.driver.driver")
 ) -> None:
     """Starts the driver in a session of its own, and waits until it holds the sweep."""
     ready, told = os.pipe()

@@ -12,8 +12,8 @@ from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
-from orchestrator.sweeps.checks import Problem, trial_problems
-from orchestrator.sweeps.written import TRIAL, of_trial, read_layers
+from orchestrator.sweeps.design.checks import Problem, trial_problems
+from orchestrator.sweeps.design.written import TRIAL, of_trial, read_layers
 from train_jobs.artifacts.layers import Layer, Merged, build, dotted, merge
 
 

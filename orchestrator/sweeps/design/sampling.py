@@ -1,7 +1,7 @@
 """Points that depend on how earlier trials did: a tree of Parzen estimators, or a Gaussian process, of Optuna.
 
-Optuna sees latents (`orchestrator.sweeps.space`), never values: it can hold no mapping or list as a choice, and its own
-steps of a range are not Azure's.
+Optuna sees latents (`orchestrator.sweeps.design.points`), never values: it can hold no mapping or list as a choice, and
+its own steps of a range are not Azure's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, size
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.space import Latent, Latents, latents, walk
+from orchestrator.sweeps.design.points import Latent, Latents, latents, walk
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -14,8 +14,8 @@ from orchestrator.specs.settings import is_section, job_config, seed_setting, se
 from orchestrator.specs.space import Parameter, all_parameters
 from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree, size, trials
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.sobol import MOST_DIMENSIONS
-from orchestrator.sweeps.space import draw, latent, value
+from orchestrator.sweeps.design.points import draw, latent, value
+from orchestrator.sweeps.design.sobol import MOST_DIMENSIONS
 from train_jobs.artifacts.layers import KeyPath, Layer, leaves, merge
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.reported import reported_metrics

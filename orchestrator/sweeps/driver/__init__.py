@@ -1,0 +1,1 @@
+"""Asking for points, submitting, watching, telling."""

@@ -1,0 +1,1 @@
+"""Which trials go on: pure functions of reports."""
