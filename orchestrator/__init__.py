@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Orchestrator": "orchestrator.client",
-    "Plan": "orchestrator.jobs.pretrain.plan",
-    "PretrainSpec": "orchestrator.specs.job",
+    "Plan": "orchestrator.jobs.base",
+    "PretrainSpec": "orchestrator.jobs.pretrain.spec",
     "Run": "orchestrator.client",
     "RunState": "orchestrator.runs.status",
     "RunStatus": "orchestrator.runs.status",

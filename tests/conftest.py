@@ -242,7 +242,7 @@ def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package.mkdir()
     for name in ("__init__.py", "pretrain.py"):
         (package / name).write_text(f"# {name}\n")
-    monkeypatch.setattr("orchestrator.jobs.base.take_snapshot", lambda **more: take_snapshot(package, **more))
+    monkeypatch.setattr("orchestrator.jobs.ground.take_snapshot", lambda **more: take_snapshot(package, **more))
 
 
 @pytest.fixture

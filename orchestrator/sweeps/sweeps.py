@@ -25,10 +25,11 @@ from orchestrator.support.home import SWEEPS
 from orchestrator.support.html import card
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
+from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.control import control_of
 from orchestrator.sweeps.driver.history import History, read_history
 from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, sweep_folders
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.policy.keeping import at_once, most_bytes, told

@@ -14,8 +14,9 @@ from orchestrator.backends.azure.machines.prices import priced
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import ConflictError
+from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.start import cancel_sweep, resume_sweep
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
 from orchestrator.sweeps.policy.limits import require_left, require_price
 

@@ -37,10 +37,10 @@ from orchestrator.support.errors import (
 from orchestrator.sweeps.design.points import values
 from orchestrator.sweeps.design.sampling import distributions, propose
 from orchestrator.sweeps.driver.history import as_trials
+from orchestrator.sweeps.driver.keeper import Keeper
 from orchestrator.sweeps.driver.parent import Parent
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
 from orchestrator.sweeps.driver.trials import GPUS, Planner, place, run_names
-from orchestrator.sweeps.policy.keeping import Keeper
 from orchestrator.sweeps.policy.limits import HOUR, reached
 from orchestrator.sweeps.policy.termination import Decision, best, judge, outcome, together
 

@@ -16,7 +16,8 @@ from orchestrator.specs.sweep_spec import SweepSpec, as_tree
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import Latents, latents_of
 from orchestrator.sweeps.design.sampling import distributions
-from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepFolder, SweepRecord
+from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow
 from train_jobs.artifacts.layers import Layer, merge
 from train_jobs.config.base import Config

@@ -14,7 +14,8 @@ from orchestrator.backends.azure.options import AZURE
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
 from orchestrator.support.errors import ServiceError
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.design.sweep_record import SweepRecord
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.reported import flatten
 

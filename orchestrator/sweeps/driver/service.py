@@ -35,9 +35,10 @@ from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.sweep_spec import Settings, SweepSpec
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
+from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import SERVICE, Control
 from orchestrator.sweeps.driver.start import make_sweep
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, standing
 from orchestrator.sweeps.policy.termination import best, judge, outcome
 from train_jobs.artifacts.files import write_text

@@ -26,9 +26,10 @@ from orchestrator.specs.resolved import Resolved
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
+from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import History
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord, SweepState
-from orchestrator.sweeps.policy.keeping import kept_trials, shortage
+from orchestrator.sweeps.driver.keeper import kept_trials, shortage
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.limits import require_price
 from train_jobs.artifacts.files import write_text
 

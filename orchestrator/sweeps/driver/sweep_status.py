@@ -10,7 +10,8 @@ from pydantic import Field
 
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import trials
-from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepFolder, SweepRecord, SweepState
+from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord, SweepState
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
 from train_jobs.config.base import Config
 

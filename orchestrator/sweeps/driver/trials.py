@@ -17,7 +17,7 @@ from orchestrator.support.errors import ConflictError
 from train_jobs.artifacts.layers import Layer, build, merge
 
 if TYPE_CHECKING:
-    from orchestrator.sweeps.driver.sweep_folder import SweepRecord
+    from orchestrator.sweeps.design.sweep_record import SweepRecord
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 CHOOSE_DATA = ("data", "task", "per_task", "input")  # first parts of settings that say what a job reads

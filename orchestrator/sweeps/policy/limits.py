@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.specs.sweep_spec import LimitsSpec
 from orchestrator.support.errors import ConflictError, SpecError
-from orchestrator.sweeps.driver.sweep_folder import SweepRecord
+from orchestrator.sweeps.design.sweep_record import SweepRecord
 
 HOUR = 3600.0
 

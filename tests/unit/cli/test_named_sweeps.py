@@ -12,7 +12,7 @@ from orchestrator.cli.named import named
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import NotFoundError
-from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.sweeps import Sweep
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command

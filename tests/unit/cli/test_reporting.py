@@ -12,7 +12,7 @@ from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.runs.status import RunState
 from orchestrator.specs.resolved import Flag
-from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import live_run, make_run, report
 from tests.unit.cli.conftest import Command
 from tests.unit.reports.drawings import empty_figures, figures, references

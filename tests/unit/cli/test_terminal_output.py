@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.cli.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import make_run, report
 from tests.unit.cli.conftest import Command
 from tests.unit.orchestrator.test_compare import full_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.jobs.base as plan_module
+import orchestrator.jobs.ground as plan_module
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.snapshot import Snapshot, take_snapshot

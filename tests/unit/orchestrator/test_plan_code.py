@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.jobs.base as plan_module
+import orchestrator.jobs.ground as plan_module
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.jobs.resolve import resolve_spec

@@ -15,9 +15,10 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
+from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.history import read_history
 from orchestrator.sweeps.driver.start import make_sweep, plan_sweep, start_driver
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, SweepRecord
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow, sweep_status
 from tests.conftest import MICRO, wait_for
 from tests.unit.sweeps.conftest import NO_GPU

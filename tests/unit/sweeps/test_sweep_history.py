@@ -14,8 +14,8 @@ from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import latents, latents_of, values
 from orchestrator.sweeps.design.sampling import propose
+from orchestrator.sweeps.design.sweep_record import Earlier
 from orchestrator.sweeps.driver.history import as_trials, read_history
-from orchestrator.sweeps.driver.sweep_folder import Earlier
 from orchestrator.sweeps.driver.sweep_status import sweep_status
 from orchestrator.sweeps.report import render_sweep
 from tests.unit.sweeps.conftest import sweep

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.start import cancel_sweep
-from orchestrator.sweeps.driver.sweep_folder import SweepState
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
 

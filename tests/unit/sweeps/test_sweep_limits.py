@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError
-from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make

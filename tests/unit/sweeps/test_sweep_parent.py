@@ -11,9 +11,9 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
+from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord
 from orchestrator.sweeps.driver.parent import Parent
 from orchestrator.sweeps.driver.start import make_sweep
-from orchestrator.sweeps.driver.sweep_folder import Earlier, SweepRecord
 from orchestrator.sweeps.policy.termination import Decision
 
 

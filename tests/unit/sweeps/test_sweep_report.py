@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.driver.sweep_folder import SweepState
+from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.pictures import write_pictures
