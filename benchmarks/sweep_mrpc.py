@@ -45,8 +45,8 @@ from benchmarks.machine import describe
 from orchestrator import Orchestrator
 from orchestrator.support.errors import ConflictError
 from orchestrator.support.home import home_folder
+from orchestrator.sweep import Sweep
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.sweeps import Sweep
 
 ROWS = 3668  # of MRPC's train.tsv
 THIRD_OF_AN_EPOCH = 77  # steps of 16 rows

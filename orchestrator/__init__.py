@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.jobs.pretrain.spec import PretrainSpec
     from orchestrator.runs.status import RunState, RunStatus
     from orchestrator.support.errors import UserError
-    from orchestrator.sweeps.sweeps import Sweep
+    from orchestrator.sweep import Sweep
 
 _HOMES = {
     "Orchestrator": "orchestrator.client",
@@ -31,7 +31,7 @@ _HOMES = {
     "Run": "orchestrator.client",
     "RunState": "orchestrator.runs.status",
     "RunStatus": "orchestrator.runs.status",
-    "Sweep": "orchestrator.sweeps.sweeps",
+    "Sweep": "orchestrator.sweep",
     "UserError": "orchestrator.support.errors",
 }
 

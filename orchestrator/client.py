@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs nee
     from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.estimates.cost import RunCost
     from orchestrator.jobs.base import Plan
-    from orchestrator.reports.comparison import Subject
+    from orchestrator.reports.pages.comparison import Subject
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.specs.resolved import Flag
-    from orchestrator.sweeps.sweeps import Sweeps
+    from orchestrator.sweep import Sweeps
 
 WATCH_SECONDS = 2.0
 FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
@@ -163,7 +163,7 @@ class Run:
         Args:
             every: seconds between two looks.
         """
-        from orchestrator.reports.notebook import display_of
+        from orchestrator.reports.pages.notebook import display_of
 
         draw = display_of(self)
         while not (status := self._tended(None)).state.terminal:
@@ -174,7 +174,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """How it stands, as a notebook shows it."""
-        from orchestrator.reports.notebook import run_html
+        from orchestrator.reports.pages.notebook import run_html
 
         status, plan = self.status(), self.plan()
         result, seeds = self._backend.result(self.name), self._seeds(status, plan)
@@ -223,13 +223,13 @@ class Run:
             UsageError: it trains nothing, or these runs have no figures in common.
             StorageError: it cannot be written there.
         """
-        from orchestrator.reports.pages import write_report
+        from orchestrator.reports.pages.written_pages import write_report
 
         return write_report([run._subject() for run in (self, *beside)], to)
 
     def pictures(self, folder: Path, *, beside: Sequence[Run] = ()) -> list[Path]:
         """Writes the figures of that page as PNGs into `folder`; returns where. `beside` and errors as of `report`."""
-        from orchestrator.reports.pages import write_pictures
+        from orchestrator.reports.pages.written_pages import write_pictures
 
         return write_pictures([run._subject() for run in (self, *beside)], folder)
 
@@ -306,7 +306,7 @@ class Run:
         )
 
     def _subject(self) -> Subject:
-        from orchestrator.reports.comparison import Subject
+        from orchestrator.reports.pages.comparison import Subject
 
         side = self._side()
         return Subject(side, list(self.metrics()), self._seeds(side.status, side.plan))
@@ -525,7 +525,7 @@ class Orchestrator:
     def sweeps(self) -> Sweeps:
         """Sweeps: planned, submitted, found again."""
         from orchestrator.jobs.starts import model_of, outputs_of
-        from orchestrator.sweeps.sweeps import Sweeps
+        from orchestrator.sweep import Sweeps
 
         return Sweeps(
             self._home,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.client import Run
-    from orchestrator.sweeps.sweeps import Sweep
+    from orchestrator.sweep import Sweep
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some

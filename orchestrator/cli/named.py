@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator, Run
-    from orchestrator.sweeps.sweeps import Sweep
+    from orchestrator.sweep import Sweep
 
 
 def named(orchestrator: Orchestrator, name: str) -> Run | Sweep:

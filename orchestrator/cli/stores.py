@@ -57,7 +57,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
     found = _ask("show", *words, str(arguments.store))
     if arguments.png:
-        from orchestrator.reports.lengths import draw_lengths
+        from orchestrator.reports.pages.length_chart import draw_lengths
 
         draw_lengths(found["lengths"], arguments.png)
     if arguments.output != "text":

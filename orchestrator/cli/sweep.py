@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.cli.terminal import Terminal
     from orchestrator.specs.resolved import Flag
+    from orchestrator.sweep import PlannedSweep, Sweep
     from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-    from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 
 CANCEL_SECONDS = 120.0  # of trials that save a checkpoint each
 HEAD_LINES = 2  # of the table

@@ -17,7 +17,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, ServiceError
 from orchestrator.support.home import SWEEPS
-from orchestrator.sweeps.sweeps import Sweep
+from orchestrator.sweep import Sweep
 from orchestrator.testing import AzureDouble
 from tests.conftest import wait_for
 

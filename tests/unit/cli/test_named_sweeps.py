@@ -12,8 +12,8 @@ from orchestrator.cli.named import named
 from orchestrator.client import Orchestrator, Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import NotFoundError
+from orchestrator.sweep import Sweep
 from orchestrator.sweeps.design.sweep_record import SweepState
-from orchestrator.sweeps.sweeps import Sweep
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 from tests.unit.sweeps.test_sweep_table import add, make

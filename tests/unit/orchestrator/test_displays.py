@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from orchestrator.client import Orchestrator
-from orchestrator.reports.notebook import run_html
+from orchestrator.reports.pages.notebook import run_html
 from orchestrator.runs.status import RunState, RunStatus
 from tests.conftest import write_bert, write_corpus
 

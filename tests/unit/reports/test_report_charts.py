@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.reports.charts import Chart, Line, Reference, figure
-from orchestrator.reports.series import MOST_POINTS, Series
+from orchestrator.reports.charts.charts import Chart, Line, Reference, figure
+from orchestrator.reports.charts.series import MOST_POINTS, Series
 
 HOSTILE = '<script>alert("x")</script>'
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.charts import KINDS
-from orchestrator.reports.comparison import Subject, render_comparison, require_comparable
-from orchestrator.reports.pages import write_pictures, write_report
+from orchestrator.reports.charts.charts import KINDS
+from orchestrator.reports.pages.comparison import Subject, render_comparison, require_comparable
+from orchestrator.reports.pages.written_pages import write_pictures, write_report
 from orchestrator.runs.differences import Side
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState

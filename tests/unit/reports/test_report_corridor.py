@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.charts import Corridor
-from orchestrator.reports.corridors import CURVE, NVIDIA_LARGE, NVIDIA_LARGE_LONG, frequencies_alone, levels, published
-from orchestrator.reports.run import render
+from orchestrator.reports.charts.charts import Corridor
+from orchestrator.reports.charts.corridors import (
+    CURVE,
+    NVIDIA_LARGE,
+    NVIDIA_LARGE_LONG,
+    frequencies_alone,
+    levels,
+    published,
+)
+from orchestrator.reports.pages.run_page import render
 from tests.unit.reports.drawings import outside
 from tests.unit.reports.test_report_run import RESULT, Page, reports_of, status_of
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.comparison import render_comparison
-from orchestrator.reports.run import render
-from orchestrator.sweeps.report import render_sweep
+from orchestrator.reports.pages.comparison import render_comparison
+from orchestrator.reports.pages.run_page import render
+from orchestrator.reports.sweeps.sweep_page import render_sweep
 from tests.unit.orchestrator.test_scores import SEVERAL
 from tests.unit.reports.test_report_comparison import subject
 from tests.unit.reports.test_report_run import RESULT, reports_of, status_of

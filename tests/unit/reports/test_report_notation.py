@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.reports.notation import counted, duration, moment, nice_ticks, number, percent, tick_label
+from orchestrator.reports.charts.notation import counted, duration, moment, nice_ticks, number, percent, tick_label
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.progress import planned_memory
-from orchestrator.reports.run import render
+from orchestrator.reports.pages.key_figures import planned_memory
+from orchestrator.reports.pages.run_page import render
 from orchestrator.runs.status import RunState, RunStatus
 from tests.unit.reports.drawings import empty_figures, figures, outside, references
 

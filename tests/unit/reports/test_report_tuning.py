@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.jobs.resolve import resolve_spec
-from orchestrator.reports.run import NO_SEEDS, render
+from orchestrator.reports.pages.run_page import NO_SEEDS, render
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.resolved import Flag

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.sweep import sweep_text
+from orchestrator.reports.sweeps.sweep_page import render_sweep
 from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import latents, latents_of, values
@@ -17,7 +18,6 @@ from orchestrator.sweeps.design.sampling import propose
 from orchestrator.sweeps.design.sweep_record import Earlier
 from orchestrator.sweeps.driver.history import as_trials, read_history
 from orchestrator.sweeps.driver.sweep_status import sweep_status
-from orchestrator.sweeps.report import render_sweep
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps, settings, spec_of, told
 

@@ -16,9 +16,9 @@ from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.cli.sweep import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
+from orchestrator.sweep import Sweeps
 from orchestrator.sweeps.driver.keeper import kept_trials
 from orchestrator.sweeps.policy.keeping import AUTO, at_once, losers
-from orchestrator.sweeps.sweeps import Sweeps
 from tests.conftest import MICRO
 from tests.unit.sweeps.conftest import NO_GPU, sweep
 

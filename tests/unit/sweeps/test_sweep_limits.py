@@ -10,8 +10,8 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError
+from orchestrator.sweep import PlannedSweep, Sweep
 from orchestrator.sweeps.design.sweep_record import SweepState
-from orchestrator.sweeps.sweeps import PlannedSweep, Sweep
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
 

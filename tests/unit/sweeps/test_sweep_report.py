@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
+from orchestrator.reports.sweeps.importance import importance_of
+from orchestrator.reports.sweeps.sweep_page import render_sweep, trials_html
+from orchestrator.reports.sweeps.sweep_pictures import write_pictures
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.importance import importance_of
-from orchestrator.sweeps.pictures import write_pictures
-from orchestrator.sweeps.report import render_sweep, trials_html
 from tests.unit.sweeps.test_sweep_table import add, make
 
 RATE, BATCH = "optimizer.learning_rate", "train.global_batch_size"

@@ -16,12 +16,12 @@ from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.support.home import SWEEPS
+from orchestrator.sweep import Sweep, Sweeps
 from orchestrator.sweeps.design.points import latents
 from orchestrator.sweeps.design.sampling import distributions
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.start import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.sweeps import Sweep, Sweeps
 from tests.unit.sweeps.conftest import sweep
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from orchestrator.reports.notation import counted, nice_ticks, number, percent, tick_label
-from orchestrator.reports.series import Series, decimate
+from orchestrator.reports.charts.notation import counted, nice_ticks, number, percent, tick_label
+from orchestrator.reports.charts.series import Series, decimate
 from orchestrator.support.html import Markup, element
 
 WIDTH, HEIGHT = 560.0, 270.0  # of the drawing, in its own units; the page scales it

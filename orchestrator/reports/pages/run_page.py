@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.reports.actual import beside_plan
-from orchestrator.reports.charts import Chart
-from orchestrator.reports.details import commands, plan_table
-from orchestrator.reports.notation import duration, moment
-from orchestrator.reports.profile import profile_section
-from orchestrator.reports.progress import charts, figures_of, key_figures
-from orchestrator.reports.series import Series, collect
-from orchestrator.reports.style import STYLE
-from orchestrator.reports.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
+from orchestrator.reports.charts.charts import Chart
+from orchestrator.reports.charts.notation import duration, moment
+from orchestrator.reports.charts.series import Series, collect
+from orchestrator.reports.charts.style import STYLE
+from orchestrator.reports.pages.actual import beside_plan
+from orchestrator.reports.pages.details import commands, plan_table
+from orchestrator.reports.pages.key_figures import charts, figures_of, key_figures
+from orchestrator.reports.pages.profile_table import profile_section
+from orchestrator.reports.pages.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, element
 

@@ -1,6 +1,6 @@
 """The look of a report: light or dark as the reader's system is, one column on a phone, two on a desk."""
 
-from orchestrator.reports.palette import DARK, LIGHT, variables
+from orchestrator.reports.charts.palette import DARK, LIGHT, variables
 
 _COLOURS = f"""
 :root {{ color-scheme: light dark; {variables(LIGHT)} }}

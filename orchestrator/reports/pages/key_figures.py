@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.reports.charts import Chart, Line, Reference, figure
-from orchestrator.reports.corridors import frequencies_alone, levels, published
-from orchestrator.reports.notation import number, percent
-from orchestrator.reports.series import Series, last_step
+from orchestrator.reports.charts.charts import Chart, Line, Reference, figure
+from orchestrator.reports.charts.corridors import frequencies_alone, levels, published
+from orchestrator.reports.charts.notation import number, percent
+from orchestrator.reports.charts.series import Series, last_step
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.html import Markup, element
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.reports.notation import duration, number
-from orchestrator.reports.progress import MEMORY, NONE_YET, planned_memory
+from orchestrator.reports.charts.notation import duration, number
+from orchestrator.reports.pages.key_figures import MEMORY, NONE_YET, planned_memory
 from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.html import Markup, element

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orchestrator.reports.pictures import new_figure, save
+from orchestrator.reports.charts.pictures import new_figure, save
 
 INCHES = (10.0, 6.0)
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.reports.charts import KINDS, Chart, Line, figure
-from orchestrator.reports.notation import counted, duration, number, percent
-from orchestrator.reports.progress import NONE_YET
-from orchestrator.reports.run import HAVE_CURVES, charts_of, document
-from orchestrator.reports.series import Series, collect, last_step
-from orchestrator.reports.style import COMPARISON_STYLE
-from orchestrator.reports.tuning import seed_charts
+from orchestrator.reports.charts.charts import KINDS, Chart, Line, figure
+from orchestrator.reports.charts.notation import counted, duration, number, percent
+from orchestrator.reports.charts.series import Series, collect, last_step
+from orchestrator.reports.charts.style import COMPARISON_STYLE
+from orchestrator.reports.pages.key_figures import NONE_YET
+from orchestrator.reports.pages.run_page import HAVE_CURVES, charts_of, document
+from orchestrator.reports.pages.tuning import seed_charts
 from orchestrator.runs.differences import Side, Table, tabulate
 from orchestrator.support.errors import UsageError
 from orchestrator.support.html import Markup, element

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.reports.charts import Corridor, Reference
+from orchestrator.reports.charts.charts import Corridor, Reference
 
 NVIDIA_LARGE = "large-nvidia-phase1"
 NVIDIA_LARGE_LONG = "large-nvidia-phase2"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.reports.notation import counted, duration, moment, number
-from orchestrator.reports.plot import Axis, Plot, axis, dot, line
-from orchestrator.reports.run import document
-from orchestrator.reports.style import SWEEP_STYLE
+from orchestrator.reports.charts.notation import counted, duration, moment, number
+from orchestrator.reports.charts.plot import Axis, Plot, axis, dot, line
+from orchestrator.reports.charts.style import SWEEP_STYLE
+from orchestrator.reports.pages.run_page import document
 from orchestrator.support.html import Markup, element, grid
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.reports.charts import BOTTOM, FLAT, HEIGHT, LEFT, MARGIN, RIGHT, TOP, WIDTH
-from orchestrator.reports.notation import nice_ticks, number, tick_label
+from orchestrator.reports.charts.charts import BOTTOM, FLAT, HEIGHT, LEFT, MARGIN, RIGHT, TOP, WIDTH
+from orchestrator.reports.charts.notation import nice_ticks, number, tick_label
 from orchestrator.support.html import Markup, element
 
 WIDE = 20.0  # times between the least and the greatest of values above 0, from which on their logarithms are drawn

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.reports.notation import number, percent
+from orchestrator.reports.charts.notation import number, percent
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, element
 

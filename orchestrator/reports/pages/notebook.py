@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from orchestrator.reports.notation import number
-from orchestrator.reports.run import HAVE_CURVES, NO_SEEDS, state_and_outcome
-from orchestrator.reports.style import STYLE
+from orchestrator.reports.charts.notation import number
+from orchestrator.reports.charts.style import STYLE
+from orchestrator.reports.pages.run_page import HAVE_CURVES, NO_SEEDS, state_and_outcome
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, card, element
 

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.reports.notation import counted
-from orchestrator.reports.tuning import tuning_rows
+from orchestrator.reports.charts.notation import counted
+from orchestrator.reports.pages.tuning import tuning_rows
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.html import Markup, element

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.reports.palette import LIGHT
-from orchestrator.reports.pictures import new_figure, save
-from orchestrator.reports.plot import axis
+from orchestrator.reports.charts.palette import LIGHT
+from orchestrator.reports.charts.pictures import new_figure, save
+from orchestrator.reports.charts.plot import axis
+from orchestrator.reports.sweeps.sweep_page import kind_of, settings_that_differ
 from orchestrator.sweeps.driver.sweep_status import SweepStatus
-from orchestrator.sweeps.report import kind_of, settings_that_differ
 
 COLOURS = {"best": LIGHT["validation"], "trial": LIGHT["training"], "stopped": LIGHT["reference"]}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure.options import AZURE
+from orchestrator.reports.sweeps.importance import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
@@ -31,7 +32,6 @@ from orchestrator.sweeps.driver.history import History, read_history
 from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.importance import importance_of
 from orchestrator.sweeps.policy.keeping import at_once, most_bytes, told
 from orchestrator.sweeps.policy.limits import differing
 from train_jobs.artifacts.layers import Layer, merge
@@ -171,8 +171,8 @@ class Sweep:
         Raises:
             StorageError: it cannot be written there.
         """
-        from orchestrator.reports.pages import PAGE, write_page
-        from orchestrator.sweeps.report import render_sweep
+        from orchestrator.reports.pages.written_pages import PAGE, write_page
+        from orchestrator.reports.sweeps.sweep_page import render_sweep
 
         status = self.status()
         way_on = self.way_on() if status.state.resumable else None
@@ -185,13 +185,13 @@ class Sweep:
             SpecError: matplotlib is not installed.
             StorageError: a file cannot be written.
         """
-        from orchestrator.sweeps.pictures import write_pictures
+        from orchestrator.reports.sweeps.sweep_pictures import write_pictures
 
         return write_pictures(self.status(), folder)
 
     def _repr_html_(self) -> str:
         """Its trials, as a notebook shows them."""
-        from orchestrator.sweeps.report import trials_html
+        from orchestrator.reports.sweeps.sweep_page import trials_html
 
         return trials_html(self.status())
 
@@ -201,7 +201,7 @@ class Sweep:
         Args:
             every: seconds between two looks.
         """
-        from orchestrator.reports.notebook import display_of
+        from orchestrator.reports.pages.notebook import display_of
 
         draw = display_of(self)
         while not self.state().terminal:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.reports.charts import Chart, Line
-from orchestrator.reports.palette import LIGHT
+from orchestrator.reports.charts.charts import Chart, Line
+from orchestrator.reports.charts.palette import LIGHT
 from orchestrator.support.errors import SpecError, StorageError
 
 if TYPE_CHECKING:

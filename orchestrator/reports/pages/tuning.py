@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
-from orchestrator.reports.charts import KINDS, STEP, Chart, Line, Reference
-from orchestrator.reports.notation import counted, number
-from orchestrator.reports.progress import NONE_YET, key_figure, singles, throughput
-from orchestrator.reports.series import Series, collect, last_step
+from orchestrator.reports.charts.charts import KINDS, STEP, Chart, Line, Reference
+from orchestrator.reports.charts.notation import counted, number
+from orchestrator.reports.charts.series import Series, collect, last_step
+from orchestrator.reports.pages.key_figures import NONE_YET, key_figure, singles, throughput
 from orchestrator.runs.results import APART, Figure, Results, Scores
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, element

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.reports.comparison import Subject, all_charts, render_comparison, require_comparable
-from orchestrator.reports.pictures import draw_charts
-from orchestrator.reports.profile import read_profile
-from orchestrator.reports.run import HAVE_CURVES, render
-from orchestrator.reports.series import last_step
+from orchestrator.reports.charts.pictures import draw_charts
+from orchestrator.reports.charts.series import last_step
+from orchestrator.reports.pages.comparison import Subject, all_charts, render_comparison, require_comparable
+from orchestrator.reports.pages.profile_table import read_profile
+from orchestrator.reports.pages.run_page import HAVE_CURVES, render
 from orchestrator.support.errors import StorageError, UsageError
 
 PAGE, COMPARISON = "report.html", "comparison.html"
