@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from orchestrator.client import Orchestrator, Run
+    from orchestrator.client import Orchestrator
     from orchestrator.jobs.base import Plan
     from orchestrator.jobs.pretrain.spec import PretrainSpec
+    from orchestrator.run import Run
     from orchestrator.runs.status import RunState, RunStatus
     from orchestrator.support.errors import UserError
     from orchestrator.sweep import Sweep

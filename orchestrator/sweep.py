@@ -27,7 +27,6 @@ from orchestrator.support.html import card
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
-from orchestrator.sweeps.driver.control import control_of
 from orchestrator.sweeps.driver.history import History, read_history
 from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
@@ -39,6 +38,7 @@ from train_jobs.artifacts.layers import Layer, merge
 if TYPE_CHECKING:
     from orchestrator.jobs.pretrain.plan import Plan
     from orchestrator.specs.resolved import Flag
+from orchestrator.sweeps.driver.control import SERVICE, Control, HereControl
 
 SHOWN_TRIALS = 3  # of a plan
 WATCH_SECONDS = 2.0
@@ -392,3 +392,17 @@ class Sweeps:
         names = ", ".join(sweep.name for sweep in fitting or found)
         what = f"more than one sweep begins with {name}" if fitting else f"no sweep {name}"
         raise NotFoundError(what, facts={"sweeps": names or "none"}, fix="orchestrator sweep list")
+
+
+def control_of(folder: SweepFolder, home: Path) -> Control:
+    """The control of a sweep.
+
+    Args:
+        folder: of the sweep.
+        home: the home folder.
+    """
+    if (folder.path / SERVICE).is_file():
+        from orchestrator.sweeps.driver.service import ServiceControl
+
+        return ServiceControl(folder, home)
+    return HereControl(folder, home)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli import completers
 
 if TYPE_CHECKING:
-    from orchestrator.client import Orchestrator, Run
+    from orchestrator.client import Orchestrator
+    from orchestrator.run import Run
 
 STYLES = ("text", "json", "yaml")
 ENDED = ("completed", "failed", "cancelled", "preempted")

@@ -75,7 +75,7 @@ def submit_file(arguments: argparse.Namespace) -> int:
     from orchestrator.backends.azure.backend import AzureBackend
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.support.home import home_folder
 
     file = _read(arguments)

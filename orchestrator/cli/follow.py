@@ -15,7 +15,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import Interrupted
 
 if TYPE_CHECKING:
-    from orchestrator.client import Run
+    from orchestrator.run import Run
 
 QUIET_SECONDS = 10.0  # then a follower says that it is still there
 BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two beats, on a terminal and in a file

@@ -119,7 +119,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.named import named
     from orchestrator.cli.render import print_document
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.support.errors import UsageError
 
     orchestrator, names = orchestrator_of(arguments), arguments.name

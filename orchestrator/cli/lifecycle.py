@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.sweep import Sweep
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -110,7 +110,7 @@ def _named(arguments: argparse.Namespace) -> Run | Sweep:
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Run
+    from orchestrator.run import Run
 
     found = _named(arguments)
     if not isinstance(found, Run):
@@ -124,7 +124,7 @@ def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
     from orchestrator.cli.follow import leaving_alone
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Run
+    from orchestrator.run import Run
 
     run = _named(arguments)
     if not isinstance(run, Run):
@@ -159,7 +159,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.arguments import orchestrator_of
     from orchestrator.cli.named import named
     from orchestrator.cli.render import hint, print_document
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.runs.status import RunState
 
     orchestrator = orchestrator_of(arguments)
@@ -206,7 +206,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
     from orchestrator.cli.render import hint, next_commands
     from orchestrator.cli.submit import finish
-    from orchestrator.client import Run
+    from orchestrator.run import Run
 
     run = _named(arguments)
     if not isinstance(run, Run):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.backends.log_query import LogQuery
-    from orchestrator.client import Run
+    from orchestrator.run import Run
 
 EPILOG = """\
 Lines of several logs come in the order of their time, to the second, each with

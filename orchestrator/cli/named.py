@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.client import Orchestrator, Run
+    from orchestrator.client import Orchestrator
+    from orchestrator.run import Run
     from orchestrator.sweep import Sweep
 
 

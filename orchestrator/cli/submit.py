@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Request
-    from orchestrator.client import Run
     from orchestrator.jobs.base import Plan
+    from orchestrator.run import Run
     from orchestrator.specs.resolved import Flag
 
 KINDS = (

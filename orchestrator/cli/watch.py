@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from orchestrator.cli.render import next_commands, print_document, status_text
 
 if TYPE_CHECKING:
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.runs.status import RunStatus
 
 SECONDS = 1.0

@@ -12,7 +12,7 @@ from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config.finetune import GLUE_TASKS
 
 if TYPE_CHECKING:
-    from orchestrator.client import Run
+    from orchestrator.run import Run
     from orchestrator.runs.status import RunStatus
 
 Attach = Callable[[str], "Run"]

@@ -21,7 +21,8 @@ import pytest
 from orchestrator.backends import load_backend
 from orchestrator.backends.base import Backend
 from orchestrator.backends.log_query import LogQuery
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.log_query import LogQuery
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError
 from orchestrator.testing import AzureDouble

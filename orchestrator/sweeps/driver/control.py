@@ -71,20 +71,6 @@ class Control(Protocol):
         ...
 
 
-def control_of(folder: SweepFolder, home: Path) -> Control:
-    """The control of a sweep.
-
-    Args:
-        folder: of the sweep.
-        home: the home folder.
-    """
-    if (folder.path / SERVICE).is_file():
-        from orchestrator.sweeps.driver.service import ServiceControl
-
-        return ServiceControl(folder, home)
-    return HereControl(folder, home)
-
-
 class HereControl(Control):
     """Of a sweep that a process of this machine drives.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.named import named
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import NotFoundError
 from orchestrator.sweep import Sweep

@@ -18,7 +18,8 @@ from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.cli import follow
 from orchestrator.cli.main import main
 from orchestrator.cli.render import LogPrinter
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState
 from tests.run_folders import live_run, make_run
 

@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.backends.folder.outputs import outputs_of
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from tests.conftest import tmpfs

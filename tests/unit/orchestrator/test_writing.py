@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.client import Orchestrator, Run
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import ConflictError, StorageError
 from tests.conftest import tmpfs, write_corpus, write_spec
