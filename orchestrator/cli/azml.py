@@ -53,7 +53,7 @@ def _read(arguments: argparse.Namespace) -> JobFile:
 def show_file(arguments: argparse.Namespace) -> int:
     """Prints what would be sent."""
     from orchestrator.backends.azure.runs.az_yaml import rest_body
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     file = _read(arguments)
     if arguments.verb == "validate":
@@ -73,8 +73,8 @@ def submit_file(arguments: argparse.Namespace) -> int:
     """Submits the job and follows it to its end."""
     from orchestrator.backends import remember
     from orchestrator.backends.azure.backend import AzureBackend
-    from orchestrator.cli.render import hint, next_commands
-    from orchestrator.cli.submit import finish
+    from orchestrator.cli.ui.render import hint, next_commands
+    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
     from orchestrator.support.home import home_folder
 

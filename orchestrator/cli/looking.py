@@ -8,7 +8,7 @@ from typing import Any
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_run, add_verb
 
     debug = add_verb(
         verbs,
@@ -26,8 +26,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_debug(arguments: argparse.Namespace) -> int:
     """Prints stacks."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import hint, print_document
 
     run = attached(arguments)
     stacks = run.stacks(rank=arguments.rank)

@@ -11,22 +11,21 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.cli import (
+from orchestrator.cli import looking, skus
+from orchestrator.cli.ui.terminal import forbid_colours, paint_head, terminal_of
+from orchestrator.cli.verbs import (
     cluster,
     compare,
     data,
-    files,
+    downloads,
     inspect,
     lifecycle,
     logs,
-    looking,
     model,
     setup,
-    skus,
     submit,
-    sweep,
+    sweeps,
 )
-from orchestrator.cli.terminal import forbid_colours, paint_head, terminal_of
 from orchestrator.support.version import __version__
 
 EVERYWHERE = {"--debug", "--no-color"}  # flags that stand before the verb or behind it
@@ -70,7 +69,21 @@ def build_parser() -> Parser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--no-color", action="store_true", help="no colours, as with the variable NO_COLOR")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (submit, inspect, logs, lifecycle, looking, files, data, compare, model, sweep, cluster, skus, setup):
+    for module in (
+        submit,
+        inspect,
+        logs,
+        lifecycle,
+        looking,
+        downloads,
+        data,
+        compare,
+        model,
+        sweeps,
+        cluster,
+        skus,
+        setup,
+    ):
         module.add_verbs(verbs)
     return parser
 
@@ -110,7 +123,7 @@ def _refuse(unknown: list[str], verb: str) -> NoReturn:
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Prints an error in the house's form; stdout gets it only where the user asked for JSON."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.support.errors import UserError
 
     stderr = terminal_of(sys.stderr)

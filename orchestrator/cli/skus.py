@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb to the parser."""
-    from orchestrator.cli.arguments import add_output, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_verb
 
     skus = add_verb(
         verbs,
@@ -35,8 +35,8 @@ def run_skus(arguments: argparse.Namespace) -> int:
     """Prints the sizes."""
     from orchestrator.backends.azure.machines.prices import read_prices, refresh_prices
     from orchestrator.backends.azure.machines.sizes import SIZES, parse_gpus, sizes_with
-    from orchestrator.cli.render import hint, print_document
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.render import hint, print_document
+    from orchestrator.cli.ui.terminal import table
     from orchestrator.support.home import home_folder
 
     home = home_folder(os.environ)

@@ -21,7 +21,7 @@ SHORT = 100  # characters of a sentence
 
 def add_actions(actions: Any) -> None:
     """Adds the actions to the verb group."""
-    from orchestrator.cli.arguments import add_output, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_verb
 
     show = add_verb(
         actions,
@@ -52,7 +52,7 @@ def add_actions(actions: Any) -> None:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Prints what is in it."""
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
 
     words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
     found = _ask("show", *words, str(arguments.store))
@@ -71,7 +71,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 def run_verify(arguments: argparse.Namespace) -> int:
     """Prints what is wrong with it."""
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
 
     found = _ask("verify", str(arguments.store))
     if arguments.output != "text":
@@ -110,7 +110,7 @@ def _ask(*words: str) -> Any:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """All of it for people."""
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.terminal import table
     from orchestrator.support.formatting import bytes_text
 
     manifest = found["manifest"]

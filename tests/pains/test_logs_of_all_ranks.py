@@ -55,7 +55,7 @@ def test_all_ranks_are_followed_from_submission_to_their_last_words(console: Con
 
 IMPATIENT = """
 import sys
-from orchestrator.cli import follow, main
+from orchestrator.cli.ui import follow; from orchestrator.cli import main
 follow.QUIET_SECONDS = 0.1
 sys.exit(main.main(["logs", "run", "-f"]))
 """

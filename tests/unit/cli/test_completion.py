@@ -118,7 +118,7 @@ def test_the_script_is_one_that_the_shell_reads(name: str, orchestrator: Command
 
 
 def test_on_a_terminal_it_says_how_to_keep_it(orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.cli.setup.sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("orchestrator.cli.verbs.setup.sys.stdout.isatty", lambda: True)
     assert "source <(orchestrator completion bash)" in orchestrator("completion", "bash").err
 
 

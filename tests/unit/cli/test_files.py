@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from orchestrator.cli import files
+from orchestrator.cli.verbs import downloads
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import make_run
@@ -53,11 +53,11 @@ def test_download_of_what_is_asked_for_and_of_everything(home: Path, orchestrato
 
 def test_a_transfer_that_takes_a_while_is_shown_in_place() -> None:
     stream = io.StringIO()
-    show = files.transfer(stream.write)
+    show = downloads.transfer(stream.write)
     show(1_000, 10_000)
     show(10_000, 10_000)
     assert stream.getvalue() == ""
-    total = files.WORTH_SHOWING
+    total = downloads.WORTH_SHOWING
     show(total // 2, total)
     show(total // 2 + 1, total)  # at once: not worth a line
     show(total, total)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import render
-from orchestrator.cli.arguments import ENDED, STATES
-from orchestrator.cli.terminal import Terminal
+from orchestrator.cli.ui import render
+from orchestrator.cli.ui.arguments import ENDED, STATES
+from orchestrator.cli.ui.terminal import Terminal
 from orchestrator.runs.status import Attempt, RunState, RunStatus
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command

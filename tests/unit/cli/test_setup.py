@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import setup
 from orchestrator.cli.main import build_parser
+from orchestrator.cli.verbs import setup
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.scaffold import template_files

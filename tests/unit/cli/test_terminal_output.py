@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
+from orchestrator.cli.ui.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import make_run, report

@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.cli import watch as watching
+from orchestrator.cli.ui import status_watch as watching
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import PLAN, make_run, report

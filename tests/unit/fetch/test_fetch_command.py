@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import data
 from orchestrator.cli.main import main
+from orchestrator.cli.verbs import data
 from tests.conftest import Console, wait_for
 from tests.unit.fetch.conftest import Site, stall, status
 from tests.unit.fetch.test_fetch_data import publish_dump

@@ -15,8 +15,8 @@ from orchestrator.backends.azure.assets.bindings import data_files
 from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.cli import submit
-from orchestrator.cli.completers import recipes, tasks
+from orchestrator.cli.ui.completers import recipes, tasks
+from orchestrator.cli.verbs import submit
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.pretrain.plan import make_plan

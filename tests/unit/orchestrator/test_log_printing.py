@@ -15,9 +15,9 @@ import yaml
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
-from orchestrator.cli import follow
 from orchestrator.cli.main import main
-from orchestrator.cli.render import LogPrinter
+from orchestrator.cli.ui import follow
+from orchestrator.cli.ui.render import LogPrinter
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState

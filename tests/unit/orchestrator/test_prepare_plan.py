@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import submit
-from orchestrator.cli.completers import assignments, recipes
+from orchestrator.cli.ui.completers import assignments, recipes
+from orchestrator.cli.verbs import submit
 from orchestrator.jobs.prepare.plan import PreparePlan
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.plan import Plan, PretrainPlan, make_plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.backends.folder.run_checkpoints import best_checkpoint
 from orchestrator.backends.run_progress import Target
-from orchestrator.cli.render import run_table, status_text
+from orchestrator.cli.ui.render import run_table, status_text
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus
 

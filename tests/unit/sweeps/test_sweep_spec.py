@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.completers import assignments
 from orchestrator.cli.main import main
+from orchestrator.cli.ui.completers import assignments
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli import completers
+from orchestrator.cli.ui import completers
 
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator

@@ -15,8 +15,8 @@ NAMES = ("subscription_id", "resource_group", "workspace")
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
-    from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_group, add_output, add_verb, positive
+    from orchestrator.cli.ui import completers
+    from orchestrator.cli.ui.arguments import add_group, add_output, add_verb, positive
 
     actions = add_group(
         verbs,
@@ -118,7 +118,7 @@ def run_create(arguments: argparse.Namespace) -> int:
     """Makes or changes a cluster."""
     from orchestrator.backends.azure.machines.clusters import check_name, compute_body, shape_text
     from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
     from orchestrator.support.errors import SpecError
 
     check_name(arguments.name)
@@ -150,7 +150,7 @@ def run_scale(arguments: argparse.Namespace) -> int:
 
 def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) -> int:
     from orchestrator.backends.azure.machines.clusters import Cluster, provision
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     done = provision(wire, Cluster(name=arguments.name, body=body), fewer="--max-nodes {0}")
     if arguments.output != "text":
@@ -163,8 +163,8 @@ def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) 
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints all clusters."""
-    from orchestrator.cli.render import hint, money, print_document
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.render import hint, money, print_document
+    from orchestrator.cli.ui.terminal import table
 
     rows = _rows(
         [body for body in _wire(arguments).computes() if body["properties"].get("computeType") == "AmlCompute"]
@@ -191,7 +191,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Prints one cluster."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     row = _rows([_existing(_wire(arguments), arguments.name)])[0]
     if arguments.output != "text":
@@ -206,7 +206,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 def run_delete(arguments: argparse.Namespace) -> int:
     """Deletes a cluster."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     wire = _wire(arguments)
     _existing(wire, arguments.name)

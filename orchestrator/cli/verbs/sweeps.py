@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.cli.terminal import Terminal
+    from orchestrator.cli.ui.terminal import Terminal
     from orchestrator.specs.resolved import Flag
     from orchestrator.sweep import PlannedSweep, Sweep
     from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
@@ -23,8 +23,8 @@ HEAD_LINES = 2  # of the table
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
-    from orchestrator.cli import completers
-    from orchestrator.cli.arguments import above_zero, add_group, add_output, add_verb, positive
+    from orchestrator.cli.ui import completers
+    from orchestrator.cli.ui.arguments import above_zero, add_group, add_output, add_verb, positive
 
     actions = add_group(
         verbs,
@@ -82,8 +82,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints all sweeps."""
-    from orchestrator.cli.render import ago, print_document
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.render import ago, print_document
+    from orchestrator.cli.ui.terminal import table
     from orchestrator.client import Orchestrator
 
     found = [sweep.status() for sweep in Orchestrator().sweeps.all()]
@@ -100,7 +100,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Prints the trials."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     sweep = _attached(arguments)
     if arguments.watch:
@@ -117,7 +117,7 @@ def run_best(arguments: argparse.Namespace) -> int:
     """Prints the best trial, and writes its spec."""
     import yaml
 
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
     from train_jobs.config.names import in_shell
 
     sweep = _attached(arguments)
@@ -155,7 +155,7 @@ def _write_spec(path: Path, text: str) -> None:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Writes the page, and pictures if asked; prints where they are."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     sweep = _attached(arguments)
     paths = [sweep.report(arguments.to)]
@@ -182,7 +182,7 @@ def run_extend(arguments: argparse.Namespace) -> int:
 
 def submit_sweep(arguments: argparse.Namespace) -> int:
     """Starts a sweep and follows it to its end."""
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
     from orchestrator.client import Orchestrator
 
     planned = _planned(arguments)
@@ -197,7 +197,7 @@ def submit_sweep(arguments: argparse.Namespace) -> int:
 
 def resume_sweep(sweep: Sweep, arguments: argparse.Namespace) -> int:
     """Goes on with a sweep and follows it."""
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
 
     if arguments.processes is not None:
         hint("warning: --processes has no effect: a sweep goes on as it was submitted")
@@ -230,7 +230,7 @@ def cancel_sweeps(sweeps: Sequence[Sweep], *, wait: bool) -> list[dict[str, Any]
 
 def validate_sweep(arguments: argparse.Namespace) -> int:
     """Prints the sweep's name if all is well."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     name = _planned(arguments).record.name
     if arguments.output != "text":
@@ -242,7 +242,7 @@ def validate_sweep(arguments: argparse.Namespace) -> int:
 
 def show_plan(arguments: argparse.Namespace) -> int:
     """Prints what submit would do; for Azure's service with the very body."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     planned = _planned(arguments)
     body = _body(planned) if planned.on_service else None
@@ -310,7 +310,7 @@ class Shown:
 
     def update(self, status: SweepStatus) -> None:
         """Shows what is new."""
-        from orchestrator.cli.terminal import Terminal
+        from orchestrator.cli.ui.terminal import Terminal
 
         if self._live:
             columns, rows = shutil.get_terminal_size()
@@ -342,8 +342,8 @@ def row_line(row: TrialRow) -> str:
 
 def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
     """A sweep and its trials for humans; the incumbent has a star."""
-    from orchestrator.cli.render import duration
-    from orchestrator.cli.terminal import table, terminal_of
+    from orchestrator.cli.ui.render import duration
+    from orchestrator.cli.ui.terminal import table, terminal_of
     from orchestrator.specs.settings import settings_text
 
     header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
@@ -365,7 +365,7 @@ def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
 
 def _lead(status: SweepStatus, terminal: Terminal) -> str:
     """Name, state and how far it is; on a terminal the name, and then the reason, give way."""
-    from orchestrator.cli.terminal import NARROWEST, paint_word, shortened
+    from orchestrator.cli.ui.terminal import NARROWEST, paint_word, shortened
 
     state, reason = status.state.value, f": {status.reason}" if status.reason else ""
     rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
@@ -386,7 +386,7 @@ def _best_text(status: SweepStatus) -> str:
 
 def _finish(sweep: Sweep, style: str, *, followed: bool) -> int:
     """Follows a sweep if asked to, then prints how it stands."""
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
 
     if followed:
         follow(sweep)
@@ -408,8 +408,8 @@ def _attached(arguments: argparse.Namespace) -> Sweep:
 
 
 def _planned(arguments: argparse.Namespace) -> PlannedSweep:
-    from orchestrator.cli.render import hint
-    from orchestrator.cli.submit import flags_of
+    from orchestrator.cli.ui.render import hint
+    from orchestrator.cli.verbs.submit import flags_of
     from orchestrator.client import Orchestrator
 
     flags: dict[str, Flag] = flags_of(arguments)

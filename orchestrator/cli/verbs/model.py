@@ -9,8 +9,8 @@ from typing import Any
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_backend, add_group, add_output, add_run, add_verb
+    from orchestrator.cli.ui import completers
+    from orchestrator.cli.ui.arguments import add_backend, add_group, add_output, add_run, add_verb
 
     actions = add_group(
         verbs,
@@ -62,7 +62,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run_register(arguments: argparse.Namespace) -> int:
     """Registers, prints name and version."""
-    from orchestrator.cli.arguments import attached
+    from orchestrator.cli.ui.arguments import attached
 
     document = attached(arguments).register_model(arguments.model_name)
     return _print(document, f"{document['name']}:{document['version']}", arguments.output)
@@ -70,8 +70,8 @@ def run_register(arguments: argparse.Namespace) -> int:
 
 def run_deploy(arguments: argparse.Namespace) -> int:
     """Deploys, prints the address."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import hint
 
     run = attached(arguments)
     if run.handle.backend == "azure":
@@ -83,7 +83,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
 
 def run_delete(arguments: argparse.Namespace) -> int:
     """Deletes an endpoint."""
-    from orchestrator.cli.arguments import orchestrator_of
+    from orchestrator.cli.ui.arguments import orchestrator_of
 
     _confirmed(arguments, f"delete endpoint {arguments.endpoint}")
     orchestrator_of(arguments).delete_endpoint(arguments.endpoint)
@@ -92,7 +92,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 def _print(document: dict[str, Any], text: str, style: str) -> int:
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     if style != "text":
         print_document(document, style)

@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cli.render import next_commands, print_document, status_text
+from orchestrator.cli.ui.render import next_commands, print_document, status_text
 
 if TYPE_CHECKING:
     from orchestrator.run import Run

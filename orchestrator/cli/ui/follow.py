@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.backends.log_query import LogQuery
-from orchestrator.cli.render import LogPrinter, duration, next_commands
+from orchestrator.cli.ui.render import LogPrinter, duration, next_commands
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import Interrupted
 

@@ -16,7 +16,7 @@ CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_run, add_verb
 
     attach = add_verb(
         verbs,
@@ -101,20 +101,20 @@ def seconds(text: str) -> float:
 
 
 def _named(arguments: argparse.Namespace) -> Run | Sweep:
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.named import named
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.named import named
 
     return named(orchestrator_of(arguments), arguments.name)
 
 
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
-    from orchestrator.cli.submit import finish
+    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
 
     found = _named(arguments)
     if not isinstance(found, Run):
-        from orchestrator.cli.sweep import follow_sweep
+        from orchestrator.cli.verbs.sweeps import follow_sweep
 
         return follow_sweep(found, arguments)
     return finish(found, arguments.output, follow=True)
@@ -122,13 +122,13 @@ def run_attach(arguments: argparse.Namespace) -> int:
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
-    from orchestrator.cli.follow import leaving_alone
-    from orchestrator.cli.submit import finish
+    from orchestrator.cli.ui.follow import leaving_alone
+    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
 
     run = _named(arguments)
     if not isinstance(run, Run):
-        from orchestrator.cli.sweep import wait_for_sweep
+        from orchestrator.cli.verbs.sweeps import wait_for_sweep
 
         return wait_for_sweep(run, arguments)
     with leaving_alone(run):
@@ -144,9 +144,9 @@ def _restarts(text: str) -> int:
 
 def run_supervise(arguments: argparse.Namespace) -> int:
     """Waits as `wait` does, and tells of each attempt."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.follow import leaving_alone
-    from orchestrator.cli.submit import finish
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.follow import leaving_alone
+    from orchestrator.cli.verbs.submit import finish
 
     run = attached(arguments)
     with leaving_alone(run):
@@ -156,9 +156,9 @@ def run_supervise(arguments: argparse.Namespace) -> int:
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Ends runs, prints how they stand."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.named import named
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.named import named
+    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.run import Run
     from orchestrator.runs.status import RunState
 
@@ -168,7 +168,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     runs = [one for one in found if isinstance(one, Run)]
     ended: list[dict[str, Any]] = []
     if sweeps:
-        from orchestrator.cli.sweep import cancel_sweeps
+        from orchestrator.cli.verbs.sweeps import cancel_sweeps
 
         ended = cancel_sweeps(sweeps, wait=not arguments.no_wait)
     for run in runs:
@@ -190,8 +190,8 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
 def run_preempt(arguments: argparse.Namespace) -> int:
     """Asks the job to stop as a preemption does."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import print_document
 
     run = attached(arguments)
     run.preempt()
@@ -204,13 +204,13 @@ def run_preempt(arguments: argparse.Namespace) -> int:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
-    from orchestrator.cli.render import hint, next_commands
-    from orchestrator.cli.submit import finish
+    from orchestrator.cli.ui.render import hint, next_commands
+    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
 
     run = _named(arguments)
     if not isinstance(run, Run):
-        from orchestrator.cli.sweep import resume_sweep
+        from orchestrator.cli.verbs.sweeps import resume_sweep
 
         return resume_sweep(run, arguments)
     run.resume(processes=arguments.processes)

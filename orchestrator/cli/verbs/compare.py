@@ -16,7 +16,7 @@ LISTED_FILES = 20
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_run, add_verb
 
     diff = add_verb(
         verbs,
@@ -44,8 +44,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_diff(arguments: argparse.Namespace) -> int:
     """Prints what differs."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.render import print_document
 
     orchestrator = orchestrator_of(arguments)
     a, b = (orchestrator.attach(name) for name in arguments.name)
@@ -59,8 +59,8 @@ def run_diff(arguments: argparse.Namespace) -> int:
 
 def run_cost(arguments: argparse.Namespace) -> int:
     """Prints hours and money."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.support.errors import StorageError, UsageError
 
     if arguments.all == bool(arguments.name):
@@ -110,7 +110,7 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
 
 def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """`key  a -> b` where that fits the terminal's lines, else a and b below the key."""
-    from orchestrator.cli.terminal import shortened, terminal_of
+    from orchestrator.cli.ui.terminal import shortened, terminal_of
 
     if not pairs:
         return
@@ -126,7 +126,7 @@ def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def _results(difference: Difference) -> Iterator[str]:
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.terminal import table
 
     rows = [
         [key, *(_word(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
@@ -144,7 +144,7 @@ def _word(value: Any) -> str:
 
 
 def _cost_text(cost: RunCost) -> str:
-    from orchestrator.cli.render import counted, money
+    from orchestrator.cli.ui.render import counted, money
 
     def priced(usd: float | None) -> str:
         return "" if usd is None else f", {money(usd)}"
@@ -164,8 +164,8 @@ def _cost_text(cost: RunCost) -> str:
 
 
 def _cost_table(costs: list[RunCost]) -> str:
-    from orchestrator.cli.render import money
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.render import money
+    from orchestrator.cli.ui.terminal import table
 
     def cells(hours: float, processes: float, cost: float | None, repeated: float) -> list[str]:
         return [f"{hours:.3g}", f"{processes:.3g}", "" if cost is None else money(cost), f"{repeated:.3g}"]

@@ -27,7 +27,7 @@ examples:
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb to the parser."""
-    from orchestrator.cli.arguments import add_output, add_run
+    from orchestrator.cli.ui.arguments import add_output, add_run
 
     logs = verbs.add_parser(
         "logs",
@@ -66,7 +66,7 @@ def _moment(text: str) -> float:
     """`10m` ago, or an ISO 8601 time, in seconds since the epoch."""
     from datetime import datetime
 
-    from orchestrator.cli.lifecycle import seconds
+    from orchestrator.cli.verbs.lifecycle import seconds
 
     try:
         return time.time() - seconds(text)
@@ -86,9 +86,9 @@ def _moment(text: str) -> float:
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints logs."""
     from orchestrator.backends.log_query import LogQuery
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.follow import leaving_alone, print_logs
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.follow import leaving_alone, print_logs
+    from orchestrator.cli.ui.render import hint
     from orchestrator.support.errors import UsageError
 
     query = _query(arguments)

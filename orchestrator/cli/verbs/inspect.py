@@ -10,7 +10,7 @@ from typing import Any
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_backend, add_output, add_run, add_states, add_verb, positive
+    from orchestrator.cli.ui.arguments import add_backend, add_output, add_run, add_states, add_verb, positive
 
     listing = add_verb(
         verbs,
@@ -61,8 +61,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints runs."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.render import hint, print_document, run_table
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.render import hint, print_document, run_table
     from orchestrator.runs.status import RunState
 
     states = [RunState(state) for state in arguments.states]
@@ -80,10 +80,10 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints how a run stands."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.follow import leaving_alone
-    from orchestrator.cli.render import next_commands, print_document, status_text
-    from orchestrator.cli.watch import watch
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.follow import leaving_alone
+    from orchestrator.cli.ui.render import next_commands, print_document, status_text
+    from orchestrator.cli.ui.status_watch import watch
 
     if arguments.lineage:
         return print_lineage(arguments)
@@ -102,8 +102,8 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def print_lineage(arguments: argparse.Namespace) -> int:
     """Prints where a run comes from."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.runs.lineage_report import lineage_text
 
     checked = attached(arguments).lineage()
@@ -116,9 +116,9 @@ def print_lineage(arguments: argparse.Namespace) -> int:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Writes the page, and pictures if asked; prints where they are."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.named import named
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.named import named
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.run import Run
     from orchestrator.support.errors import UsageError
 

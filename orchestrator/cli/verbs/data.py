@@ -17,7 +17,7 @@ WORTH_SHOWING = 2.0  # seconds that a file may take without a word
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
     from orchestrator.cli import stores
-    from orchestrator.cli.arguments import add_group
+    from orchestrator.cli.ui.arguments import add_group
 
     actions = add_group(
         verbs,
@@ -31,8 +31,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_fetch(actions: Any) -> None:
-    from orchestrator.cli import completers
-    from orchestrator.cli.arguments import add_output, add_verb
+    from orchestrator.cli.ui import completers
+    from orchestrator.cli.ui.arguments import add_output, add_verb
 
     fetch = add_verb(
         actions,
@@ -67,7 +67,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     """Fetches, prints where to."""
     import os
 
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.fetch import fetch
     from orchestrator.support.home import home_folder
 
@@ -139,7 +139,7 @@ class TransferLine:
             self._open = False
 
     def _text(self, done: int, total: int | None, seconds: float) -> str:
-        from orchestrator.cli.render import duration
+        from orchestrator.cli.ui.render import duration
         from orchestrator.support.formatting import bytes_text
 
         speed = (done - self._before) / seconds

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.cli.terminal import Terminal, paint_head, paint_word, table, terminal_of
+from orchestrator.cli.ui.terminal import Terminal, paint_head, paint_word, table, terminal_of
 from orchestrator.runs.results import APART
 from orchestrator.runs.status import SCORED, RunState, RunStatus
 from train_jobs.config.names import in_shell

@@ -19,9 +19,9 @@ SECONDS_BETWEEN = 0.2
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli import completers
-    from orchestrator.cli.arguments import ENDED, add_backend, add_output, add_run, add_states, add_verb, positive
-    from orchestrator.cli.lifecycle import seconds
+    from orchestrator.cli.ui import completers
+    from orchestrator.cli.ui.arguments import ENDED, add_backend, add_output, add_run, add_states, add_verb, positive
+    from orchestrator.cli.verbs.lifecycle import seconds
 
     download = add_verb(
         verbs,
@@ -61,8 +61,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_download(arguments: argparse.Namespace) -> int:
     """Copies, prints where to."""
-    from orchestrator.cli.arguments import attached
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.support.errors import UsageError
 
     if arguments.all and arguments.outputs:
@@ -97,8 +97,8 @@ def transfer(write: Callable[[str], Any]) -> Callable[[int, int], None]:
 
 def run_prune(arguments: argparse.Namespace) -> int:
     """Shows what would go, asks, deletes."""
-    from orchestrator.cli.arguments import orchestrator_of
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.arguments import orchestrator_of
+    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.runs.status import RunState
     from orchestrator.support.errors import UsageError
     from orchestrator.support.formatting import bytes_text
@@ -146,7 +146,7 @@ def _agreed(pruning: Pruning) -> bool:
     Raises:
         UsageError: nobody is there to ask.
     """
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
     from orchestrator.support.errors import UsageError
 
     if not sys.stdin.isatty():
@@ -159,7 +159,7 @@ def _agreed(pruning: Pruning) -> bool:
 
 
 def _amount(pruning: Pruning) -> str:
-    from orchestrator.cli.render import counted
+    from orchestrator.cli.ui.render import counted
     from orchestrator.support.formatting import bytes_text
 
     kinds = ((pruning.runs, "run"), (pruning.leftovers, "leftover"), (pruning.token_stores, "token store"))
@@ -167,8 +167,8 @@ def _amount(pruning: Pruning) -> str:
 
 
 def _listed(items: list[Item]) -> str:
-    from orchestrator.cli.render import ago
-    from orchestrator.cli.terminal import table
+    from orchestrator.cli.ui.render import ago
+    from orchestrator.cli.ui.terminal import table
     from orchestrator.support.formatting import bytes_text
 
     rows = [

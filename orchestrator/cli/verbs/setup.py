@@ -24,7 +24,7 @@ INSTALL = {
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_output, add_verb
+    from orchestrator.cli.ui.arguments import add_output, add_verb
 
     init = add_verb(
         verbs,
@@ -63,7 +63,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run_init(arguments: argparse.Namespace) -> int:
     """Writes the files, prints their paths."""
-    from orchestrator.cli.render import hint, print_document
+    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.specs.scaffold import write_project
     from train_jobs.config.names import in_shell
 
@@ -79,7 +79,7 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what each check found."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.doctor import examine
     from orchestrator.support.home import home_folder
 
@@ -99,8 +99,8 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     """Level, name, text and fix; a command to paste stays on one line."""
     import textwrap
 
-    from orchestrator.cli.render import COLUMNS
-    from orchestrator.cli.terminal import paint_word, terminal_of
+    from orchestrator.cli.ui.render import COLUMNS
+    from orchestrator.cli.ui.terminal import paint_word, terminal_of
 
     indent = f"{'':<4}  {finding.name:<15}  "
     wrapper = textwrap.TextWrapper(COLUMNS, indent, " " * len(indent), break_on_hyphens=False, break_long_words=False)
@@ -115,7 +115,7 @@ def run_completion(arguments: argparse.Namespace) -> int:
     """Prints the shell's code, and how to keep it."""
     from argcomplete.shell_integration import shellcode
 
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
 
     print(shellcode([PROGRAM], shell=arguments.shell))
     if sys.stdout.isatty():

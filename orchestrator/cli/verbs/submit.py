@@ -36,7 +36,7 @@ ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.arguments import add_verb
+    from orchestrator.cli.ui.arguments import add_verb
 
     submit = add_verb(
         verbs,
@@ -72,7 +72,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
-    from orchestrator.cli import completers
+    from orchestrator.cli.ui import completers
 
     parser.add_argument(
         "kind",
@@ -164,7 +164,7 @@ class _Output(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
-        from orchestrator.cli.arguments import STYLES
+        from orchestrator.cli.ui.arguments import STYLES
 
         if value in STYLES:
             namespace.output = value
@@ -183,7 +183,7 @@ def _kind(word: str) -> str:
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     """What the flags of a command line say of a job: dotted path -> value and flag."""
-    from orchestrator.cli.arguments import pairs
+    from orchestrator.cli.ui.arguments import pairs
     from orchestrator.specs.resolved import Flag
 
     given: dict[str, tuple[Any, str]] = {
@@ -212,7 +212,7 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    from orchestrator.cli.render import hint
+    from orchestrator.cli.ui.render import hint
     from orchestrator.client import Orchestrator
 
     flags = flags_of(arguments)
@@ -255,10 +255,10 @@ def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
 
 def run_validate(arguments: argparse.Namespace) -> int:
     """Prints the run's name if all is well."""
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
 
     if arguments.kind == SWEEP:
-        from orchestrator.cli.sweep import validate_sweep
+        from orchestrator.cli.verbs.sweeps import validate_sweep
 
         return validate_sweep(arguments)
     if arguments.kind not in KINDS:
@@ -276,14 +276,14 @@ def run_validate(arguments: argparse.Namespace) -> int:
 def run_plan(arguments: argparse.Namespace) -> int:
     """Prints plan and request."""
     if arguments.kind == SWEEP:
-        from orchestrator.cli.sweep import show_plan
+        from orchestrator.cli.verbs.sweeps import show_plan
 
         return show_plan(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import show_file
 
         return show_file(arguments)
-    from orchestrator.cli.render import print_document
+    from orchestrator.cli.ui.render import print_document
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
@@ -308,14 +308,14 @@ def run_submit(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return run_plan(arguments)
     if arguments.kind == SWEEP:
-        from orchestrator.cli.sweep import submit_sweep
+        from orchestrator.cli.verbs.sweeps import submit_sweep
 
         return submit_sweep(arguments)
     if arguments.kind not in KINDS:
         from orchestrator.cli.azml import submit_file
 
         return submit_file(arguments)
-    from orchestrator.cli.render import hint, next_commands
+    from orchestrator.cli.ui.render import hint, next_commands
     from orchestrator.client import Orchestrator
     from orchestrator.jobs.pretrain.plan import PredictPlan
 
@@ -366,8 +366,8 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
         Interrupted: Ctrl-C; the job goes on.
     """
     from orchestrator.backends.log_query import LogQuery
-    from orchestrator.cli.follow import leaving_alone, print_logs
-    from orchestrator.cli.render import hint, next_commands, print_document, status_text
+    from orchestrator.cli.ui.follow import leaving_alone, print_logs
+    from orchestrator.cli.ui.render import hint, next_commands, print_document, status_text
     from orchestrator.runs.status import RunState
 
     if follow and not run.status().state.terminal:

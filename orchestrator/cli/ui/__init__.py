@@ -1,0 +1,1 @@
+"""What the verbs share: arguments, completion, drawing on the terminal."""
