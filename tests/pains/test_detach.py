@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.verbs.submit import ATTACH_LINES
+from orchestrator.cli.ui.follow import ATTACH_LINES
 from orchestrator.runs.status import RunState
 from tests.conftest import Console, last_step, wait_for, write_spec
 from tests.run_folders import live_run

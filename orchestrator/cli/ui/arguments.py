@@ -11,6 +11,9 @@ from orchestrator.cli.ui import completers
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator
     from orchestrator.run import Run
+import re
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 STYLES = ("text", "json", "yaml")
 ENDED = ("completed", "failed", "cancelled", "preempted")
@@ -129,3 +132,11 @@ def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None)
             raise UsageError(f"{flag} {word}: not of the form KEY=VALUE", fix=f"{flag} KEY=VALUE")
         found[key] = value if equals else (environ or {})[key]
     return found
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `10m`, `2h`, `1d` in seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a time: {text} (30, 90s, 10m, 2h, 1d)")
+    return float(match[1]) * UNITS[match[2]]

@@ -16,6 +16,11 @@ from orchestrator.support.errors import Interrupted
 
 if TYPE_CHECKING:
     from orchestrator.run import Run
+from pathlib import Path
+
+from orchestrator.cli.ui.spec_flags import PREDICTING
+
+ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 QUIET_SECONDS = 10.0  # then a follower says that it is still there
 BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two beats, on a terminal and in a file
@@ -117,3 +122,39 @@ def _reader_left(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
+    """Follows a run if asked to, then prints how it stands; the exit code is the job's.
+
+    Args:
+        run: which.
+        style: of the result on stdout.
+        follow: wait for its end.
+        delivery: where its predictions are put; None: where it was told at its submission.
+
+    Raises:
+        Interrupted: Ctrl-C; the job goes on.
+    """
+    from orchestrator.backends.log_query import LogQuery
+    from orchestrator.cli.ui.follow import leaving_alone, print_logs
+    from orchestrator.cli.ui.render import hint, next_commands, print_document, status_text
+    from orchestrator.runs.status import RunState
+
+    if follow and not run.status().state.terminal:
+        if not run.created:
+            hint(f"from its last {ATTACH_LINES} lines on; all of them: orchestrator logs {run.name}")
+        with leaving_alone(run):
+            print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
+            run.wait()
+    status = run.status()
+    if status.kind in PREDICTING and status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
+        hint(f"predictions  {path}")
+    if style != "text":
+        print_document(status.as_dict(), style)
+    elif follow or status.state.terminal:
+        print(status_text(status), flush=True)
+        next_commands(status)
+    else:
+        print(status.handle)
+    return (status.exit_code or 1) if status.state.resumable else 0

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
+
+BAR = 40
+SHORT = 100  # characters of a sentence
 
 PUBLISHED = ("glue", "squad", "wikipedia")
 SECONDS_BETWEEN = 0.2  # progress on a terminal, in place
@@ -146,3 +153,140 @@ class TransferLine:
         amount = bytes_text(done) + (f" of {bytes_text(total)}" if total else "")
         text = f"{self._name}: {amount}, {speed / 1e6:.1f} MB/s"
         return f"{text}, {duration((total - done) / speed)} left" if total and speed > 0 else text
+
+
+def add_actions(actions: Any) -> None:
+    """Adds the actions to the verb group."""
+    from orchestrator.cli.ui.arguments import add_output, add_verb
+
+    show = add_verb(
+        actions,
+        "show",
+        run_show,
+        summary="what is in a token store",
+        description="What is in a token store: its sources, how long sentences and documents are, some documents, and"
+        " an example as training sees it.",
+        example="data show stores/wiki --png lengths.png",
+    )
+    show.add_argument("store", type=Path, metavar="STORE", help="folder of a token store")
+    show.add_argument("--png", type=Path, metavar="FILE", help="write the lengths as a picture too")
+    show.add_argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)")
+    show.add_argument("--sequence-length", type=int, default=64, metavar="N", help="of the example (default: 64)")
+    add_output(show)
+    verify = add_verb(
+        actions,
+        "verify",
+        run_verify,
+        summary="check a token store",
+        description="Check every byte of a token store: checksums, counts, offsets, ids, vocabulary. Names whatever is"
+        " not as it was written; the exit code is then 1.",
+        example="data verify stores/wiki",
+    )
+    verify.add_argument("store", type=Path, metavar="STORE", help="folder of a token store")
+    add_output(verify)
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    """Prints what is in it."""
+    from orchestrator.cli.ui.render import hint, print_document
+
+    words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
+    found = _ask("show", *words, str(arguments.store))
+    if arguments.png:
+        from orchestrator.reports.pages.length_chart import draw_lengths
+
+        draw_lengths(found["lengths"], arguments.png)
+    if arguments.output != "text":
+        print_document(found, arguments.output)
+    else:
+        print("\n".join(_lines(found)))
+    if arguments.png:
+        hint(f"written: {arguments.png}")
+    return 0
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    """Prints what is wrong with it."""
+    from orchestrator.cli.ui.render import hint, print_document
+
+    found = _ask("verify", str(arguments.store))
+    if arguments.output != "text":
+        print_document(found, arguments.output)
+    elif found["valid"]:
+        print(f"valid: {found['folder']}")
+    else:
+        print("\n".join(found["problems"]))
+        fix = f"rm -r {shlex.quote(found['folder'])}, and prepare it again"
+        hint(f"\n{found['folder']} is not as it was written\n  fix  {fix}")
+    return 0 if found["valid"] else 1
+
+
+def _ask(*words: str) -> Any:
+    """What `python -m train_jobs.tools.stores` says.
+
+    Raises:
+        UserError: what it met.
+    """
+    from orchestrator.support.errors import ServiceError
+    from train_jobs.config import errors
+
+    command = [sys.executable, "-m", "train_jobs.tools.stores", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.splitlines()[-1:] or ["nothing"]
+        raise ServiceError("cannot look into the store", facts={"says": last[0]}, fix=shlex.join(command)) from None
+    if "error" not in found:
+        return found
+    error = found["error"]
+    kinds = {kind.kind: kind for kind in (errors.DataError, errors.StorageError, errors.SpecError)}
+    raise kinds.get(error["kind"], errors.DataError)(error["message"], facts=error["facts"], fix=error["fix"])
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    """All of it for people."""
+    from orchestrator.cli.ui.terminal import table
+    from orchestrator.support.formatting import bytes_text
+
+    manifest = found["manifest"]
+    size = sum(shard["size"] for shard in manifest["shards"])
+    yield found["folder"]
+    yield f"  key         {manifest['key']}, text sha256 {manifest['data']['sha256'][:8]}"
+    yield f"  shards      {len(manifest['shards'])}, {bytes_text(size)}"
+    case = "lower case" if manifest["lowercase"] else "cased"
+    yield f"  vocabulary  {manifest['vocab_size']:,} pieces, {case}, sha256 {manifest['vocab_sha256'][:8]}"
+    yield f"  entropy     {manifest['validation_unigram_entropy']:.4f} nats (of validation's single tokens)"
+    for split, counts in manifest["splits"].items():
+        parts = (f"{counts[name]:,} {name}" for name in ("documents", "sentences", "tokens", "blocks"))
+        yield f"  {split:<10}  {', '.join(parts)}"
+    yield ""
+    rows = [
+        [
+            *(source["name"], f"{source['weight']:g}", f"{source['read']:,}", f"{source['documents']:,}"),
+            *(f"{source['tokens']:,}", ", ".join(f"{why} {count:,}" for why, count in source["dropped"].items())),
+        ]
+        for source in manifest["sources"]
+    ]
+    yield table(rows, ["SOURCE", "WEIGHT", "FOUND", "KEPT", "TOKENS", "DROPPED"])
+    yield ""
+    yield from (f"{step['name']:<10}  {step['method']}  {json.dumps(step['settings'])}" for step in manifest["steps"])
+    for split, of_split in found["lengths"].items():
+        for name, lengths in of_split.items():
+            yield from _histogram(f"{split}: {name}", lengths)
+    for number, sentences in enumerate(found["samples"], start=1):
+        yield f"\ndocument {number}"
+        yield from (f"  {text[:SHORT]}{'...' if len(text) > SHORT else ''}" for text in sentences)
+    example = found["example"]
+    yield f"\nexample, second segment {example['second_segment']}"
+    yield f"  {example['text']}"
+    yield f"  to predict: {', '.join(f'{place} {piece}' for place, piece in example['predict'].items())}"
+
+
+def _histogram(title: str, lengths: dict[str, Any]) -> Iterator[str]:
+    shares = ", ".join(f"{share} up to {value:,}" for share, value in lengths["quantiles"].items())
+    yield f"\n{title}: {lengths['mean']:.1f} on average, {shares}"
+    most = max(lengths["counts"])
+    for first, count in zip(lengths["edges"], lengths["counts"], strict=False):
+        if count:
+            yield f"  {first:>7,}-  {'#' * max(1, round(BAR * count / most)):<{BAR}}  {count:,}"

@@ -20,8 +20,16 @@ SECONDS_BETWEEN = 0.2
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
     from orchestrator.cli.ui import completers
-    from orchestrator.cli.ui.arguments import ENDED, add_backend, add_output, add_run, add_states, add_verb, positive
-    from orchestrator.cli.verbs.lifecycle import seconds
+    from orchestrator.cli.ui.arguments import (
+        ENDED,
+        add_backend,
+        add_output,
+        add_run,
+        add_states,
+        add_verb,
+        positive,
+        seconds,
+    )
 
     download = add_verb(
         verbs,

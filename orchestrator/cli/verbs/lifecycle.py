@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.ui.arguments import seconds
 
 if TYPE_CHECKING:
     from orchestrator.run import Run
     from orchestrator.sweep import Sweep
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some
 
 
@@ -92,14 +92,6 @@ def add_verbs(verbs: Any) -> None:
     add_output(resume)
 
 
-def seconds(text: str) -> float:
-    """`90`, `90s`, `10m`, `2h`, `1d` in seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"not a time: {text} (30, 90s, 10m, 2h, 1d)")
-    return float(match[1]) * UNITS[match[2]]
-
-
 def _named(arguments: argparse.Namespace) -> Run | Sweep:
     from orchestrator.cli.ui.arguments import orchestrator_of
     from orchestrator.cli.ui.named import named
@@ -109,7 +101,7 @@ def _named(arguments: argparse.Namespace) -> Run | Sweep:
 
 def run_attach(arguments: argparse.Namespace) -> int:
     """Follows a run to its end; the exit code is the job's."""
-    from orchestrator.cli.verbs.submit import finish
+    from orchestrator.cli.ui.follow import finish
     from orchestrator.run import Run
 
     found = _named(arguments)
@@ -122,8 +114,7 @@ def run_attach(arguments: argparse.Namespace) -> int:
 
 def run_wait(arguments: argparse.Namespace) -> int:
     """Waits, prints how the run ended."""
-    from orchestrator.cli.ui.follow import leaving_alone
-    from orchestrator.cli.verbs.submit import finish
+    from orchestrator.cli.ui.follow import finish, leaving_alone
     from orchestrator.run import Run
 
     run = _named(arguments)
@@ -145,8 +136,7 @@ def _restarts(text: str) -> int:
 def run_supervise(arguments: argparse.Namespace) -> int:
     """Waits as `wait` does, and tells of each attempt."""
     from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.follow import leaving_alone
-    from orchestrator.cli.verbs.submit import finish
+    from orchestrator.cli.ui.follow import finish, leaving_alone
 
     run = attached(arguments)
     with leaving_alone(run):
@@ -204,8 +194,8 @@ def run_preempt(arguments: argparse.Namespace) -> int:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
+    from orchestrator.cli.ui.follow import finish
     from orchestrator.cli.ui.render import hint, next_commands
-    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
 
     run = _named(arguments)

@@ -66,7 +66,7 @@ def _moment(text: str) -> float:
     """`10m` ago, or an ISO 8601 time, in seconds since the epoch."""
     from datetime import datetime
 
-    from orchestrator.cli.verbs.lifecycle import seconds
+    from orchestrator.cli.ui.arguments import seconds
 
     try:
         return time.time() - seconds(text)

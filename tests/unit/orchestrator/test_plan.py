@@ -114,7 +114,7 @@ def test_the_hash_sees_content_not_paths(folder: Path) -> None:
 
 def test_the_hash_sees_the_code_and_the_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan().run_hash
-    monkeypatch.setattr("orchestrator.specs.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
+    monkeypatch.setattr("orchestrator.specs.sections.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
     packages = plan().run_hash
     assert packages != before
     (folder / "train_jobs" / "loop.py").write_text("steps = 2\n")

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from orchestrator.cli.ui import render
-from orchestrator.cli.ui.arguments import pairs
+from orchestrator.cli.ui.arguments import pairs, seconds
 from orchestrator.cli.ui.terminal import Terminal, table
-from orchestrator.cli.verbs.lifecycle import seconds
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import UsageError
 

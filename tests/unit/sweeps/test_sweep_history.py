@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.verbs.sweeps import sweep_text
+from orchestrator.cli.ui.sweep_view import sweep_text
 from orchestrator.reports.sweeps.sweep_page import render_sweep
 from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError

@@ -13,7 +13,7 @@ import yaml
 from orchestrator.backends import load_backend
 from orchestrator.backends.folder.run_checkpoints import delete_weights
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
-from orchestrator.cli.verbs.sweeps import plan_text
+from orchestrator.cli.ui.sweep_view import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
 from orchestrator.sweep import Sweeps

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from orchestrator.cli.verbs.sweeps import Shown, fitted, sweep_text
+from orchestrator.cli.ui.sweep_view import Shown, fitted, sweep_text
 from orchestrator.runs.status import RunState
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import trials
