@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.backends.azure import health
-from orchestrator.doctor import machine, packages, project, storage, tracking
+from orchestrator.doctor import disks, machine, packages, project, tracking
 from orchestrator.support.finding import Finding
 
 __all__ = ["Finding", "examine"]
@@ -36,8 +36,8 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield machine.memory()
     yield machine.shared_memory(Path("/dev/shm"))
     yield machine.open_files()
-    yield from storage.home_folder(home)
-    yield from storage.disks(home)
+    yield from disks.home_folder(home)
+    yield from disks.disks(home)
     yield machine.loopback()
     yield machine.clock(home)
     yield project.git(environ)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.fetch.files import Fetched, Notice, Progress, nobody, silent
+from orchestrator.fetch.checked_file import Fetched, Notice, Progress, nobody, silent
 from orchestrator.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fetch(
         UserError: of the network, of what came from it, or of the disk; the message says which.
     """
     # Each of these loads `requests`, or the Hub's client: a tenth of a second that other verbs need not spend.
-    from orchestrator.fetch import glue, model, squad, wikipedia
+    from orchestrator.fetch import glue, hub_model, squad, wikipedia
     from orchestrator.fetch.http import Client, Patience
     from orchestrator.fetch.mirrors import mirrors_of
 
@@ -56,7 +56,7 @@ def fetch(
     if date != DATE and what != wikipedia.NAME:
         raise UsageError(f"--date is for wikipedia: {what} has no dates", fix=f"orchestrator data fetch {name}")
     if what not in {wikipedia.NAME, glue.NAME, squad.NAME}:
-        return [model.fetch_model(name, to, mirrors)]
+        return [hub_model.fetch_model(name, to, mirrors)]
     folder = to or Path("data", what)
     with Client(tuple(mirrors) or mirrors_of(what, home), patience or Patience(), progress, notice) as client:
         if what == wikipedia.NAME:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.fetch.files import Checksum, Fetched, Remote
+from orchestrator.fetch.checked_file import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import ConflictError, DataError, UsageError
 from train_jobs.config.names import in_shell, set_aside

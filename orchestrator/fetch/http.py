@@ -12,7 +12,7 @@ import requests
 import urllib3
 
 from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
-from orchestrator.fetch.files import Fetched, Notice, Progress, Remote, silent, verify
+from orchestrator.fetch.checked_file import Fetched, Notice, Progress, Remote, silent, verify
 from orchestrator.fetch.partial import Known, Partial
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.fetch.files import Checksum, Fetched, Remote
+from orchestrator.fetch.checked_file import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import DataError, UsageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.fetch.files import Checksum, Fetched, Remote
+from orchestrator.fetch.checked_file import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import DataError, NotFoundError, UsageError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import train_jobs.config
-from orchestrator.snapshot.files import LeftOut, SnapshotFile
+from orchestrator.snapshot.entries import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.specs.sections import PACKAGES, CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError, StorageError

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.snapshot.files import LeftOut, SnapshotFile
-from orchestrator.snapshot.folder import Found, Obstacle, Walk, shown
+from orchestrator.snapshot.entries import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import repository_of
 from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE
 from orchestrator.snapshot.secrets import secret_name, secrets_in
+from orchestrator.snapshot.walk import Found, Obstacle, Walk, shown
 from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.config.names import did_you_mean

@@ -3,8 +3,8 @@
 Nothing of the orchestrator imports it. It needs the extra `testing`.
 """
 
+from orchestrator.testing.cloud_state import Place
 from orchestrator.testing.double import AzureDouble
-from orchestrator.testing.recording import Recorded
-from orchestrator.testing.state import Place
+from orchestrator.testing.proxy.recording import Recorded
 
 __all__ = ["AzureDouble", "Place", "Recorded"]

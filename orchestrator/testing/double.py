@@ -14,22 +14,22 @@ from typing import Any
 
 from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
 from orchestrator.testing.arm.endpoints import score
-from orchestrator.testing.arm.service import ResourceManager
-from orchestrator.testing.blobs.service import BlobService
-from orchestrator.testing.blobs.storage import Storage
-from orchestrator.testing.faults import Fault, Faults, Moment, refusal
-from orchestrator.testing.history import History
+from orchestrator.testing.arm.resource_manager import ResourceManager
+from orchestrator.testing.blobs.blob_service import BlobService
+from orchestrator.testing.blobs.containers import Storage
+from orchestrator.testing.cloud_state import Document, Place, State
+from orchestrator.testing.jobs.conductor import Conductor
 from orchestrator.testing.jobs.execute import Executor
-from orchestrator.testing.jobs.jobs import COMPLETED, Job, Jobs
-from orchestrator.testing.jobs.sweeps import Conductor
-from orchestrator.testing.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
-from orchestrator.testing.messages import Call, Reply
-from orchestrator.testing.prices import PRICES_HOST, Prices
-from orchestrator.testing.recording import Recorded, Recorder
-from orchestrator.testing.server import Answer, Proxy
-from orchestrator.testing.state import Document, Place, State
-from orchestrator.testing.tls import server_context
-from orchestrator.testing.tracking import Tracking
+from orchestrator.testing.jobs.job_table import COMPLETED, Job, Jobs
+from orchestrator.testing.proxy.faults import Fault, Faults, Moment, refusal
+from orchestrator.testing.proxy.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
+from orchestrator.testing.proxy.messages import Call, Reply
+from orchestrator.testing.proxy.recording import Recorded, Recorder
+from orchestrator.testing.proxy.server import Answer, Proxy
+from orchestrator.testing.proxy.tls import server_context
+from orchestrator.testing.services.mlflow_service import Tracking
+from orchestrator.testing.services.price_list import PRICES_HOST, Prices
+from orchestrator.testing.services.run_history import History
 
 LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"

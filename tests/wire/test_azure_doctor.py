@@ -9,7 +9,7 @@ import pytest
 from orchestrator.backends.azure import health as check
 from orchestrator.support.finding import Finding
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.sizes import SIZES
+from orchestrator.testing.arm.vm_sizes import SIZES
 
 
 def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.testing.schema import mismatches
 from orchestrator.testing.schemas.cut import RESOURCES, cut_version
+from orchestrator.testing.schemas.schema import mismatches
 
 VERSION = "2025-01-01-preview"
 JOB: dict[str, Any] = {

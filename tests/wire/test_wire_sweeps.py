@@ -11,7 +11,7 @@ import pytest
 from wire_entities import cluster, environment, job, prepare
 
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.jobs.points import draw
+from orchestrator.testing.jobs.drawn_points import draw
 from tests.conftest import wait_for
 from tests.unit.sweeps.laws import CASES, distance_to, law_of_wire, limit
 

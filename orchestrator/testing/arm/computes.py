@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.testing.arm import quotas
-from orchestrator.testing.arm.service import ResourceManager, Table, page
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.state import Document, now
+from orchestrator.testing.arm.resource_manager import ResourceManager, Table, page
+from orchestrator.testing.cloud_state import Document, now
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
 OPERATION = "computeOperationsStatus"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.testing.arm.service import ResourceManager, Table
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.state import PROVIDER, Document
+from orchestrator.testing.arm.resource_manager import ResourceManager, Table
+from orchestrator.testing.cloud_state import PROVIDER, Document
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
 DEFAULT = "workspaceblobstore"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.testing.arm.service import ResourceManager, Table, page
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.sizes import SIZES
-from orchestrator.testing.state import Document
+from orchestrator.testing.arm.resource_manager import ResourceManager, Table, page
+from orchestrator.testing.arm.vm_sizes import SIZES
+from orchestrator.testing.cloud_state import Document
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
 ENDPOINTS = "onlineEndpoints"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.testing.arm.service import ResourceManager, Table
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.sizes import SIZES, Size
-from orchestrator.testing.state import DEFAULT_QUOTA, PROVIDER, Document
+from orchestrator.testing.arm.resource_manager import ResourceManager, Table
+from orchestrator.testing.arm.vm_sizes import SIZES, Size
+from orchestrator.testing.cloud_state import DEFAULT_QUOTA, PROVIDER, Document
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
 BASE = f"providers/{PROVIDER}/locations/{{region}}"

@@ -11,11 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.testing.arm.datastores import ARTIFACTS
-from orchestrator.testing.blobs.storage import Storage
-from orchestrator.testing.jobs.jobs import Job
-from orchestrator.testing.jobs.launch import JOB_VARIABLE, Launch, Process, ranks
+from orchestrator.testing.blobs.containers import Storage
+from orchestrator.testing.cloud_state import Document, State
+from orchestrator.testing.jobs.job_table import Job
 from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
-from orchestrator.testing.state import Document, State
+from orchestrator.testing.jobs.processes import JOB_VARIABLE, Launch, Process, ranks
 from train_jobs.artifacts.host import METADATA_VARIABLE
 
 NOT_PASSED_ON = ("AZURE_", "AZUREML_", "MLFLOW_", "ORCHESTRATOR_", "PYTEST_")

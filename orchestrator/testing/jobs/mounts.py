@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from orchestrator.testing.blobs.storage import Storage
-from orchestrator.testing.messages import Refusal
-from orchestrator.testing.state import Document, State
+from orchestrator.testing.blobs.containers import Storage
+from orchestrator.testing.cloud_state import Document, State
+from orchestrator.testing.proxy.messages import Refusal
 
 DATASTORE_URI = re.compile(r"azureml://(?:subscriptions/.*/)?datastores/(?P<store>[^/]+)/paths/(?P<path>.*)")
 BINDING = re.compile(r"\${{\s*(?P<kind>inputs|outputs)\.(?P<name>\w+)\s*}}")

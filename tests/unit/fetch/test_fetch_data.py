@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fetch import fetch, glue, squad
-from orchestrator.fetch.files import Checksum, Remote
+from orchestrator.fetch.checked_file import Checksum, Remote
 from orchestrator.fetch.mirrors import mirrors_of
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, SpecError, UsageError
 from tests.conftest import SHARED

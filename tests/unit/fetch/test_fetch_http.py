@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fetch.files import Checksum, Remote
+from orchestrator.fetch.checked_file import Checksum, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, StorageError, UserError
 from tests.unit.fetch.conftest import (

@@ -19,7 +19,7 @@ from threading import Thread
 
 import pytest
 
-from orchestrator.doctor import machine, packages, project, storage, tracking
+from orchestrator.doctor import disks, machine, packages, project, tracking
 from orchestrator.support.finding import Finding
 from tests.conftest import tmpfs
 
@@ -252,7 +252,7 @@ def test_a_clock_behind_its_programs_or_off_the_servers_is_said(
 
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     with read_only(tmp_path / "disk") as disk:
-        (finding,) = storage.home_folder(disk / "home")
+        (finding,) = disks.home_folder(disk / "home")
     assert finding.level == "fail"
     assert finding.text == f"cannot write to {disk / 'home'} (tmpfs): Read-only file system"
     assert "ORCHESTRATOR_HOME" in str(finding.fix)
@@ -260,45 +260,45 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
 
 def test_a_home_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
-    (finding,) = storage.home_folder(tmp_path / "home")
+    (finding,) = disks.home_folder(tmp_path / "home")
     assert (finding.level, finding.text) == ("fail", f"{tmp_path / 'home'} is a file")
 
 
 def test_a_full_home_fails_and_so_does_its_disk(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "64k") as disk:
         (disk / "all").write_bytes(b"x" * 48_000)
-        (finding,) = storage.home_folder(disk)
+        (finding,) = disks.home_folder(disk)
         assert (finding.level, finding.text) == ("fail", f"cannot write to {disk} (tmpfs): No space left on device")
-        assert named(storage.disks(disk / "home"), "disk").level == "fail"
+        assert named(disks.disks(disk / "home"), "disk").level == "fail"
         assert [path.name for path in disk.iterdir()] == ["all"]
 
 
 @pytest.mark.parametrize(("size", "level"), [("90m", "fail"), ("200m", "warn"), ("6g", "ok")])
 def test_room_for_checkpoints(tmp_path: Path, size: str, level: str) -> None:
     with tmpfs(tmp_path / "disk", size) as disk:
-        finding = named(storage.disks(disk), "disk")
+        finding = named(disks.disks(disk), "disk")
     assert finding.level == level
     assert f"free at {disk}" in finding.text
 
 
 def test_no_room_for_temporary_files_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
-        monkeypatch.setattr(storage.tempfile, "tempdir", str(disk))
-        assert named(storage.disks(tmp_path), "temporary files").level == "fail"
+        monkeypatch.setattr(disks.tempfile, "tempdir", str(disk))
+        assert named(disks.disks(tmp_path), "temporary files").level == "fail"
 
     def none() -> str:
         raise FileNotFoundError("no usable temporary directory")
 
-    monkeypatch.setattr(storage.tempfile, "gettempdir", none)
-    finding = named(storage.disks(tmp_path), "temporary files")
+    monkeypatch.setattr(disks.tempfile, "gettempdir", none)
+    finding = named(disks.disks(tmp_path), "temporary files")
     assert (finding.level, "TMPDIR" in str(finding.fix)) == ("fail", True)
 
 
 def test_a_file_system_is_named_whatever_its_place_is_called(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "with a blank", "1m") as disk:
-        assert storage.file_system(disk) == "tmpfs"
-        assert storage.file_system(disk / "..") == storage.file_system(tmp_path) != "tmpfs"
-    assert storage.file_system(Path("/proc/self")) == "proc"
+        assert disks.file_system(disk) == "tmpfs"
+        assert disks.file_system(disk / "..") == disks.file_system(tmp_path) != "tmpfs"
+    assert disks.file_system(Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ def test_a_file_system_is_named_whatever_its_place_is_called(tmp_path: Path) -> 
 def test_file_systems_that_lose_locks_or_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, held: bool, levels: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(storage, "file_system", lambda folder: kind)
+    monkeypatch.setattr(disks, "file_system", lambda folder: kind)
     if not held:  # a mount whose server ignores locks
         monkeypatch.setattr(fcntl, "flock", lambda stream, how: None)
-    findings = list(storage.home_folder(tmp_path))
+    findings = list(disks.home_folder(tmp_path))
     assert {finding.name: finding.level for finding in findings} == levels
     assert all(kind in finding.text for finding in findings)
 

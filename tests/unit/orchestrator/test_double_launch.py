@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.testing.jobs.launch import JOB_VARIABLE, Launch, Process
+from orchestrator.testing.jobs.processes import JOB_VARIABLE, Launch, Process
 
 
 def test_a_machine_may_go_away_the_moment_its_processes_start(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_the_plan_names_a_few_of_many_ignore_files(folder: Path) -> None:
 def test_the_plan_says_when_there_is_more_left_out_than_it_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.snapshot.folder.COUNTED", 2)
+    monkeypatch.setattr("orchestrator.snapshot.walk.COUNTED", 2)
     for number in range(3):
         (folder / "code" / ".git").mkdir(exist_ok=True)
         (folder / "code" / ".git" / str(number)).write_text("")

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from orchestrator.snapshot import Snapshot, take_snapshot
-from orchestrator.snapshot import folder as folder_module
+from orchestrator.snapshot import walk as folder_module
 from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.snapshot.folder import Walk
+from orchestrator.snapshot.walk import Walk
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 NAMES = ["a", "b", "foo", "bar.txt", "x.py", "data", ".h"]

@@ -23,7 +23,7 @@ from orchestrator.jobs.pretrain.plan import Plan, make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, resolve_sweep
-from orchestrator.testing.schema import mismatches
+from orchestrator.testing.schemas.schema import mismatches
 from tests.conftest import MICRO
 from tests.unit.sweeps.laws import CASES
 from train_jobs.artifacts.layers import build, merge, read_assignments

@@ -14,9 +14,9 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.testing.faults import Fault, Faults, Moment
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.recording import Recorder
+from orchestrator.testing.proxy.faults import Fault, Faults, Moment
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
+from orchestrator.testing.proxy.recording import Recorder
 
 Answer = Callable[[Call], Reply]
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import urlencode
 
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.sizes import SIZES, Size
-from orchestrator.testing.state import Document
+from orchestrator.testing.arm.vm_sizes import SIZES, Size
+from orchestrator.testing.cloud_state import Document
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 PRICES_HOST = "prices.azure.com"
 REGIONS = {"eastus": "US East", "westeurope": "EU West"}

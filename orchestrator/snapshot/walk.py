@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.snapshot.files import LeftOut
+from orchestrator.snapshot.entries import LeftOut
 from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE, IgnoreRules
 
 COUNTED = 10_000  # files below one left-out folder; past that counting takes longer than it tells

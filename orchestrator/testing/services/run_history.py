@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.testing.arm.datastores import ARTIFACTS
-from orchestrator.testing.arm.jobs import shown
-from orchestrator.testing.arm.service import ResourceManager
-from orchestrator.testing.blobs.service import url
-from orchestrator.testing.jobs.jobs import Job
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.routing import Routes
-from orchestrator.testing.state import Document
-from orchestrator.testing.tracking import Tracking
+from orchestrator.testing.arm.job_resources import shown
+from orchestrator.testing.arm.resource_manager import ResourceManager
+from orchestrator.testing.blobs.blob_service import url
+from orchestrator.testing.cloud_state import Document
+from orchestrator.testing.jobs.job_table import Job
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
+from orchestrator.testing.proxy.routing import Routes
+from orchestrator.testing.services.mlflow_service import Tracking
 
 LOG_FOLDERS = ("user_logs", "system_logs")
 HOUR = 3600

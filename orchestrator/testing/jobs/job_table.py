@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.testing.state import Document, now
+from orchestrator.testing.cloud_state import Document, now
 
 if TYPE_CHECKING:
-    from orchestrator.testing.jobs.launch import Launch
+    from orchestrator.testing.jobs.processes import Launch
 
 QUEUED, STARTING, PREPARING = "Queued", "Starting", "Preparing"
 RUNNING, FINALIZING, CANCEL_REQUESTED = "Running", "Finalizing", "CancelRequested"

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlencode
 
-from orchestrator.testing.messages import Refusal
+from orchestrator.testing.proxy.messages import Refusal
 
 VERSION = "2024-11-04"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from orchestrator.testing.messages import Call, Refusal
+from orchestrator.testing.proxy.messages import Call, Refusal
 
 CODES = {
     401: ("InvalidAuthenticationToken", "The access token has expired."),

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.fetch.files import Fetched
+from orchestrator.fetch.checked_file import Fetched
 from orchestrator.support.errors import ConflictError, UsageError
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.config.names import set_aside

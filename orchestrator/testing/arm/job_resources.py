@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
-from orchestrator.testing.arm.service import ResourceManager, Table, page
-from orchestrator.testing.jobs.jobs import ENDED, Job
-from orchestrator.testing.jobs.sweeps import problems
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.state import PROVIDER, Document
+from orchestrator.testing.arm.resource_manager import ResourceManager, Table, page
+from orchestrator.testing.cloud_state import PROVIDER, Document
+from orchestrator.testing.jobs.conductor import problems
+from orchestrator.testing.jobs.job_table import ENDED, Job
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
 CHANGEABLE = {"description", "displayName", "isArchived", "properties", "services", "tags"}

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.sweeps.design.sobol import BITS, MOST_DIMENSIONS, sobol
-from orchestrator.testing.state import Document
+from orchestrator.testing.cloud_state import Document
 
 Point = dict[str, Any]
 FINITE = ("choice",)

@@ -6,15 +6,15 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.routing import Routes
-from orchestrator.testing.schema import mismatches
-from orchestrator.testing.state import PROVIDER, Document, State
+from orchestrator.testing.cloud_state import PROVIDER, Document, State
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
+from orchestrator.testing.proxy.routing import Routes
+from orchestrator.testing.schemas.schema import mismatches
 
 if TYPE_CHECKING:
-    from orchestrator.testing.blobs.storage import Storage
-    from orchestrator.testing.jobs.jobs import Jobs
-    from orchestrator.testing.login import Login
+    from orchestrator.testing.blobs.containers import Storage
+    from orchestrator.testing.jobs.job_table import Jobs
+    from orchestrator.testing.proxy.login import Login
 
 POLL_MILLISECONDS = 20
 
@@ -45,7 +45,7 @@ class ResourceManager:
         Raises:
             Refusal: as Azure would refuse it, or because the double does not know the call.
         """
-        from orchestrator.testing.arm.tables import SUBSCRIPTION, WORKSPACE
+        from orchestrator.testing.arm.all_routes import SUBSCRIPTION, WORKSPACE
 
         self.login.check(call)
         if "api-version" not in call.query:

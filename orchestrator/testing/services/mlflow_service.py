@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.testing.jobs.jobs import CANCELED, COMPLETED, FAILED, QUEUED, STARTING, Job, Jobs
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.routing import Routes
-from orchestrator.testing.state import Document, State
+from orchestrator.testing.cloud_state import Document, State
+from orchestrator.testing.jobs.job_table import CANCELED, COMPLETED, FAILED, QUEUED, STARTING, Job, Jobs
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
+from orchestrator.testing.proxy.routing import Routes
 
 PREFIX = re.compile(r"/mlflow/v[12]\.0(?P<workspace>/.*?)/api/2\.0/mlflow/(?P<rest>.*)")
 STATUSES = {COMPLETED: "FINISHED", FAILED: "FAILED", CANCELED: "KILLED", QUEUED: "SCHEDULED", STARTING: "SCHEDULED"}

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl
 
-from orchestrator.testing.messages import Call
+from orchestrator.testing.proxy.messages import Call
 
 REDACTED = "REDACTED"
 SECRET_FIELDS = {"access_token", "assertion", "client_assertion", "client_secret", "key", "password", "refresh_token"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from orchestrator.testing.messages import Call, Refusal, Reply
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 Service = TypeVar("Service")
 Handler = Callable[..., Reply]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
 from orchestrator.sweeps.policy.termination import best, judge
-from orchestrator.testing.jobs import points
-from orchestrator.testing.jobs.jobs import CANCEL_REQUESTED, CANCELED, COMPLETED, ENDED, FAILED, Job, Jobs, seconds
-from orchestrator.testing.jobs.points import Point
-from orchestrator.testing.state import Document
+from orchestrator.testing.cloud_state import Document
+from orchestrator.testing.jobs import drawn_points
+from orchestrator.testing.jobs.drawn_points import Point
+from orchestrator.testing.jobs.job_table import CANCEL_REQUESTED, CANCELED, COMPLETED, ENDED, FAILED, Job, Jobs, seconds
 
 LOOK_SECONDS = 0.03
 MOST_TRIALS, DAYS = 1000, 60
@@ -26,7 +26,7 @@ Reports = Callable[[str, str], Sequence[float]]
 
 def problems(sweep: Document) -> list[str]:
     """What the service refuses of a sweep beyond its schema."""
-    found = list(points.problems(sweep))
+    found = list(drawn_points.problems(sweep))
     policy = sweep.get("earlyTermination") or {}
     if policy.get("policyType") == "Bandit" and bool(policy.get("slackFactor")) == bool(policy.get("slackAmount")):
         found.append("A bandit policy needs either slackFactor or slackAmount.")
@@ -61,7 +61,7 @@ class _Sweep:
         self._metric = sweep["objective"]["primaryMetric"]
         self._objective = ObjectiveSpec(metric=self._metric, goal=sweep["objective"]["goal"].lower())
         self._policy = _policy(sweep.get("earlyTermination"))
-        self._total = min(limits.get("maxTotalTrials") or MOST_TRIALS, points.count(sweep) or MOST_TRIALS)
+        self._total = min(limits.get("maxTotalTrials") or MOST_TRIALS, drawn_points.count(sweep) or MOST_TRIALS)
         self._concurrent = limits.get("maxConcurrentTrials") or self._total
         self._ends = time.monotonic() + (seconds(limits.get("timeout")) or DAYS * 86400)
         self._children: list[Job] = []
@@ -116,7 +116,7 @@ class _Sweep:
 
     def _begin(self) -> None:
         number = len(self._children)
-        name, point = f"{self._job.name}_{number}", points.draw(self._job.properties, number)
+        name, point = f"{self._job.name}_{number}", drawn_points.draw(self._job.properties, number)
         self._histories[number] = []
         self._children.append(self._jobs.submit(name, _child(self._job, name, point), parent=self._job.name))
 
@@ -129,7 +129,7 @@ class _Sweep:
 def _child(sweep: Job, name: str, point: Point) -> Document:
     """The command job of a point."""
     properties, trial = sweep.properties, sweep.properties["trial"]
-    values = {key: points.text(value) for key, value in point.items()}
+    values = {key: drawn_points.text(value) for key, value in point.items()}
     variables = {f"AZUREML_SWEEP_{key}": value for key, value in values.items()}
     limit = (properties.get("limits") or {}).get("trialTimeout")
     return {

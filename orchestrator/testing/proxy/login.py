@@ -9,9 +9,9 @@ import threading
 import time
 from urllib.parse import parse_qs
 
-from orchestrator.testing.faults import refusal
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.state import Place
+from orchestrator.testing.cloud_state import Place
+from orchestrator.testing.proxy.faults import refusal
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 LOGIN_HOST = "login.microsoftonline.com"
 METADATA_HOST = "169.254.169.254"

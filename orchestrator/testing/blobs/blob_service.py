@@ -12,10 +12,10 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from orchestrator.testing.blobs.storage import VERSION, Blob, Storage
-from orchestrator.testing.login import Login
-from orchestrator.testing.messages import Call, Refusal, Reply
-from orchestrator.testing.state import Place
+from orchestrator.testing.blobs.containers import VERSION, Blob, Storage
+from orchestrator.testing.cloud_state import Place
+from orchestrator.testing.proxy.login import Login
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 NEEDED = {"GET": "rl", "HEAD": "rl", "PUT": "wca", "DELETE": "d"}
 

@@ -1,0 +1,1 @@
+"""The double's front: server, routing, recording, faults."""

@@ -1,0 +1,1 @@
+"""Azure's smaller services: run history, prices, MLflow."""
