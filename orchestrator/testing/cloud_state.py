@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+DEFAULT = "workspaceblobstore"
+ARTIFACTS = "workspaceartifactstore"
+
 Document = dict[str, Any]
 PROVIDER = "Microsoft.MachineLearningServices"
 DEFAULT_QUOTA = 400

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
 from orchestrator.testing.arm.endpoints import score
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.blobs.blob_service import BlobService
 from orchestrator.testing.blobs.containers import Storage
-from orchestrator.testing.cloud_state import Document, Place, State
+from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, Place, State
 from orchestrator.testing.jobs.conductor import Conductor
 from orchestrator.testing.jobs.execute import Executor
 from orchestrator.testing.jobs.job_table import COMPLETED, Job, Jobs

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.testing.arm.resource_manager import ResourceManager, Table
-from orchestrator.testing.cloud_state import PROVIDER, Document
+from orchestrator.testing.cloud_state import DEFAULT, PROVIDER, Document
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
-DEFAULT = "workspaceblobstore"
-ARTIFACTS = "workspaceartifactstore"
 
 
 @ROUTES.add("GET", "datastores")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.testing.arm.datastores import ARTIFACTS, DEFAULT
 from orchestrator.testing.arm.resource_manager import ResourceManager, Table, page
-from orchestrator.testing.cloud_state import PROVIDER, Document
+from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, PROVIDER, Document
 from orchestrator.testing.jobs.conductor import problems
 from orchestrator.testing.jobs.job_table import ENDED, Job
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply

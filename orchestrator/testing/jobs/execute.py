@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator.testing.arm.datastores import ARTIFACTS
 from orchestrator.testing.blobs.containers import Storage
-from orchestrator.testing.cloud_state import Document, State
+from orchestrator.testing.cloud_state import ARTIFACTS, Document, State
 from orchestrator.testing.jobs.job_table import Job
 from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
 from orchestrator.testing.jobs.processes import JOB_VARIABLE, Launch, Process, ranks

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.testing.arm.datastores import ARTIFACTS
 from orchestrator.testing.arm.job_resources import shown
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.blobs.blob_service import url
-from orchestrator.testing.cloud_state import Document
+from orchestrator.testing.cloud_state import ARTIFACTS, Document
 from orchestrator.testing.jobs.job_table import Job
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 from orchestrator.testing.proxy.routing import Routes
