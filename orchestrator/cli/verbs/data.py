@@ -23,7 +23,6 @@ WORTH_SHOWING = 2.0  # seconds that a file may take without a word
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli import stores
     from orchestrator.cli.ui.arguments import add_group
 
     actions = add_group(
@@ -34,7 +33,7 @@ def add_verbs(verbs: Any) -> None:
         example="data fetch glue:MRPC",
     )
     _add_fetch(actions)
-    stores.add_actions(actions)
+    add_actions(actions)
 
 
 def _add_fetch(actions: Any) -> None:

@@ -215,7 +215,6 @@ def submit_file(arguments: argparse.Namespace) -> int:
     from orchestrator.backends import remember
     from orchestrator.backends.azure.backend import AzureBackend
     from orchestrator.cli.ui.render import hint, next_commands
-    from orchestrator.cli.verbs.submit import finish
     from orchestrator.run import Run
     from orchestrator.support.home import home_folder
 
