@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, size
-from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import Latent, Latents, latents, walk
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ def propose(spec: SweepSpec, index: int, past: Sequence[FrozenTrial] = ()) -> La
 
     Raises:
         IndexError: the grid has no such point.
-        SpecError: the sampler needs a package that is not there.
     """
     if spec.sampling.name not in LEARNING:
         return latents(spec, index)
@@ -82,15 +79,7 @@ def _sampler(sampling: SamplingSpec, existing: int, *, conditional: bool) -> Bas
     from optuna.samplers import GPSampler, TPESampler
 
     seed = int.from_bytes(hashlib.sha256(f"{sampling.seed}\0{existing}".encode()).digest()[:4], "big")
-    if sampling.name != "gp":
-        return TPESampler(seed=seed, group=conditional)
-    if find_spec("scipy") is None:
-        raise SpecError(
-            "sampling gp needs scipy, which is not installed",
-            facts={"key": "sampling.name"},
-            fix="pip install scipy, or --set sampling.name=tpe",
-        )
-    return GPSampler(seed=seed)
+    return GPSampler(seed=seed) if sampling.name == "gp" else TPESampler(seed=seed, group=conditional)
 
 
 def _suggest(trial: Trial, name: str, parameter: Parameter) -> Latent:

@@ -120,9 +120,15 @@ def test_a_limit_cuts_a_grid_short_and_makes_none_longer() -> None:
 
 
 def test_sobol_is_the_sequence_of_joe_and_kuo() -> None:
-    theirs = torch.quasirandom.SobolEngine(MOST_DIMENSIONS).draw(600, dtype=torch.float64)
-    ours = [[coordinate / 2**32 for coordinate in sobol(index, MOST_DIMENSIONS)] for index in range(600)]
-    assert torch.equal(theirs, torch.tensor(ours, dtype=torch.float64))
+    for dimensions, points in ((32, 600), (MOST_DIMENSIONS, 3)):
+        theirs = torch.quasirandom.SobolEngine(dimensions).draw(points, dtype=torch.float64)
+        ours = [[coordinate / 2**32 for coordinate in sobol(index, dimensions)] for index in range(points)]
+        assert torch.equal(theirs, torch.tensor(ours, dtype=torch.float64))
+
+
+def test_sobol_draws_of_recorded_sweeps_stay() -> None:
+    """A sweep that was begun before its points came from SciPy goes on with the same ones."""
+    assert sobol(1_000_003, 5) == [1187450880, 2413424640, 334991360, 1796354048, 3773812736]
 
 
 def test_sobol_points_are_spread_evenly_whatever_the_seed() -> None:
