@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.machines.prices import priced
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs.compute import ResolvedCompute
-from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Resolved
-from orchestrator.specs.sections import PACKAGES
 from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes, text_files
 from train_jobs.artifacts.store_manifest import StoreManifest
 from train_jobs.config import TextConfig
@@ -72,9 +68,9 @@ class Ground:
         spec = resolved.spec
         return cls(
             resolved,
-            priced(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
             _code_of(resolved, home, data, like),
-            _environment_of(spec, like),
+            like.environment if like is not None else resolved.site.environment(spec),
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
@@ -110,21 +106,8 @@ def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | 
     return snapshot
 
 
-def _environment_of(spec: JobSpec, like: Plan | None) -> dict[str, str]:
-    """With what the job will run: this Python and its packages, or what the environment on Azure has."""
-    if like is not None:
-        return like.environment
-    if spec.backend != AZURE:
-        return spec.environment.describe()
-    if spec.azure.environment != "auto":
-        return {"environment": spec.azure.environment}
-    from orchestrator.backends.azure.assets.images import pinned_versions
-
-    return pinned_versions(PACKAGES)
-
-
 def remote_data(name: str) -> DataFingerprint:
-    """Data that lies in Azure: nobody here can read it, so its name, which has a version, stands for its content."""
+    """Return a fingerprint of data that this machine cannot read: the hash of its name, which has a version."""
     return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
 
 

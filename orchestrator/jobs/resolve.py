@@ -16,7 +16,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.defaults import for_kind
 from orchestrator.jobs.finetune.spec import FinetuneSpec, check_batch, written_out
 from orchestrator.jobs.pretrain.spec import PretrainSpec
@@ -24,10 +23,10 @@ from orchestrator.jobs.registry import KINDS
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import MODEL, JobSpec, Kind
-from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, shown
+from orchestrator.specs.site import Site, site_of
 from orchestrator.specs.variables import variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load
@@ -81,7 +80,7 @@ def resolve_spec(
     model = which.spec
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     if model is FinetuneSpec:
-        written = written_out(written, Path.cwd())
+        written = written_out(written, Path.cwd(), _written_site(written))
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
     complete = not problems
@@ -96,7 +95,7 @@ def resolve_spec(
         problems.extend(with_start.problems)
     else:
         merged = load.merge([*presets, *written])
-    problems.extend(missing_paths(merged))
+    problems.extend(missing_paths(merged, _written_site(written)))
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
@@ -147,6 +146,11 @@ def _written_layers(
     return layers, warnings
 
 
+def _written_site(written: Sequence[load.Layer]) -> Site:
+    """The site of the backend that the layers name."""
+    return site_of(str(load.merge(written).tree.get("backend", JobSpec.model_fields["backend"].default)))
+
+
 def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list[load.Layer]:
     """The presets that the written layers choose; one that there is not is a problem, and left out."""
     layers: list[load.Layer] = []
@@ -184,14 +188,7 @@ def _of_kind(layer: load.Layer, kind: Kind) -> load.Layer:
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
     try:
-        if spec.backend == AZURE:
-            from orchestrator.backends.azure.machines.placement import resolve_on_cluster
-
-            return resolve_on_cluster(spec.compute)
-        count, gpu = gpus_of_machine(environ) if gpus else (0, None)
-        memory = usable_memory()
-        share = memory // spec.compute.nodes if memory else None  # all of them are this machine
-        return spec.compute.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
+        return site_of(spec.backend).machines(spec.compute, environ, gpus=gpus)
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))

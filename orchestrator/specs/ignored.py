@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
-from orchestrator.backends.azure.options import AZURE, AzureSpec
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.job import JobSpec
-from orchestrator.support.redact import SECRET
+from orchestrator.specs.site import Rule, Site, known_sites, site_of
+from train_jobs.artifacts.layers import dotted
 from train_jobs.config.own import is_own, own_names
 
 DECAYS = (
@@ -23,28 +23,20 @@ NOT_FOR_OWN = (
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # keys of what we build, which a class of the user's own is not given
-OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
-OF_AZURE = (
-    *(("compute", key) for key in ("cluster", "sku", *OF_CLUSTER)),
-    *(("azure", key) for key in AzureSpec.model_fields),
-)
 OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
-
 OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
-Rule = tuple[str, bool, str]
 
 
 def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) -> list[str]:
     """A warning for each key that the user changed (`changed`: dotted paths) and that `job` does not use in full."""
-    code, rules = job.code, list[Rule]()
+    code, rules, site = job.code, list[Rule](), site_of(job.backend)
     own: dict[str, str] = {}
     if isinstance(job, PretrainSpec):
-        rules, own = _training(job, world_size), own_names(job)
+        rules, own = _training(job, world_size, site), own_names(job)
     if isinstance(job, FinetuneSpec):
         rules = [*_engine(job, world_size), *((key, True, f"task is {job.task}") for key in job.ignored())]
-    if not isinstance(job, PrepareSpec):
-        rules += _placed(job)
+    rules += [*site.ignored(job), *_of_other_sites(job, site)]
     if isinstance(job, PrepareSpec | PretrainSpec):
         rules.append(("data.vocab_size", job.data.vocabulary is not None, "data.vocabulary has its own size"))
     rules += [
@@ -56,8 +48,11 @@ def ignored_settings(job: JobSpec, changed: Container[str], *, world_size: int) 
         *((f"code.{key}", code.folder is None, "there is no code.folder") for key in OF_FOLDER),
     ]
     ignored = [f"{key} has no effect: {why}" for key, applies, why in rules if applies and key in changed]
-    capped = _capped_predictions(job, changed) if isinstance(job, PretrainSpec) else []
-    return [*ignored, *capped, *_on_azure(job)]
+    if isinstance(job, PretrainSpec):
+        ignored += _capped_predictions(job, changed)
+        if not (site.this_python or job.data.text or site.remote_data(job)):
+            ignored.append("the embedded text is of the job's own Python, and may differ from the one planned with")
+    return [*ignored, *site.warnings(job)]
 
 
 def _engine(job: PretrainSpec | FinetuneSpec, world_size: int) -> list[Rule]:
@@ -76,28 +71,17 @@ def _engine(job: PretrainSpec | FinetuneSpec, world_size: int) -> list[Rule]:
     ]
 
 
-def _placed(job: JobSpec) -> list[Rule]:
-    """Keys of where it runs."""
-    return [
-        *(
-            (
-                f"{section}.{key}",
-                job.backend != AZURE,
-                f"it is for the azure backend, and the run goes to {job.backend}",
-            )
-            for section, key in OF_AZURE
-        ),
-        ("compute.master_port", job.backend == AZURE, "Azure chooses the port"),
-        ("notify.on", job.backend == AZURE, "a job on Azure does not know the webhook"),
-        ("tracking.uri", job.backend == AZURE, "the workspace keeps the MLflow runs"),
-        *(
-            (f"compute.{key}", job.backend == AZURE and job.compute.sku is None, "the cluster is left as it is")
-            for key in OF_CLUSTER
-        ),
-    ]
+def _of_other_sites(job: JobSpec, site: Site) -> Iterator[Rule]:
+    """Yield keys that other sites than the job's have."""
+    for other in known_sites():
+        keys = [f"compute.{key}" for key in other.compute_keys if key not in site.compute_keys]
+        if other.options is not None and other.name != site.name:
+            keys += [f"{other.name}.{key}" for key in other.options.model_fields]
+        why = f"it is for the {other.name} backend, and the run goes to {job.backend}"
+        yield from ((key, True, why) for key in keys)
 
 
-def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
+def _training(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
     """Keys of pretraining."""
     return [
         *_engine(job, world_size),
@@ -115,22 +99,10 @@ def _training(job: PretrainSpec, world_size: int) -> list[Rule]:
             )
             for section, key in NOT_FOR_OWN
         ),
-        ("data.text", job.backend == AZURE and job.azure.data is not None, "azure.data takes its place"),
+        ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
     ]
-
-
-def _on_azure(job: JobSpec) -> list[str]:
-    """Warnings about a job that goes to Azure."""
-    if job.backend != AZURE or isinstance(job, PrepareSpec):
-        return []
-    found = []
-    if secrets := [name for name in job.environment.variables if SECRET.search(name)]:
-        found.append(f"{', '.join(secrets)}: variables of a job can be read by everybody in the workspace")
-    if isinstance(job, PretrainSpec) and not job.data.text and job.azure.data is None:
-        found.append("the embedded text is of the job's own Python on Azure, and may differ from the one planned with")
-    return found
 
 
 def _capped_predictions(job: PretrainSpec, changed: Container[str]) -> list[str]:

@@ -8,8 +8,8 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.options import is_remote
 from orchestrator.jobs.finetune.spec import DATA_PATHS, TASK_FILES
+from orchestrator.specs.site import Site
 from train_jobs.artifacts.layers import Layer, Merged
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import is_name
@@ -55,8 +55,13 @@ def anchor(layer: Layer, folder: Path, starts: Sequence[str] = (INIT_FROM, PHASE
     return replace(layer, tree={**layer.tree, "data": anchored})
 
 
-def missing_paths(merged: Merged) -> list[str]:
-    """A problem for each path that is not there, with the place that it was written at."""
+def missing_paths(merged: Merged, site: Site) -> list[str]:
+    """Return a problem for each path that does not exist, with the place that it was written at.
+
+    Args:
+        merged: what was written.
+        site: where the run is sent; names of data there are no paths.
+    """
     problems = []
     data, code = merged.tree.get("data"), merged.tree.get("code")
     if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
@@ -81,7 +86,7 @@ def missing_paths(merged: Merged) -> list[str]:
     problems += [
         f"{merged.origin(('data', key))}: data.{key}: no such file or folder: {data[key]}"
         for key in DATA_PATHS
-        if isinstance(data.get(key), str) and not is_remote(data[key]) and not Path(data[key]).exists()
+        if isinstance(data.get(key), str) and not site.is_remote(data[key]) and not Path(data[key]).exists()
     ]
     return problems
 

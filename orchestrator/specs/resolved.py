@@ -10,6 +10,7 @@ from pydantic import Field
 
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.site import Site, site_of
 from train_jobs.config.base import Config
 
 PROJECT_FILE = "orchestrator.yaml"
@@ -49,6 +50,11 @@ class Resolved:
     origins: dict[str, str]
     changes: dict[str, Change]
     warnings: tuple[str, ...]
+
+    @property
+    def site(self) -> Site:
+        """Where the run is sent."""
+        return site_of(self.spec.backend)
 
 
 def find_project(folder: Path) -> Path | None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
@@ -124,7 +123,7 @@ def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Pl
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
         job.require_positions(model)
     parent = initial_lineage(job.init_from, cache).head
-    remote = spec.azure.data if spec.backend == AZURE else None
+    remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)

@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.sections import CodeSpec, ModuleName
+from orchestrator.specs.site import Site
 from orchestrator.support.errors import DataError, SpecError
-from train_jobs.artifacts.layers import Layer, merge, read_file
+from train_jobs.artifacts.layers import Layer, leaves, merge, read_file
 from train_jobs.artifacts.task_files import FOLDERS
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import (
@@ -59,12 +59,13 @@ def known_task(name: Any) -> str | None:
         return None
 
 
-def written_out(written: Sequence[Layer], shown: Path) -> list[Layer]:
+def written_out(written: Sequence[Layer], shown: Path, site: Site) -> list[Layer]:
     """The layers with what they say in short written out, and with the recipe of the task below them.
 
     Args:
         written: what the user wrote, lowest first, with absolute paths.
         shown: the folder that paths in messages start from.
+        site: where the run is sent.
 
     Raises:
         SpecError: the file of a task cannot be read, or has other keys; a folder is not there.
@@ -78,9 +79,8 @@ def written_out(written: Sequence[Layer], shown: Path) -> list[Layer]:
         named = below[0].tree["task"]
         above = [Layer(where, {"task": named})]
     task = known_task(named)
-    azure = found.tree.get("azure")
-    if found.tree.get("backend") == AZURE and isinstance(azure, dict) and azure.get("data") and task in FOLDERS:
-        below.append(Layer(str(found.origin(("azure", "data"))), {"data": {FOLDERS[task]: azure["data"]}}))
+    if (remote := dict(leaves(found.tree)).get(site.data_key)) and task in FOLDERS:
+        below.append(Layer(str(found.origin(site.data_key)), {"data": {FOLDERS[task]: remote}}))
     recipe = Layer(f"of the task {task}", {"recipe": RECIPES.get(task or OWN, "glue")})
     return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import memory_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, plan_rows
@@ -23,6 +22,7 @@ from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
 from train_jobs.artifacts.start_model import CONFIG, SHAPE, VOCABULARY, initial_weights
 from train_jobs.config import ModelConfig, PredictConfig
@@ -76,8 +76,10 @@ def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Pla
         ConflictError: the lineage of the model does not verify.
     """
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
-    if spec.backend == AZURE and spec.azure.data is not None:
-        raise SpecError("azure.data: files to predict are those of this machine", fix="--input FILE")
+    if resolved.site.remote_data(spec) is not None:
+        raise SpecError(
+            f"{dotted(resolved.site.data_key)}: files to predict are those of this machine", fix="--input FILE"
+        )
     for path in job.input:
         if not path.is_file():
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
@@ -44,7 +43,7 @@ class PreparePlan(Plan):
 
 def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: Plan | None) -> PreparePlan:
     job = spec.job_config()
-    remote = spec.azure.data if spec.backend == AZURE else None
+    remote = resolved.site.remote_data(spec)
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)

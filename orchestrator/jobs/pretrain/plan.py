@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
@@ -94,7 +93,7 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: 
     job = spec.job_config()
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
-    remote = spec.azure.data if spec.backend == AZURE else None
+    remote = resolved.site.remote_data(spec)
     if store is not None:
         job, data = on_store(job, store), store.data
     elif remote is not None:

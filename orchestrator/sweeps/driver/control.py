@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.backends.azure.machines.prices import priced
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.site import site_of
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.start import cancel_sweep, resume_sweep
@@ -120,7 +120,8 @@ class HereControl(Control):
             )
         self._check_limits(longer, self.status())
         low_priority = longer.trial["compute"]["tier"] != "dedicated"
-        machines = priced(ResolvedCompute.model_validate(longer.compute), self._home, low_priority=low_priority)
+        site, compute = site_of(longer.trial["backend"]), ResolvedCompute.model_validate(longer.compute)
+        machines = site.price(compute, self._home, low_priority=low_priority)
         require_price(longer.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {longer.name} --hours N")
         self._folder.write_record(longer)
         resume_sweep(self._folder, self._home)

@@ -12,7 +12,6 @@ from urllib.error import URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
-from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import ServiceError, UsageError
 from train_jobs.artifacts.files import write_text
 
@@ -89,25 +88,3 @@ def _ask(page: str) -> dict[str, Any]:
             fix="orchestrator skus (with the prices of the table)",
         ) from problem
     return answer
-
-
-def priced(compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
-    """With the list price of its machines, where nobody said another.
-
-    Args:
-        compute: the machines.
-        home: the home folder, where refreshed prices lie.
-        low_priority: whether they are of that tier.
-    """
-    if compute.size is None or compute.price_per_hour is not None:
-        return compute
-    from orchestrator.backends.azure.machines.prices import read_prices
-    from orchestrator.backends.azure.machines.sizes import find_size, price_of_size
-
-    size = find_size(compute.size)
-    price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
-    if price is None:
-        return compute
-    bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
-    origin = f"list price of {price.date} in {price.region}{bound}"
-    return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})

@@ -1,0 +1,103 @@
+"""What planning asks of the place a run is sent to: its settings, machines, price, and the data that lies there.
+
+A plan knows no backend; it asks the backend's site. A site is light: `--help`, planning and a dry run load the site of
+a run and never its backend. `Site` itself is this machine; a backend elsewhere derives from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, cast
+
+from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
+from orchestrator.specs.job import JobSpec
+from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
+from train_jobs.artifacts.layers import KeyPath
+from train_jobs.config.base import Config
+
+Rule = tuple[str, bool, str]
+"""Dotted key, whether it has no effect in this spec, and why."""
+
+THIS_MACHINE = f"{__name__}:Site"
+_OURS = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
+
+
+class Site:
+    """This machine, where backends run jobs that have no site of their own.
+
+    Args:
+        name: the backend's name, and that of its section in specs.
+    """
+
+    options: ClassVar[type[Config] | None] = None
+    """The backend's section in specs; None: it has no settings of its own."""
+    compute_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of `compute` that other sites ignore."""
+    data_key: ClassVar[KeyPath] = ()
+    """Key that names data at the site, which replaces data of this machine; empty: there is none."""
+    this_python: ClassVar[bool] = True
+    """Whether jobs run with the Python and the packages that plan them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
+        """Replace every `auto` by what the machines have.
+
+        Args:
+            wanted: the section `compute`.
+            environ: environment variables, which say which GPUs are visible.
+            gpus: whether the job uses GPUs.
+
+        Raises:
+            SpecError: the machines do not have what is asked for; its fact `key` is the dotted key.
+        """
+        count, gpu = gpus_of_machine(environ) if gpus else (0, None)
+        memory = usable_memory()
+        share = memory // wanted.nodes if memory else None  # all nodes are this machine
+        return wanted.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
+
+    def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+        """Add the list price of the machines, unless the user gave a price.
+
+        Args:
+            compute: the machines.
+            home: the home folder, where refreshed prices lie.
+            low_priority: whether the machines are of that tier.
+        """
+        return compute
+
+    def environment(self, spec: JobSpec) -> dict[str, str]:
+        """Return the version of Python and of each package that shapes a result, as the job will find them."""
+        return spec.environment.describe()
+
+    def remote_data(self, spec: JobSpec) -> str | None:
+        """Return the name of the data at the site that replaces data of this machine."""
+        return None
+
+    def is_remote(self, text: str) -> bool:
+        """Return whether `text` names data at the site, and not a path of this machine."""
+        return False
+
+    def ignored(self, spec: JobSpec) -> Iterable[Rule]:
+        """Return keys that have no effect at this site."""
+        return ()
+
+    def warnings(self, spec: JobSpec) -> Iterable[str]:
+        """Return what else the user should know of a job sent to this site."""
+        return ()
+
+
+@cache
+def site_of(name: str) -> Site:
+    """Return the site of a backend; of an unknown name this machine, as loading the backend will report it."""
+    module, _, kind = _OURS.get(name, THIS_MACHINE).partition(":")
+    return cast(Site, getattr(import_module(module), kind)(name))
+
+
+def known_sites() -> list[Site]:
+    """Return the sites of all backends."""
+    return [site_of(name) for name in _OURS]
