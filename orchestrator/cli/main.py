@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.cli import looking, skus
+from orchestrator.cli import skus
 from orchestrator.cli.ui.terminal import forbid_colours, paint_head, terminal_of
 from orchestrator.cli.verbs import (
     cluster,
@@ -74,7 +74,6 @@ def build_parser() -> Parser:
         inspect,
         logs,
         lifecycle,
-        looking,
         downloads,
         data,
         compare,

@@ -23,7 +23,7 @@ COLUMNS_WITHOUT_HEADER = 4
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskArchive:
     """A task of GLUE."""
 
     name: str
@@ -36,9 +36,9 @@ def _remote(path: str, size: int, sha256: str) -> Remote:
     return Remote(path, Checksum("sha256", sha256), size)
 
 
-def _task(name: str, archive: str, size: int, sha256: str, *rows: int) -> Task:
+def _task(name: str, archive: str, size: int, sha256: str, *rows: int) -> TaskArchive:
     files = ("train.tsv", "dev.tsv", "test.tsv")
-    return Task(name, (_remote(f"glue/data/{archive}", size, sha256),), dict(zip(files, rows, strict=True)))
+    return TaskArchive(name, (_remote(f"glue/data/{archive}", size, sha256),), dict(zip(files, rows, strict=True)))
 
 
 # Sizes, hashes and counts of huggingface/datasets, datasets/glue/dataset_infos.json.
@@ -63,7 +63,7 @@ TASKS = {
             872,
             1821,
         ),
-        Task(
+        TaskArchive(
             "MRPC",
             (
                 _remote(
@@ -102,7 +102,7 @@ TASKS = {
             40_430,
             390_965,
         ),
-        Task(
+        TaskArchive(
             "MNLI",
             (
                 _remote(
@@ -140,7 +140,7 @@ TASKS = {
         _task(
             "WNLI", "WNLI.zip", 28_999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46", 635, 71, 146
         ),
-        Task(
+        TaskArchive(
             "AX",
             (_remote("glue/data/AX.tsv", 222_257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd"),),
             {"AX.tsv": 1104},
@@ -162,7 +162,7 @@ def fetch_glue(client: Client, folder: Path, name: str) -> list[Fetched]:
     return [_fetch(client, folder, task) for task in tasks]
 
 
-def _fetch(client: Client, folder: Path, task: Task) -> Fetched:
+def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
     place = folder / task.name
     if place.exists():
         try:
@@ -202,7 +202,7 @@ def _placing(place: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _unpack(archive: Path, task: Task, building: Path) -> None:
+def _unpack(archive: Path, task: TaskArchive, building: Path) -> None:
     """The task's files, out of the one folder that the archive has, without what else is in it."""
     try:
         with zipfile.ZipFile(archive) as packed:
@@ -238,13 +238,13 @@ def _write(path: Path, rows: list[tuple[str, ...] | list[str]]) -> None:
     path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def _fetched(task: Task, place: Path, *, new: bool) -> Fetched:
+def _fetched(task: TaskArchive, place: Path, *, new: bool) -> Fetched:
     rows = _count_all(task, place)
     size = sum(path.stat().st_size for path in place.iterdir())
     return Fetched(place, size, new, f"{'sha256, ' if new else ''}{rows} rows")
 
 
-def _count_all(task: Task, place: Path) -> int:
+def _count_all(task: TaskArchive, place: Path) -> int:
     """Rows of all files of a task.
 
     Raises:

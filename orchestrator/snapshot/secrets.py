@@ -1,7 +1,7 @@
 """What looks like a secret: files by their names, texts by what they hold.
 
     secret_name("conf/.env.prod")                 # ".env.*", the pattern that it fits
-    list(secrets_in(path.read_bytes()))           # [Finding(line=3, what="an AWS access key")]
+    list(secrets_in(path.read_bytes()))           # [ExposedSecret(line=3, what="an AWS access key")]
 
 What is looked for in a text was made by its issuer to be found: a fixed beginning, a known length. A password that has
 no shape is not found. No finding carries the secret.
@@ -26,7 +26,7 @@ SECRET_NAMES = (
 HARMLESS_NAMES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "example.env", "sample.env", "template.env")
 
 
-class Finding(NamedTuple):
+class ExposedSecret(NamedTuple):
     """Something in a text that looks like a secret."""
 
     line: int
@@ -77,9 +77,9 @@ def secret_name(path: str) -> str | None:
     return next((p for p in SECRET_NAMES if fnmatchcase(nearest if "/" in p else name, p)), None)
 
 
-def secrets_in(content: bytes) -> Iterator[Finding]:
+def secrets_in(content: bytes) -> Iterator[ExposedSecret]:
     """Everything in a file's bytes that looks like a secret, kind by kind."""
     for shape in _SHAPES:
         if shape.needle in content:
             for match in shape.pattern.finditer(content):
-                yield Finding(content.count(b"\n", 0, match.start()) + 1, shape.what)
+                yield ExposedSecret(content.count(b"\n", 0, match.start()) + 1, shape.what)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from orchestrator.testing.arm.all_routes import SUBSCRIPTION, WORKSPACE
 from orchestrator.testing.arm.endpoints import score
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.blobs.blob_service import BlobService
@@ -19,7 +20,7 @@ from orchestrator.testing.blobs.containers import Storage
 from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, Place, State
 from orchestrator.testing.jobs.conductor import Conductor
 from orchestrator.testing.jobs.execute import Executor
-from orchestrator.testing.jobs.job_table import COMPLETED, Job, Jobs
+from orchestrator.testing.jobs.job_table import COMPLETED, CloudJob, Jobs
 from orchestrator.testing.proxy.faults import Fault, Faults, Moment, refusal
 from orchestrator.testing.proxy.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
 from orchestrator.testing.proxy.messages import Call, Reply
@@ -28,7 +29,7 @@ from orchestrator.testing.proxy.server import Answer, Proxy
 from orchestrator.testing.proxy.tls import server_context
 from orchestrator.testing.services.mlflow_service import Tracking
 from orchestrator.testing.services.price_list import PRICES_HOST, Prices
-from orchestrator.testing.services.run_history import History
+from orchestrator.testing.services.run_history import RunHistory
 
 LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
@@ -60,10 +61,12 @@ class AzureDouble:
         self._recorder = Recorder()
         executor = Executor(self.home / "jobs", self.state, self.storage, self._variables, self._launched)
         self.jobs = Jobs(executor if run_jobs else None, self._capacity)
-        self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs)
+        self.manager = ResourceManager(
+            self.state, self.login, self.storage, self.jobs, routes=(SUBSCRIPTION, WORKSPACE)
+        )
         self._runs = Tracking(self.state, self.jobs, self.login.check)
         self.jobs.conduct = Conductor(self.jobs, self._runs.reports)
-        self._history = History(self.manager, self._runs)
+        self._history = RunHistory(self.manager, self._runs)
         self.prices = Prices()
         self._blobs = BlobService(self.place, self.storage, self.login)
         self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
@@ -230,7 +233,7 @@ class AzureDouble:
 
     # what there is
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> CloudJob:
         """A job.
 
         Raises:
@@ -279,10 +282,10 @@ class AzureDouble:
             self.place.blob_host: self._blobs.answer,
         }
 
-    def _launched(self, job: Job, launch: Any) -> None:
+    def _launched(self, job: CloudJob, launch: Any) -> None:
         self.jobs.launched(job, launch)
 
-    def _variables(self, job: Job) -> dict[str, str]:
+    def _variables(self, job: CloudJob) -> dict[str, str]:
         """By which a job finds its MLflow run. The scheme is plain HTTP, where Azure has `azureml://`: the job's
         process is led to no proxy, so that it is as free as on a cluster."""
         experiment = job.properties.get("experimentName", "Default")

@@ -10,7 +10,7 @@ import pytest
 from wire_entities import job, prepare
 
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.jobs.mounts import DataError, Mounts
+from orchestrator.testing.jobs.mounts import MountError, Mounts
 
 
 @pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml's use of blobs
@@ -105,7 +105,7 @@ def test_optional_parts_of_a_command(running_azure: AzureDouble, tmp_path: Path)
     assert mounts.resolve("run ${{ outputs.model }}") == f"run {model}"
     assert mounts.resolve("run $[[--rate ${{inputs.rate}}]]") == "run --rate 0.5"
     assert mounts.resolve("run $[[--both ${{inputs.rate}} ${{inputs.other}}]]") == "run "
-    with pytest.raises(DataError, match=r"names \${{inputs.other}}, which the job does not have"):
+    with pytest.raises(MountError, match=r"names \${{inputs.other}}, which the job does not have"):
         mounts.resolve("run ${{inputs.other}}")
-    with pytest.raises(DataError, match="nowhere"):
+    with pytest.raises(MountError, match="nowhere"):
         mounts.add({"x": {"jobInputType": "uri_file", "uri": "https://nowhere/x"}}, {})

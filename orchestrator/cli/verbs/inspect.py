@@ -1,4 +1,4 @@
-"""list, status, report: looking at runs."""
+"""list, status, debug, report: show what runs do."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ def add_verbs(verbs: Any) -> None:
     status.add_argument("--lineage", action="store_true", help="where it comes from, and what of that still verifies")
     status.add_argument("-w", "--watch", action="store_true", help="until the run has ended; Ctrl-C leaves it alone")
     add_output(status)
+    debug = add_verb(
+        verbs,
+        "debug",
+        run_debug,
+        summary="show each rank's Python stack",
+        description="Show the Python stacks of all threads of each rank of a live run, the innermost frame first. The"
+        " run continues.",
+        example="debug @last --rank 1",
+    )
+    add_run(debug)
+    debug.add_argument("--rank", type=int, metavar="N", help="only this rank")
+    add_output(debug)
     report = add_verb(
         verbs,
         "report",
@@ -111,6 +123,27 @@ def print_lineage(arguments: argparse.Namespace) -> int:
         print_document(checked.as_dict(), arguments.output)
     else:
         print(lineage_text(checked))
+    return 0
+
+
+def run_debug(arguments: argparse.Namespace) -> int:
+    """Prints stacks."""
+    from orchestrator.cli.ui.arguments import attached
+    from orchestrator.cli.ui.render import hint, print_document
+
+    run = attached(arguments)
+    stacks = run.stacks(rank=arguments.rank)
+    if arguments.output != "text":
+        print_document(
+            {"run": str(run.handle), "stacks": {str(rank): text for rank, text in stacks.items()}}, arguments.output
+        )
+        return 0
+    print("\n\n".join(f"rank {rank}\n{text}" for rank, text in stacks.items()), flush=True)
+    hint(
+        "\nthe innermost frame comes first; where ranks wait in all_reduce for one that does not, that one is stuck\n"
+        f"  again   orchestrator debug {run.name}\n"
+        f"  cancel  orchestrator cancel {run.name}"
+    )
     return 0
 
 

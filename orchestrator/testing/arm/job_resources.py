@@ -7,7 +7,7 @@ import re
 from orchestrator.testing.arm.resource_manager import ResourceManager, Table, page
 from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, PROVIDER, Document
 from orchestrator.testing.jobs.conductor import problems
-from orchestrator.testing.jobs.job_table import ENDED, Job
+from orchestrator.testing.jobs.job_table import ENDED, CloudJob
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 ROUTES = Table()
@@ -56,7 +56,7 @@ def delete_job(service: ResourceManager, call: Call, name: str) -> Reply:
     raise Refusal(405, "MethodNotAllowed", "Jobs cannot be deleted; they can be archived.")
 
 
-def find(service: ResourceManager, name: str) -> Job:
+def find(service: ResourceManager, name: str) -> CloudJob:
     """A job.
 
     Raises:
@@ -67,7 +67,7 @@ def find(service: ResourceManager, name: str) -> Job:
     return job
 
 
-def _changed(job: Job, properties: Document) -> Job:
+def _changed(job: CloudJob, properties: Document) -> CloudJob:
     """A job that is there keeps what it was asked to do; names are for ever."""
     fixed = properties.keys() - CHANGEABLE
     different = sorted(field for field in fixed if job.properties.get(field) != properties[field])
@@ -113,7 +113,7 @@ def _check_cluster(service: ResourceManager, compute: str | None, nodes: int) ->
         raise Refusal(400, "UserError", said)
 
 
-def shown(service: ResourceManager, job: Job) -> Document:
+def shown(service: ResourceManager, job: CloudJob) -> Document:
     """A job as a GET shows it."""
     place = service.state.place
     outputs = {

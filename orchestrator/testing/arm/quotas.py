@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.testing.arm.resource_manager import ResourceManager, Table
-from orchestrator.testing.arm.vm_sizes import SIZES, Size
+from orchestrator.testing.arm.vm_sizes import SIZES, VmSize
 from orchestrator.testing.cloud_state import DEFAULT_QUOTA, PROVIDER, Document
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
@@ -72,7 +72,7 @@ def _quota(service: ResourceManager, family: str) -> Document:
     return {"id": path, "type": f"{PROVIDER}/quotas", "unit": "Count", "limit": limit, "name": name}
 
 
-def _size(size: Size) -> Document:
+def _size(size: VmSize) -> Document:
     return {
         "name": size.name,
         "family": size.family,

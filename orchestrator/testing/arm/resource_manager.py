@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from orchestrator.testing.blobs.containers import Storage
 from orchestrator.testing.cloud_state import PROVIDER, Document, State
+from orchestrator.testing.jobs.job_table import Jobs
+from orchestrator.testing.proxy.login import Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 from orchestrator.testing.proxy.routing import Routes
 from orchestrator.testing.schemas.schema import mismatches
 
-if TYPE_CHECKING:
-    from orchestrator.testing.blobs.containers import Storage
-    from orchestrator.testing.jobs.job_table import Jobs
-    from orchestrator.testing.proxy.login import Login
-
 POLL_MILLISECONDS = 20
+Table = Routes["ResourceManager"]
 
 
 class ResourceManager:
@@ -27,13 +26,17 @@ class ResourceManager:
         login: knows good tokens.
         storage: the workspace's account.
         jobs: runs what is submitted.
+        routes: what answers below the subscription, and below the workspace (`all_routes`).
     """
 
-    def __init__(self, state: State, login: Login, storage: Storage, jobs: Jobs) -> None:
+    def __init__(
+        self, state: State, login: Login, storage: Storage, jobs: Jobs, *, routes: tuple[Table, Table]
+    ) -> None:
         self.state = state
         self.login = login
         self.storage = storage
         self.jobs = jobs
+        self._above_workspace, self._of_workspace = routes
         self.violations: list[str] = []
         self.page_size = 50
         self.scoring: dict[str, Callable[[Any], Any]] = {}
@@ -45,16 +48,14 @@ class ResourceManager:
         Raises:
             Refusal: as Azure would refuse it, or because the double does not know the call.
         """
-        from orchestrator.testing.arm.all_routes import SUBSCRIPTION, WORKSPACE
-
         self.login.check(call)
         if "api-version" not in call.query:
             raise Refusal(400, "MissingApiVersionParameter", "The api-version query parameter is required.")
         below = self._below_workspace(call.path)
         with self.state.lock:
             if below is None:
-                return SUBSCRIPTION.answer(self, call, self._below_subscription(call.path))
-            return WORKSPACE.answer(self, call, below)
+                return self._above_workspace.answer(self, call, self._below_subscription(call.path))
+            return self._of_workspace.answer(self, call, below)
 
     def _below_subscription(self, path: str) -> str:
         prefix = f"/subscriptions/{self.state.place.subscription}"
@@ -127,6 +128,3 @@ def page(call: Call, documents: Iterable[Document], size: int) -> Reply:
         query = "&".join(f"{name}={value}" for name, value in {**call.query, "$skip": str(last)}.items())
         answer["nextLink"] = f"https://{call.host}{call.path}?{query}"
     return Reply.json(answer)
-
-
-Table = Routes[ResourceManager]

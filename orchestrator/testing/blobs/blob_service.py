@@ -12,7 +12,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from orchestrator.testing.blobs.containers import VERSION, Blob, Storage
+from orchestrator.testing.blobs.containers import VERSION, Storage, StoredBlob
 from orchestrator.testing.cloud_state import Place
 from orchestrator.testing.proxy.login import Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
@@ -166,7 +166,7 @@ class BlobService:
             raise Refusal(400, "Md5Mismatch", "The MD5 value specified in the request did not match.")
 
 
-def _read(call: Call, blob: Blob) -> Reply:
+def _read(call: Call, blob: StoredBlob) -> Reply:
     headers = {
         "Accept-Ranges": "bytes",
         "Content-Type": blob.kind,
@@ -202,7 +202,7 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
     return int(found[1]), min(int(found[2]) if found[2] else size - 1, size - 1)
 
 
-def _written(blob: Blob, status: int) -> Reply:
+def _written(blob: StoredBlob, status: int) -> Reply:
     headers = {"ETag": blob.etag, "Last-Modified": formatdate(blob.modified, usegmt=True)}
     return Reply(status, headers={**headers, "x-ms-request-server-encrypted": "true"})
 
@@ -212,7 +212,7 @@ def _metadata(call: Call) -> dict[str, str]:
     return {name[len(start) :]: value for name, value in call.headers.items() if name.startswith(start)}
 
 
-def _entry(blob: Blob, with_metadata: bool) -> str:
+def _entry(blob: StoredBlob, with_metadata: bool) -> str:
     properties = (
         f"<Creation-Time>{formatdate(blob.modified, usegmt=True)}</Creation-Time>"
         f"<Last-Modified>{formatdate(blob.modified, usegmt=True)}</Last-Modified>"

@@ -22,7 +22,7 @@ VERSION = "2024-11-04"
 
 
 @dataclass(frozen=True)
-class Blob:
+class StoredBlob:
     """One blob as it is at this moment."""
 
     name: str
@@ -93,7 +93,7 @@ class Storage:
             raise Refusal(400, "InvalidResourceName", "The specified resource name contains invalid characters.")
         return root / name
 
-    def find(self, container: str, name: str) -> Blob:
+    def find(self, container: str, name: str) -> StoredBlob:
         """A blob.
 
         Raises:
@@ -108,13 +108,13 @@ class Storage:
             raise Refusal(404, "BlobNotFound", "The specified blob does not exist.") from None
         return self._blob(name, path, found)
 
-    def _blob(self, name: str, path: Path, found: os.stat_result) -> Blob:
+    def _blob(self, name: str, path: Path, found: os.stat_result) -> StoredBlob:
         with self._lock:
             metadata, kind = self._metadata.get(path, {}), self._kinds.get(path, "application/octet-stream")
         tag = hashlib.sha256(f"{found.st_mtime_ns} {found.st_size} {sorted(metadata.items())}".encode()).hexdigest()
-        return Blob(name, path, found.st_size, found.st_mtime, f'"0x{tag[:16].upper()}"', metadata, kind)
+        return StoredBlob(name, path, found.st_size, found.st_mtime, f'"0x{tag[:16].upper()}"', metadata, kind)
 
-    def blobs(self, container: str, prefix: str = "") -> Iterator[Blob]:
+    def blobs(self, container: str, prefix: str = "") -> Iterator[StoredBlob]:
         """Blobs whose names begin so, in the order of their names."""
         root = self.path(container)
         names = []
@@ -125,7 +125,9 @@ class Storage:
             with suppress(FileNotFoundError):  # a job may delete it at this moment
                 yield self._blob(name, root / name, (root / name).stat())
 
-    def write(self, container: str, name: str, parts: list[bytes], *, kind: str, metadata: dict[str, str]) -> Blob:
+    def write(
+        self, container: str, name: str, parts: list[bytes], *, kind: str, metadata: dict[str, str]
+    ) -> StoredBlob:
         """Puts a blob in the place of what was there."""
         path = self.path(container, name)
         staged = self._staged / uuid.uuid4().hex
@@ -155,7 +157,9 @@ class Storage:
         names = sorted(self._blocks(container, name).glob("*.name"))
         return [(path.read_text(), path.with_suffix("").stat().st_size) for path in names]
 
-    def commit(self, container: str, name: str, blocks: list[str], *, kind: str, metadata: dict[str, str]) -> Blob:
+    def commit(
+        self, container: str, name: str, blocks: list[str], *, kind: str, metadata: dict[str, str]
+    ) -> StoredBlob:
         """Puts a blob together out of its blocks.
 
         Raises:
@@ -173,7 +177,7 @@ class Storage:
     def _blocks(self, container: str, name: str) -> Path:
         return self._staged / "blocks" / hashlib.sha256(f"{container}/{name}".encode()).hexdigest()
 
-    def describe(self, container: str, name: str, metadata: dict[str, str]) -> Blob:
+    def describe(self, container: str, name: str, metadata: dict[str, str]) -> StoredBlob:
         """Replaces a blob's metadata."""
         found = self.find(container, name)
         with self._lock:

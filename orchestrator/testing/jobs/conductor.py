@@ -13,7 +13,16 @@ from orchestrator.sweeps.policy.termination import best, judge
 from orchestrator.testing.cloud_state import Document
 from orchestrator.testing.jobs import drawn_points
 from orchestrator.testing.jobs.drawn_points import Point
-from orchestrator.testing.jobs.job_table import CANCEL_REQUESTED, CANCELED, COMPLETED, ENDED, FAILED, Job, Jobs, seconds
+from orchestrator.testing.jobs.job_table import (
+    CANCEL_REQUESTED,
+    CANCELED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    CloudJob,
+    Jobs,
+    seconds,
+)
 
 LOOK_SECONDS = 0.03
 MOST_TRIALS, DAYS = 1000, 60
@@ -49,13 +58,13 @@ class Conductor:
         self._jobs = jobs
         self._reports = reports
 
-    def __call__(self, job: Job) -> tuple[str, Document | None]:
+    def __call__(self, job: CloudJob) -> tuple[str, Document | None]:
         """Conducts a sweep to its end; returns its last status, and the error that goes with it."""
         return _Sweep(job, self._jobs, self._reports).conduct()
 
 
 class _Sweep:
-    def __init__(self, job: Job, jobs: Jobs, reports: Reports) -> None:
+    def __init__(self, job: CloudJob, jobs: Jobs, reports: Reports) -> None:
         self._job, self._jobs, self._reports = job, jobs, reports
         sweep, limits = job.properties, job.properties.get("limits") or {}
         self._metric = sweep["objective"]["primaryMetric"]
@@ -64,7 +73,7 @@ class _Sweep:
         self._total = min(limits.get("maxTotalTrials") or MOST_TRIALS, drawn_points.count(sweep) or MOST_TRIALS)
         self._concurrent = limits.get("maxConcurrentTrials") or self._total
         self._ends = time.monotonic() + (seconds(limits.get("timeout")) or DAYS * 86400)
-        self._children: list[Job] = []
+        self._children: list[CloudJob] = []
         self._histories: dict[int, list[float]] = {}
 
     def conduct(self) -> tuple[str, Document | None]:
@@ -126,7 +135,7 @@ class _Sweep:
         return COMPLETED, None
 
 
-def _child(sweep: Job, name: str, point: Point) -> Document:
+def _child(sweep: CloudJob, name: str, point: Point) -> Document:
     """The command job of a point."""
     properties, trial = sweep.properties, sweep.properties["trial"]
     values = {key: drawn_points.text(value) for key, value in point.items()}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from orchestrator.testing.blobs.containers import Storage
 from orchestrator.testing.cloud_state import ARTIFACTS, Document, State
-from orchestrator.testing.jobs.job_table import Job
-from orchestrator.testing.jobs.mounts import DataError, Mounts, place_of
+from orchestrator.testing.jobs.job_table import CloudJob
+from orchestrator.testing.jobs.mounts import MountError, Mounts, place_of
 from orchestrator.testing.jobs.processes import JOB_VARIABLE, Launch, Process, ranks
 from train_jobs.artifacts.host import METADATA_VARIABLE
 
@@ -36,8 +36,8 @@ class Executor:
         folder: Path,
         state: State,
         storage: Storage,
-        tracking: Callable[[Job], Mapping[str, str]],
-        launched: Callable[[Job, Launch | None], None],
+        tracking: Callable[[CloudJob], Mapping[str, str]],
+        launched: Callable[[CloudJob, Launch | None], None],
     ) -> None:
         self.folder = folder
         self.state = state
@@ -45,7 +45,7 @@ class Executor:
         self.tracking = tracking
         self.launched = launched
 
-    def __call__(self, job: Job) -> Document | None:
+    def __call__(self, job: CloudJob) -> Document | None:
         """Runs a job to its end; returns the error that Azure would tell, None if it succeeded."""
         folder = self.folder / job.name
         mounts = Mounts(folder, job.name, self.state, self.storage)
@@ -53,7 +53,7 @@ class Executor:
             code = self._code(job, folder)
             mounts.add(job.properties.get("inputs") or {}, job.properties.get("outputs") or {})
             command = mounts.resolve(job.properties["command"])
-        except DataError as problem:
+        except MountError as problem:
             return {"code": "UserError", "message": f"DataAccessError: {problem}"}
         variables = {**self._variables(job), **mounts.variables()}
         launch = Launch(command, code, list(self._processes(job)), variables)
@@ -64,7 +64,7 @@ class Executor:
             self.launched(job, None)
         return self._failure(*failed) if failed else None
 
-    def _code(self, job: Job, folder: Path) -> Path:
+    def _code(self, job: CloudJob, folder: Path) -> Path:
         """A copy of the code asset: what the job writes beside its code changes no asset."""
         target = folder / "code"
         if code := job.properties.get("codeId"):
@@ -73,7 +73,7 @@ class Executor:
             target.mkdir(parents=True)
         return target
 
-    def _processes(self, job: Job) -> Iterator[Process]:
+    def _processes(self, job: CloudJob) -> Iterator[Process]:
         logs = self.storage.path(self.storage.datastores[ARTIFACTS], f"{job.folder}/user_logs")
         distribution = job.properties.get("distribution") or {}
         if distribution.get("distributionType") != "PyTorch":
@@ -83,7 +83,7 @@ class Executor:
         for rank, variables in enumerate(ranks(job.nodes, per_node, _free_port())):
             yield Process(logs / f"std_log_process_{rank:02}.txt", variables)
 
-    def _variables(self, job: Job) -> dict[str, str]:
+    def _variables(self, job: CloudJob) -> dict[str, str]:
         """The environment of this process without what is the client's and the double's, and what Azure sets."""
         kept = {
             name: value
@@ -119,7 +119,7 @@ class Executor:
         return {"code": "UserError", "message": f"{said} Please check log file 'user_logs' for error details."}
 
 
-def _threads(job: Job) -> int:
+def _threads(job: CloudJob) -> int:
     """Threads that this machine has for each process of a job, however many cores its size would have."""
     distribution = job.properties.get("distribution") or {}
     processes = job.nodes * (distribution.get("processCountPerInstance") or 1)

@@ -26,7 +26,7 @@ PREEMPTED: Document = {
 
 
 @dataclass
-class Job:
+class CloudJob:
     """One job."""
 
     name: str
@@ -84,21 +84,23 @@ class Jobs:
         capacity: how many nodes a cluster may have; 0: none can be had.
     """
 
-    def __init__(self, execute: Callable[[Job], Document | None] | None, capacity: Callable[[str], int | None]) -> None:
+    def __init__(
+        self, execute: Callable[[CloudJob], Document | None] | None, capacity: Callable[[str], int | None]
+    ) -> None:
         self._execute = execute
         self._capacity = capacity
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, CloudJob] = {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._held = False
         self._closing = False
         self.crashes: list[Exception] = []
-        self.conduct: Callable[[Job], tuple[str, Document | None]] | None = None
+        self.conduct: Callable[[CloudJob], tuple[str, Document | None]] | None = None
         """Conducts a sweep to its end; returns its last status and error. None: sweeps stay as they are."""
 
-    def submit(self, name: str, properties: Document, *, parent: str | None = None) -> Job:
+    def submit(self, name: str, properties: Document, *, parent: str | None = None) -> CloudJob:
         """A new job; it is on its way when this returns."""
-        job = Job(name, properties, parent=parent)
+        job = CloudJob(name, properties, parent=parent)
         with self._changed:
             self._jobs[name] = job
         if (way := self._way(job)) is not None:
@@ -107,7 +109,7 @@ class Jobs:
             thread.start()
         return job
 
-    def _way(self, job: Job) -> Callable[[Job], None] | None:
+    def _way(self, job: CloudJob) -> Callable[[CloudJob], None] | None:
         """What a job does by itself; None: nothing."""
         if self._execute is None:
             return None
@@ -115,11 +117,11 @@ class Jobs:
             return self._follow
         return self._follow_sweep if self.conduct is not None else None
 
-    def get(self, name: str) -> Job | None:
+    def get(self, name: str) -> CloudJob | None:
         with self._changed:
             return self._jobs.get(name)
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[CloudJob]:
         """The newest first."""
         with self._changed:
             return list(self._jobs.values())[::-1]
@@ -139,7 +141,7 @@ class Jobs:
             self._held = held
             self._changed.notify_all()
 
-    def move(self, job: Job, status: str, error: Document | None = None) -> None:
+    def move(self, job: CloudJob, status: str, error: Document | None = None) -> None:
         """Gives a job a status; one that has ended keeps its own."""
         with self._changed:
             if job.status in ENDED or (job.status == CANCEL_REQUESTED and status not in ENDED):
@@ -152,7 +154,7 @@ class Jobs:
                 job.ended = now()
             self._changed.notify_all()
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: CloudJob) -> None:
         """As a user asks: its processes get SIGTERM, and half a minute later SIGKILL."""
         self.move(job, CANCEL_REQUESTED)
         with self._changed:
@@ -162,7 +164,7 @@ class Jobs:
         elif self._way(job) is None:
             self.move(job, CANCELED)
 
-    def preempt(self, job: Job, error: Document | None = None) -> None:
+    def preempt(self, job: CloudJob, error: Document | None = None) -> None:
         """Takes the job's machines away: SIGKILL, without a word before.
 
         Args:
@@ -182,7 +184,7 @@ class Jobs:
         elif self._execute is None:
             self.move(job, FAILED, job.lost)
 
-    def wait(self, job: Job, statuses: tuple[str, ...], seconds: float) -> str:
+    def wait(self, job: CloudJob, statuses: tuple[str, ...], seconds: float) -> str:
         """Waits until a job has one of the statuses, or has ended; returns the status that it has then.
 
         Raises:
@@ -216,7 +218,7 @@ class Jobs:
         for thread in self._threads:
             thread.join()
 
-    def _follow(self, job: Job) -> None:
+    def _follow(self, job: CloudJob) -> None:
         for status in (PREPARING, QUEUED):
             self.move(job, status)
         if not self._wait_for_nodes(job):
@@ -244,7 +246,7 @@ class Jobs:
             self.move(job, FINALIZING)
             self.move(job, COMPLETED)
 
-    def _follow_sweep(self, job: Job) -> None:
+    def _follow_sweep(self, job: CloudJob) -> None:
         assert self.conduct is not None
         for status in (PREPARING, RUNNING):
             self.move(job, status)
@@ -255,7 +257,7 @@ class Jobs:
             status, error = FAILED, {"code": "DoubleCrashed", "message": repr(problem)}
         self.move(job, status, error)
 
-    def _wait_for_nodes(self, job: Job) -> bool:
+    def _wait_for_nodes(self, job: CloudJob) -> bool:
         """Until the cluster has so many nodes free: then it runs. False: it is not to run any more."""
         while True:
             limit = None if job.cluster is None else self._capacity(job.cluster)  # takes a lock of its own
@@ -267,7 +269,7 @@ class Jobs:
                     return True
                 self._changed.wait(0.2)
 
-    def launched(self, job: Job, launch: Launch | None) -> None:
+    def launched(self, job: CloudJob, launch: Launch | None) -> None:
         """The job's processes are there, or gone."""
         with self._changed:
             job.launch = launch

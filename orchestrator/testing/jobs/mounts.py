@@ -16,7 +16,7 @@ BINDING = re.compile(r"\${{\s*(?P<kind>inputs|outputs)\.(?P<name>\w+)\s*}}")
 OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]")
 
 
-class DataError(Exception):
+class MountError(Exception):
     """An input that is not there, or a reference to something that the job does not have."""
 
 
@@ -27,7 +27,7 @@ def place_of(uri: str, state: State, storage: Storage) -> Path:
         uri: of a datastore path, a blob, or the ARM id of a data or model version.
 
     Raises:
-        DataError: it leads nowhere in this workspace.
+        MountError: it leads nowhere in this workspace.
     """
     if found := DATASTORE_URI.fullmatch(uri):
         return _inside(storage, storage.datastores.get(found["store"], ""), found["path"], uri)
@@ -41,14 +41,14 @@ def place_of(uri: str, state: State, storage: Storage) -> Path:
         properties = asset["properties"]
         stored = properties.get("dataUri") or properties.get("modelUri") or properties.get("codeUri")
         return place_of(stored, state, storage)
-    raise DataError(f"{uri} could not be found")
+    raise MountError(f"{uri} could not be found")
 
 
 def _inside(storage: Storage, container: str, name: str, uri: str) -> Path:
     try:
         return storage.path(container, name.rstrip("/"))
     except Refusal as refusal:
-        raise DataError(f"{uri}: {refusal.message}") from None
+        raise MountError(f"{uri}: {refusal.message}") from None
 
 
 class Mounts:
@@ -71,7 +71,7 @@ class Mounts:
         """Makes all of them.
 
         Raises:
-            DataError: an input is not there.
+            MountError: an input is not there.
         """
         for name, described in inputs.items():
             self.values["inputs", name] = self._input(name, described)
@@ -83,7 +83,7 @@ class Mounts:
             return str(described["value"])
         source = place_of(described["uri"], self.state, self.storage)
         if not source.exists():
-            raise DataError(f"input {name}: {described['uri']} does not exist")
+            raise MountError(f"input {name}: {described['uri']} does not exist")
         target = self._target("inputs", name, source)
         if described.get("mode") == "Download":
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
@@ -108,7 +108,7 @@ class Mounts:
         """The command with paths and values in the places of `${{inputs.x}}` and `${{outputs.y}}`.
 
         Raises:
-            DataError: it names one that the job does not have.
+            MountError: it names one that the job does not have.
         """
 
         def optional(found: re.Match[str]) -> str:
@@ -117,7 +117,7 @@ class Mounts:
 
         def value(found: re.Match[str]) -> str:
             if (named := (found["kind"], found["name"])) not in self.values:
-                raise DataError(f"the command names {found[0]}, which the job does not have")
+                raise MountError(f"the command names {found[0]}, which the job does not have")
             return self.values[named]
 
         return BINDING.sub(value, OPTIONAL.sub(optional, command))

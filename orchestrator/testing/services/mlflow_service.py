@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.testing.cloud_state import Document, State
-from orchestrator.testing.jobs.job_table import CANCELED, COMPLETED, FAILED, QUEUED, STARTING, Job, Jobs
+from orchestrator.testing.jobs.job_table import CANCELED, COMPLETED, FAILED, QUEUED, STARTING, CloudJob, Jobs
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 from orchestrator.testing.proxy.routing import Routes
 
@@ -22,7 +22,7 @@ PAGE = 25_000
 
 
 @dataclass
-class Run:
+class MlflowRun:
     """One MLflow run."""
 
     run_id: str
@@ -49,7 +49,7 @@ class Tracking:
         self.state = state
         self.jobs = jobs
         self._check = check
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, MlflowRun] = {}
         self.experiments: dict[str, str] = {}
 
     def answer(self, call: Call) -> Reply:
@@ -68,7 +68,7 @@ class Tracking:
         except Refusal as refusal:
             return Reply.json({"error_code": refusal.code, "message": refusal.message}, refusal.status)
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> MlflowRun:
         """A run.
 
         Raises:
@@ -85,7 +85,7 @@ class Tracking:
                 run.ended = int(1000 * time.time())
         return run
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[MlflowRun]:
         """All, the newest first."""
         names = dict.fromkeys([*self._runs, *(job.name for job in self.jobs.all())])
         return sorted((self.run(name) for name in names), key=lambda run: run.started, reverse=True)
@@ -95,12 +95,12 @@ class Tracking:
         with self.state.lock:
             return [float(point["value"]) for point in self.run(run_id).metrics.get(metric, [])]
 
-    def _of_job(self, job: Job) -> Run:
+    def _of_job(self, job: CloudJob) -> MlflowRun:
         name = job.properties.get("displayName", job.name)
         nested = {"mlflow.parentRunId": job.parent} if job.parent else {}
         own = {"mlflow.rootRunId": job.parent or job.name, "mlflow.runName": name}
         tags = {**own, **nested, **(job.properties.get("tags") or {})}
-        return Run(job.name, self.experiment(job.properties.get("experimentName", "Default")), name, tags=tags)
+        return MlflowRun(job.name, self.experiment(job.properties.get("experimentName", "Default")), name, tags=tags)
 
     def experiment(self, name: str) -> str:
         """Id of an experiment; made if missing."""
@@ -117,14 +117,14 @@ class Tracking:
                 return {"experiment_id": known, "name": name, "lifecycle_stage": "active", "artifact_location": ""}
         raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with ID {identity}")
 
-    def create(self, document: Document) -> Run:
+    def create(self, document: Document) -> MlflowRun:
         """A run that is no job."""
         name = document.get("run_name") or "run"
-        run = Run(str(uuid.uuid4()), document["experiment_id"], name, tags=_pairs(document.get("tags")))
+        run = MlflowRun(str(uuid.uuid4()), document["experiment_id"], name, tags=_pairs(document.get("tags")))
         self._runs[run.run_id] = run
         return run
 
-    def shown(self, run: Run) -> Document:
+    def shown(self, run: MlflowRun) -> Document:
         """A run as MLflow's clients read it."""
         place = self.state.place
         artifacts = f"azureml://{place.data_plane}/mlflow/v2.0{place.workspace_path}/experiments/{run.experiment}"
@@ -259,7 +259,7 @@ def search_runs(service: Tracking, call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def _clauses(text: str) -> list[Callable[[Run], bool]]:
+def _clauses(text: str) -> list[Callable[[MlflowRun], bool]]:
     """What a filter asks: equalities joined by `and`."""
     found = []
     for part in re.split(r"\s+and\s+", text, flags=re.IGNORECASE) if text.strip() else []:
@@ -269,8 +269,8 @@ def _clauses(text: str) -> list[Callable[[Run], bool]]:
     return found
 
 
-def _fits(kind: str, key: str, sign: str, value: str) -> Callable[[Run], bool]:
-    def fits(run: Run) -> bool:
+def _fits(kind: str, key: str, sign: str, value: str) -> Callable[[MlflowRun], bool]:
+    def fits(run: MlflowRun) -> bool:
         attributes = {"run_id": run.run_id, "run_name": run.name, "status": run.status}
         table = {"tags": run.tags, "tag": run.tags, "params": run.params, "attributes": attributes}.get(kind, {})
         return (table.get(key) == value) == (sign == "=")
@@ -282,12 +282,12 @@ def _pairs(entries: list[Document] | None) -> dict[str, str]:
     return {entry["key"]: entry["value"] for entry in entries or []}
 
 
-def _add_metric(run: Run, metric: Document) -> None:
+def _add_metric(run: MlflowRun, metric: Document) -> None:
     value = {"value": metric["value"], "timestamp": int(metric["timestamp"]), "step": int(metric.get("step", 0))}
     run.metrics.setdefault(metric["key"], []).append(value)
 
 
-def _add_params(run: Run, params: dict[str, str]) -> None:
+def _add_params(run: MlflowRun, params: dict[str, str]) -> None:
     for key, value in params.items():
         if run.params.setdefault(key, value) != value:
             raise Refusal(400, "INVALID_PARAMETER_VALUE", f"Changing param values is not allowed: {key}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlencode
 
-from orchestrator.testing.arm.vm_sizes import SIZES, Size
+from orchestrator.testing.arm.vm_sizes import SIZES, VmSize
 from orchestrator.testing.cloud_state import Document
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
@@ -54,7 +54,7 @@ class Prices:
             for ending in LOWER
         ]
 
-    def _item(self, size: Size, region: str, system: str, ending: str) -> Document:
+    def _item(self, size: VmSize, region: str, system: str, ending: str) -> Document:
         short = size.name.removeprefix("Standard_").replace("_", " ")
         price = round(self._set.get(size.name, size.price) * LOWER[ending] * (1.5 if system else 1.0), 6)
         return {

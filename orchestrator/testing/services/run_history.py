@@ -6,7 +6,7 @@ from orchestrator.testing.arm.job_resources import shown
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.blobs.blob_service import url
 from orchestrator.testing.cloud_state import ARTIFACTS, Document
-from orchestrator.testing.jobs.job_table import Job
+from orchestrator.testing.jobs.job_table import CloudJob
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 from orchestrator.testing.proxy.routing import Routes
 from orchestrator.testing.services.mlflow_service import Tracking
@@ -15,7 +15,7 @@ LOG_FOLDERS = ("user_logs", "system_logs")
 HOUR = 3600
 
 
-class History:
+class RunHistory:
     """Answers on the data plane's host.
 
     Args:
@@ -47,7 +47,7 @@ class History:
         with self.state.lock:
             return ROUTES.answer(self, call, f"{head.strip('/')}/{tail.strip('/')}")
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> CloudJob:
         """A job.
 
         Raises:
@@ -57,7 +57,7 @@ class History:
             raise Refusal(404, "UserError", f"Run {name} was not found.")
         return job
 
-    def logs(self, job: Job) -> dict[str, str]:
+    def logs(self, job: CloudJob) -> dict[str, str]:
         """Path below the run's artifacts -> address that opens it."""
         storage = self.manager.storage
         container = storage.datastores[ARTIFACTS]
@@ -74,7 +74,7 @@ class History:
         scope = f"subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
         return uri.replace("azureml://", f"azureml://{scope}/", 1) if uri.startswith("azureml://datastores/") else uri
 
-    def run(self, job: Job) -> Document:
+    def run(self, job: CloudJob) -> Document:
         """A run as the list and a GET show it."""
         properties = job.properties
         found: Document = {
@@ -98,23 +98,23 @@ class History:
         return found
 
 
-ROUTES = Routes[History]()
+ROUTES = Routes[RunHistory]()
 
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}")
-def get_run(service: History, call: Call, name: str) -> Reply:
+def get_run(service: RunHistory, call: Call, name: str) -> Reply:
     return Reply.json(service.run(service.job(name)))
 
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}/details")
-def get_details(service: History, call: Call, name: str) -> Reply:
+def get_details(service: RunHistory, call: Call, name: str) -> Reply:
     job = service.job(name)
     run = {**service.run(job), "logFiles": service.logs(job), "inputDatasets": [], "outputDatasets": []}
     return Reply.json(run)
 
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}/children")
-def get_children(service: History, call: Call, name: str) -> Reply:
+def get_children(service: RunHistory, call: Call, name: str) -> Reply:
     """The trials of a sweep, the first first; a page holds as many as one of ARM's lists."""
     service.job(name)
     found = [service.run(job) for job in reversed(service.manager.jobs.all()) if job.parent == name]
@@ -128,7 +128,7 @@ def get_children(service: History, call: Call, name: str) -> Reply:
 
 
 @ROUTES.add("PATCH", "history/v1.0/experiments/{experiment}/runs/{name}")
-def patch_run(service: History, call: Call, experiment: str, name: str) -> Reply:
+def patch_run(service: RunHistory, call: Call, experiment: str, name: str) -> Reply:
     job = service.job(name)
     wanted = call.json
     renamed = {"displayName": "displayName", "description": "description", "tags": "tags", "hidden": "isArchived"}
@@ -139,7 +139,7 @@ def patch_run(service: History, call: Call, experiment: str, name: str) -> Reply
 
 
 @ROUTES.add("POST", "history/v1.0/rundata")
-def get_run_data(service: History, call: Call) -> Reply:
+def get_run_data(service: RunHistory, call: Call) -> Reply:
     job = service.job(call.json["runId"])
     outputs = shown(service.manager, job)["properties"]["outputs"]
     named = {
@@ -151,7 +151,7 @@ def get_run_data(service: History, call: Call) -> Reply:
 
 
 @ROUTES.add("POST", "data/v1.0/dataversion/batchGetResolvedUris")
-def resolve_uris(service: History, call: Call) -> Reply:
+def resolve_uris(service: RunHistory, call: Call) -> Reply:
     values = {}
     for asset in call.json["values"]:
         _, _, rest = asset.partition("azureml://job/")

@@ -169,7 +169,7 @@ def publish_task(
     content = buffer.getvalue()
     site.publish(f"glue/data/{name}.zip", content)
     remote = Remote(f"glue/data/{name}.zip", Checksum("sha256", hashlib.sha256(content).hexdigest()), len(content))
-    monkeypatch.setattr(glue, "TASKS", {name: glue.Task(name, (remote,), rows)})
+    monkeypatch.setattr(glue, "TASKS", {name: glue.TaskArchive(name, (remote,), rows)})
     return content
 
 
@@ -221,7 +221,7 @@ def test_what_is_no_archive(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
     publish_task(site, monkeypatch, "SST-2", FILES, ROWS)
     remote = Remote("glue/data/x.zip", Checksum("sha256", hashlib.sha256(b"PK no").hexdigest()))
     site.publish("glue/data/x.zip", b"PK no")
-    monkeypatch.setitem(glue.TASKS, "SST-2", glue.Task("SST-2", (remote,), ROWS))
+    monkeypatch.setitem(glue.TASKS, "SST-2", glue.TaskArchive("SST-2", (remote,), ROWS))
     with pytest.raises(DataError, match="cannot be unpacked"):
         get(site, "glue", tmp_path / "glue")
 
@@ -238,7 +238,7 @@ def test_mrpc_is_made_of_microsofts_pairs(site: Site, tmp_path: Path, monkeypatc
     for name, content in contents.items():
         site.publish(name, content)
         remotes.append(Remote(name, Checksum("sha256", hashlib.sha256(content).hexdigest())))
-    task = glue.Task("MRPC", tuple(remotes), {"train.tsv": 3, "dev.tsv": 2, "test.tsv": 2})
+    task = glue.TaskArchive("MRPC", tuple(remotes), {"train.tsv": 3, "dev.tsv": 2, "test.tsv": 2})
     monkeypatch.setattr(glue, "TASKS", {"MRPC": task})
     get(site, "glue:MRPC", tmp_path / "glue")
     folder = tmp_path / "glue" / "MRPC"
