@@ -36,32 +36,44 @@ def test_whole_job_fits() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda job: job.update(nodes=2), "properties.nodes: no such field"),
-        (lambda job: job.update(status="Running"), "properties.status: no such field"),
-        (lambda job: job.pop("command"), "properties.command: is missing"),
-        (lambda job: job.update(command="!"), "properties.command: '!' does not match [a-zA-Z0-9_]"),
-        (lambda job: job.update(command=None), "properties.command: null is no string"),
-        (lambda job: job.update(jobType="Batch"), "properties.jobType: 'Batch' is none of Command, Sweep"),
+        (lambda job: job.update(nodes=2), "properties: Additional properties are not allowed ('nodes' was unexpected)"),
+        (
+            lambda job: job.update(status="Running"),
+            "properties: Additional properties are not allowed ('status' was unexpected)",
+        ),
+        (lambda job: job.pop("command"), "properties: 'command' is a required property"),
+        (lambda job: job.update(command="!"), "properties.command: '!' does not match '[a-zA-Z0-9_]'"),
+        (lambda job: job.update(command=None), "properties.command: None is not of type 'string'"),
+        (lambda job: job.update(jobType="Batch"), "properties.jobType: 'Batch' is not one of ['Command', 'Sweep']"),
         (
             lambda job: job["resources"].update(instanceCount="2"),
-            'properties.resources.instanceCount: "2" is no integer',
+            "properties.resources.instanceCount: '2' is not of type 'integer'",
         ),
         (
             lambda job: job["resources"].update(instanceCount=True),
-            "properties.resources.instanceCount: true is no integer",
+            "properties.resources.instanceCount: True is not of type 'integer'",
         ),
         (lambda job: job["resources"].update(shmSize="lots"), "properties.resources.shmSize: 'lots' does not match"),
-        (lambda job: job["distribution"].update(nodes=1), "properties.distribution.nodes: no such field"),
+        (
+            lambda job: job["distribution"].update(nodes=1),
+            "properties.distribution: Additional properties are not allowed ('nodes' was unexpected)",
+        ),
         (
             lambda job: job["distribution"].update(distributionType="Ray"),
             "properties.distribution.distributionType: 'Ray'",
         ),
-        (lambda job: job["inputs"]["data"].pop("uri"), "properties.inputs.data.uri: is missing"),
-        (lambda job: job["inputs"]["data"].update(mode="Mount"), "properties.inputs.data.mode: 'Mount' is none of"),
-        (lambda job: job["environmentVariables"].update(B=2), "properties.environmentVariables.B: 2 is no string"),
+        (lambda job: job["inputs"]["data"].pop("uri"), "properties.inputs.data: 'uri' is a required property"),
+        (
+            lambda job: job["inputs"]["data"].update(mode="Mount"),
+            "properties.inputs.data.mode: 'Mount' is not one of ['ReadOnlyMount'",
+        ),
+        (
+            lambda job: job["environmentVariables"].update(B=2),
+            "properties.environmentVariables.B: 2 is not of type 'string'",
+        ),
         (
             lambda job: job["limits"].update(jobLimitsType="Sweep", maxTrials=3),
-            "properties.limits.maxTrials: no such field",
+            "properties.limits: Additional properties are not allowed ('maxTrials' was unexpected)",
         ),
     ],
 )
@@ -76,9 +88,8 @@ def test_what_is_wrong_is_named_by_its_path(change: Change, said: str) -> None:
 def test_every_problem_is_named() -> None:
     body = {"properties": {**JOB["properties"], "nodes": 1, "gpus": 8}, "name": "x"}
     assert mismatches("jobs", VERSION, body) == [
-        "properties.nodes: no such field",
-        "properties.gpus: no such field",
-        "name: no such field",
+        "properties: Additional properties are not allowed ('gpus', 'nodes' were unexpected)",
+        "body: Additional properties are not allowed ('name' was unexpected)",
     ]
 
 
@@ -94,7 +105,7 @@ def test_deviation_is_allowed_at_its_path_only(goal: str) -> None:
     assert mismatches("jobs", "2024-01-01-preview", {"properties": sweep}) == []
     sweep["objective"] = {"goal": goal.upper(), "primaryMetric": goal}
     assert mismatches("jobs", "2024-01-01-preview", {"properties": sweep}) == [
-        f"properties.objective.goal: '{goal.upper()}' is none of Minimize, Maximize"
+        f"properties.objective.goal: '{goal.upper()}' is not one of ['Minimize', 'Maximize']"
     ]
 
 
@@ -134,20 +145,25 @@ def test_cutting_keeps_what_is_reached_and_nothing_else() -> None:
     }
     assert cut_version(document, ("things",)) == {
         "resources": {
-            "things": {"type": "object", "fields": {"properties": {"ref": "Thing"}}, "required": ["properties"]}
+            "things": {
+                "type": "object",
+                "required": ["properties"],
+                "properties": {"properties": {"$ref": "#/definitions/Thing"}},
+                "additionalProperties": False,
+            }
         },
         "definitions": {
             "Thing": {
                 "type": "object",
-                "fields": {"shape": {"type": "string"}},
                 "required": ["shape"],
-                "discriminator": "shape",
-                "kinds": {"Box": "Box"},
+                "properties": {"shape": {"enum": ["Box"]}},
+                "allOf": [{"if": {"properties": {"shape": {"const": "Box"}}}, "then": {"$ref": "#/definitions/Box"}}],
             },
             "Box": {
                 "type": "object",
-                "fields": {"sides": {"type": "array", "items": {"type": "integer"}}},
-                "required": [],
+                "required": ["shape"],
+                "properties": {"shape": {"type": "string"}, "sides": {"type": "array", "items": {"type": "integer"}}},
+                "additionalProperties": False,
             },
         },
     }

@@ -1,19 +1,16 @@
 """Cuts what the double checks out of Microsoft's schemas: python -m orchestrator.testing.schemas.cut FOLDER
 
 FOLDER holds <api version>.json, Microsoft.MachineLearningServices.json of Azure/azure-resource-manager-schemas at that
-version. What stays is every field that a request may have and each of their limits; descriptions go, and so does what
-only ARM templates know (expressions, nested resources, name and type, which a request has in its path). A node is
-
-    {"type": ..., "enum"|"pattern"|"minLength"|"maxLength"|"minimum": ...}    a value
-    {"type": "array", "items": node}
-    {"type": "object", "fields": {name: node}, "required": [...], "others": node}    no `others`: no other fields
-    {..., "discriminator": field, "kinds": {value: definition}}    the rest of its fields depends on one
-    {"ref": definition}, {"any": [node, ...]}, {}    anything
+version. The result is JSON Schema again, draft 7, without descriptions and without what only ARM templates know
+(expressions, nested resources, name and type, which a request has in its path), and stricter than its source: an object
+has no other properties than those named. Of an object whose discriminator decides on its other properties each kind is
+one whole definition, and the base only chooses among them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,37 +47,38 @@ def main(source: Path, target: Path) -> None:
     for version, resources in RESOURCES.items():
         document = json.loads((source / f"{version}.json").read_text(encoding="utf-8"))
         cut = cut_version(document, resources)
-        text = json.dumps(cut, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(cut, separators=(",", ":"))
         (target / f"{version}.json").write_text(text + "\n", encoding="ascii")
         print(f"{version}: {len(cut['definitions'])} definitions, {len(text)} bytes")
 
 
 def cut_version(document: Node, resources: tuple[str, ...]) -> Node:
-    """The named resources of one version with every definition that they reach."""
+    """Return the schemas of the named resources of one version, with every definition that they reach."""
     found: Node = {}
     for resource in resources:
         node = simplified(document["resourceDefinitions"][f"workspaces_{resource}"])
-        node["fields"] = {name: field for name, field in node["fields"].items() if name not in OF_THE_PATH}
+        node["properties"] = {name: rule for name, rule in node["properties"].items() if name not in OF_THE_PATH}
         node["required"] = sorted(set(node["required"]) - OF_THE_PATH)
         found[resource.replace("_", "/")] = node
     definitions: Node = {}
     wanted = references(found)
     while wanted:
-        name = wanted.pop()
+        name = min(wanted)
         definitions[name] = simplified(document["definitions"][name])
-        wanted |= references(definitions[name]) - definitions.keys()
+        wanted = (wanted | references(definitions[name])) - definitions.keys()
+    complete_kinds(definitions)
     return {"resources": found, "definitions": definitions}
 
 
 def simplified(node: Node) -> Node:
-    """A node of a JSON Schema in the form that the module's docstring describes."""
+    """Return a node of a published schema without what requests do not need."""
     if "$ref" in node:
         return _reference(node["$ref"])
     if "allOf" in node:
         return _with_kinds(*node["allOf"])
     if "oneOf" in node:
         choices = [simplified(choice) for choice in node["oneOf"] if not choice.get("$ref", "").endswith("/expression")]
-        return choices[0] if len(choices) == 1 else {"any": choices}
+        return choices[0] if len(choices) == 1 else {"anyOf": choices}
     if node.get("type") == "array":
         return {"type": "array", "items": simplified(node["items"])}
     if node.get("type") == "object":
@@ -89,24 +87,24 @@ def simplified(node: Node) -> Node:
 
 
 def _object(node: Node) -> Node:
-    fields = {name: simplified(field) for name, field in node.get("properties", {}).items()}
-    for name in NUMBERS & fields.keys():
-        fields[name]["type"] = "number"
-    found: Node = {"type": "object", "fields": fields, "required": sorted(node.get("required", []))}
+    properties = {name: simplified(rule) for name, rule in node.get("properties", {}).items()}
+    for name in NUMBERS & properties.keys():
+        properties[name]["type"] = "number"
     others = node.get("additionalProperties")
-    if isinstance(others, dict):
-        found["others"] = simplified(others)
-    elif not fields:
-        found["others"] = {}
-    return found
+    return {
+        "type": "object",
+        "required": sorted(node.get("required", [])),
+        "properties": properties,
+        "additionalProperties": simplified(others) if isinstance(others, dict) else not properties,
+    }
 
 
 def _with_kinds(base: Node, choice: Node) -> Node:
-    """An object of which one field says what the others are."""
+    """Return an object of which one property decides on the others; `complete_kinds` makes JSON Schema of it."""
     kinds = {}
     for subtype, constant in (pair["allOf"] for pair in choice["oneOf"]):
         ((field, value),) = ((name, limit["const"]) for name, limit in constant["properties"].items())
-        kinds[value] = subtype["$ref"].rpartition("/")[2]
+        kinds[value] = subtype["$ref"]
     kept = KINDS.get(field, kinds)
     return {
         **_object(base),
@@ -115,23 +113,32 @@ def _with_kinds(base: Node, choice: Node) -> Node:
     }
 
 
+def complete_kinds(definitions: Node) -> None:
+    """Make each kind of an object one whole definition, and the object itself the choice among its kinds."""
+    for name, base in list(definitions.items()):
+        if "kinds" not in base:
+            continue
+        field, choices = base["discriminator"], []
+        for value, target in base["kinds"].items():
+            kind = definitions[target.rpartition("/")[2]]
+            kind["required"] = sorted({*base["required"], *kind["required"]})
+            kind["properties"] = {**base["properties"], **kind["properties"]}
+            kind["additionalProperties"] = base["additionalProperties"]
+            choices.append({"if": {"properties": {field: {"const": value}}}, "then": {"$ref": target}})
+        named = {"type": "object", "required": [field], "properties": {field: {"enum": sorted(base["kinds"])}}}
+        definitions[name] = {**named, "allOf": choices}
+
+
 def _reference(target: str) -> Node:
     document, _, name = target.rpartition("#/definitions/")
     if not document:
-        return {"ref": name}
+        return {"$ref": target}
     return {"type": "number"} if name == "numberOrExpression" else {"type": "string"}
 
 
-def references(node: Any) -> set[str]:
-    """Definitions that a node names, directly."""
-    if isinstance(node, list):
-        return {name for part in node for name in references(part)}
-    if not isinstance(node, dict):
-        return set()
-    found = set(node.get("kinds", {}).values())
-    if isinstance(node.get("ref"), str):
-        found.add(node["ref"])
-    return found.union(*(references(part) for part in node.values()))
+def references(node: Node) -> set[str]:
+    """Return the definitions that a node names, directly."""
+    return set(re.findall(r'"#/definitions/([^"]+)"', json.dumps(node)))
 
 
 if __name__ == "__main__":
