@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import load_backend, remember, used_backends
+from orchestrator.backends import load_backend, remember, require, used_backends
 from orchestrator.backends.base import Backend, Request
+from orchestrator.backends.capabilities import Discovers, Registers
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
@@ -99,7 +100,7 @@ class Orchestrator:
         backend = load_backend(plan.spec.backend, self._home)
         return backend.request(plan, self._free_name(backend, plan) if new else plan.name)
 
-    def notes(self, plan: Plan, request: Request) -> list[str]:
+    def notes(self, plan: Plan, request: Request) -> Sequence[str]:
         """What is to be known of the `request` of a `plan` beside the plan itself, a line each."""
         return load_backend(plan.spec.backend, self._home).notes(request, plan)
 
@@ -142,9 +143,10 @@ class Orchestrator:
             states: only those in one of these states; empty: in any.
             limit: at most so many.
         """
-        if self._backend is not None:  # only who asks for this one by name waits for an answer from elsewhere
-            self._backends()[0].discover()
-        found = merge(*(backend.runs() for backend in self._backends()), key=lambda status: -status.created)
+        backends = self._backends()
+        if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only where it is asked for by name
+            backends[0].discover()
+        found = merge(*(backend.list() for backend in backends), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
 
     def pruning(
@@ -191,7 +193,7 @@ class Orchestrator:
         Raises:
             NotFoundError: there is none of that name.
         """
-        load_backend(self._backend or "local", self._home).delete_endpoint(endpoint)
+        require(load_backend(self._backend or "local", self._home), Registers).delete_endpoint(endpoint)
 
     @property
     def sweeps(self) -> Sweeps:
@@ -238,7 +240,7 @@ class Orchestrator:
         return [load_backend(name, self._home) for name in dict.fromkeys(names)]
 
     def _newest(self) -> str:
-        newest = [status for backend in self._backends() for status in islice(backend.runs(), 1)]
+        newest = [status for backend in self._backends() for status in islice(backend.list(), 1)]
         if not newest:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name

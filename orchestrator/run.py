@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.base import Backend
+from orchestrator.backends import require
+from orchestrator.backends.base import Backend, Progress
+from orchestrator.backends.capabilities import Inspects, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import JobFailed, NotFoundError, TimeoutExceeded
@@ -92,11 +94,11 @@ class Run:
             since=since,
             grep=None if grep is None else re.compile(grep),
         )
-        return self._backend.logs(self.name, query)
+        return (line for block in self._backend.logs(self.name, query) for line in block.lines())
 
     def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
         """Lines of its logs that a `query` asks for, in blocks, as they were written: for gigabytes of them."""
-        return self._backend.log_blocks(self.name, query)
+        return self._backend.logs(self.name, query)
 
     def plan(self) -> dict[str, Any]:
         """The plan that it was made from, as `Plan.as_dict` gave it."""
@@ -168,7 +170,9 @@ class Run:
         """How it stands, unless it has ended and was started again."""
         while True:
             status = self.status()
-            if not (status.state.terminal and self._backend.tend(self.name, max_restarts)):
+            if not (status.state.terminal and isinstance(self._backend, Resumes)):
+                return status
+            if not self._backend.tend(self.name, max_restarts):
                 return status
 
     def raise_for_status(self) -> RunStatus:
@@ -222,8 +226,8 @@ class Run:
         *outputs: str,
         to: Path | None = None,
         force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Path]:
+        progress: Progress | None = None,
+    ) -> Sequence[Path]:
         """Copies outputs, all of them or none; returns where they are now.
 
         Args:
@@ -237,7 +241,7 @@ class Run:
             ConflictError: there is something in the place of one.
             StorageError: `to` cannot be written.
         """
-        return self._backend.download(self.name, outputs, to or Path(self.name), force=force, progress=progress)
+        return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
 
     def deliver(self, to: Path | None = None) -> Path | None:
         """Puts the predictions of a completed run where they were asked for; returns where, None if nobody asked.
@@ -301,7 +305,7 @@ class Run:
 
     def preempt(self) -> None:
         """Simulates a preemption: the job saves a checkpoint and stops; `max_restarts` may start it again."""
-        self._backend.preempt(self.name)
+        require(self._backend, Preempts).preempt(self.name)
 
     def stacks(self, *, rank: int | None = None) -> dict[int, str]:
         """Where each rank stands, or one of them: rank -> Python stacks of all its threads, innermost frame first.
@@ -310,7 +314,7 @@ class Run:
             ConflictError: the run is not running.
             NotFoundError: it has no such rank.
         """
-        found = self._backend.stacks(self.name)
+        found = require(self._backend, Inspects).stacks(self.name)
         if rank is None:
             return found
         if rank not in found:
@@ -325,7 +329,7 @@ class Run:
         Raises:
             ConflictError: it did not complete.
         """
-        return self._backend.register_model(self.name, name)
+        return require(self._backend, Registers).register_model(self.name, name)
 
     def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """Answers requests with its model: {endpoint, uri}.
@@ -337,7 +341,7 @@ class Run:
         Raises:
             ConflictError: it did not complete, or there is such an endpoint.
         """
-        return self._backend.deploy_model(self.name, endpoint, sku=sku)
+        return require(self._backend, Registers).deploy_model(self.name, endpoint, sku=sku)
 
     def resume(self, *, processes: int | None = None) -> None:
         """Starts it again from its newest checkpoint.
@@ -345,7 +349,7 @@ class Run:
         Args:
             processes: on each node, from now on; the global batch stays what it was. None: as many as before.
         """
-        self._backend.resume(self.name, processes=processes)
+        require(self._backend, Resumes).resume(self.name, processes=processes)
 
 
 def deliver(backend: Backend, name: str, to: Path) -> None:
@@ -357,7 +361,7 @@ def deliver(backend: Backend, name: str, to: Path) -> None:
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".predictions.", dir=to.parent) as scratch:
-            (found,) = backend.download(name, (PREDICTIONS,), Path(scratch))
+            (found,) = backend.fetch(name, (PREDICTIONS,), Path(scratch))
             found.replace(to)
     except OSError as problem:
         raise StorageError(

@@ -17,7 +17,6 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.jobs.pretrain.plan import Plan
 from orchestrator.runs.status import Handle
-from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.support.errors import CapacityError, UsageError
 
 LOAD = "ORCHESTRATOR_POLITE_LOAD"
@@ -36,18 +35,18 @@ class PoliteBackend(LocalBackend):
 
     def schedule(self, request: LocalRequest, plan: Plan) -> Handle:
         """Starts the run, unless the machine is busy."""
-        self.provision(plan.compute)
+        _check_load()
         return super().schedule(request, plan)
 
-    def provision(self, compute: ResolvedCompute) -> str:
-        """Looks whether the machine can take a job."""
-        if shutil.which("nice") is None:
-            raise UsageError("the polite backend needs the command nice", fix="--backend local")
-        load, limit = os.getloadavg()[0], float(os.environ.get(LOAD, "inf"))
-        if load > limit:
-            raise CapacityError(
-                "this machine is busy",
-                facts={"load average": f"{load:.2f}", "limit": f"{limit:g} ({LOAD})"},
-                fix="the same command later, or --backend local",
-            )
-        return f"this machine at low priority, load average {load:.2f}"
+
+def _check_load() -> None:
+    """Raise CapacityError if the machine is too busy for a job."""
+    if shutil.which("nice") is None:
+        raise UsageError("the polite backend needs the command nice", fix="--backend local")
+    load, limit = os.getloadavg()[0], float(os.environ.get(LOAD, "inf"))
+    if load > limit:
+        raise CapacityError(
+            "this machine is busy",
+            facts={"load average": f"{load:.2f}", "limit": f"{limit:g} ({LOAD})"},
+            fix="the same command later, or --backend local",
+        )

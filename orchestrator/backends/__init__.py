@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from orchestrator.backends.base import Backend
 from orchestrator.support.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from orchestrator.backends.capabilities import Capability
+
+C = TypeVar("C", bound="Capability")
 
 GROUP = "orchestrator.backends"
 _OURS = {
@@ -39,8 +43,7 @@ def load_backend(name: str, home: Path) -> Backend:
         ServiceError: another package's cannot be loaded.
     """
     if name in _OURS:
-        module, _, kind = _OURS[name].partition(":")
-        return cast(Backend, getattr(import_module(module), kind)(home))
+        return _class_of(name)(home)
     found = _installed().get(name)
     if found is None:
         from train_jobs.config.names import did_you_mean
@@ -60,6 +63,28 @@ def load_backend(name: str, home: Path) -> Backend:
             facts={"where": found.value, "says": f"{type(problem).__name__}: {problem}"},
             fix=f"pip install --force-reinstall {distribution}",
         ) from problem
+
+
+def require(backend: Backend, capability: type[C]) -> C:
+    """Return the backend as one that has a capability.
+
+    Raises:
+        UsageError: it has not; names the backends that have.
+    """
+    if isinstance(backend, capability):
+        return backend
+    able = [name for name in sorted(_OURS) if issubclass(_class_of(name), capability)]
+    raise UsageError(
+        f"cannot {capability.verb}: backend {backend.name} does not support it",
+        facts={"supported by": ", ".join(able) or "no backend"},
+        fix=backend.instead.get(capability.__name__, f"--backend {able[0]}" if able else None),
+    )
+
+
+def _class_of(name: str) -> type[Backend]:
+    """The class of one of our backends."""
+    module, _, attribute = _OURS[name].partition(":")
+    return cast(type[Backend], getattr(import_module(module), attribute))
 
 
 def remember(name: str, home: Path) -> None:

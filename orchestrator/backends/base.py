@@ -1,31 +1,44 @@
-"""What every backend does. `request` is pure; a dry run stops after it and so shows the very object that is sent."""
+"""The interface of a backend: eight methods that each must have, and what follows from them.
+
+`prepare` is pure and offline, and `submit` sends the very object that `prepare` returned. What only some backends can
+do (resume, delete, register a model, ...) is a capability: see `capabilities.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery
-from orchestrator.runs.status import Handle, RunStatus
+from orchestrator.runs.status import Handle, RunState
+from orchestrator.support.errors import NotFoundError, StorageError
+from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config.base import Config
-
-if TYPE_CHECKING:  # looking at runs needs neither, and loading them takes longer than listing fifty
-    from orchestrator.jobs.base import Plan
-    from orchestrator.runs.lineage_report import CheckedLineage
-    from orchestrator.specs.compute import ResolvedCompute
-from collections.abc import Collection, Sequence
-
-from orchestrator.runs.status import RunState
-from orchestrator.support.errors import NotFoundError
 from train_jobs.config.names import did_you_mean
 
+if TYPE_CHECKING:  # listing runs needs none of these, and loading them takes longer than listing fifty
+    from orchestrator.backends.log_query import LogBlock, LogQuery
+    from orchestrator.jobs.base import Plan
+    from orchestrator.runs.lineage_report import CheckedLineage
+    from orchestrator.runs.status import RunStatus
+
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+
+PLAN, REQUEST, CONFIG, SPEC, TAGS = "plan.json", "request.json", "config.json", "spec.yaml", "tags.json"
+RESULT = "result.json"
+SUBMITTED = frozenset({PLAN, REQUEST, CONFIG, SPEC, TAGS})
+"""Documents of a run that its submission writes; all others are outputs of the job."""
+
 WRITTEN_LATER = {"checkpoints", "lineage", "metrics", "model", "predictions", "result", "store", "submission"}
-"""What jobs write as they go or at their end: who names it has not mistyped anything."""
+"""Outputs that jobs write while they run or at their end: their names are never typos."""
 
 
 class Request(Config):
-    """Exactly what a backend is asked to run; each backend has its own fields."""
+    """What a backend is asked to run. Each backend adds its own fields; kept as the run's request.json."""
 
     name: str
     """The run's name."""
@@ -35,232 +48,138 @@ class Request(Config):
         return None
 
 
-class Backend(Protocol):
-    """Runs plans and tells what became of them. Runs are named by name, not by handle."""
+class Backend(ABC):
+    """Runs plans and reports on the runs. A method names a run by its name, not by its handle.
 
-    name: str
+    Every method that takes a run raises NotFoundError if there is none of that name.
+
+    Args:
+        home: the user's orchestrator folder.
+    """
+
+    name: ClassVar[str]
+    """Its name in specs, handles and `--backend`."""
     poll_seconds: float = 2.0
-    """Between two looks of somebody who waits, at most."""
-    deletes_weights: bool = False
-    """Whether `delete_weights` is offered."""
+    """Longest pause between two looks at a run that is waited for."""
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Name of a capability that it lacks -> what its user can do instead."""
 
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    @abstractmethod
     def request(self, plan: Plan, run_name: str) -> Request:
-        """The exact request for a plan: pure, offline."""
-        ...
+        """Return the exact request for a plan: pure, offline."""
 
-    def notes(self, request: Any, plan: Plan) -> list[str]:
-        """What a user should know of a request beside the plan, `label: text` each; offline."""
-        return []
+    def notes(self, request: Any, plan: Plan) -> Sequence[str]:
+        """Return facts about a request that its plan does not have, `label: text` each; offline."""
+        return ()
 
+    @abstractmethod
     def schedule(self, request: Any, plan: Plan) -> Handle:
-        """Sends the request; returns once the backend answers for the run."""
-        ...
+        """Send the request; return once the backend answers for the run."""
 
-    def describe(self, name: str) -> RunStatus:
-        """How a run stands.
+    @abstractmethod
+    def describe(self, run: str) -> RunStatus:
+        """Return the status of a run."""
 
-        Raises:
-            NotFoundError: there is no such run.
-        """
-        ...
+    @abstractmethod
+    def list(self) -> Iterator[RunStatus]:
+        """Yield the status of all runs, the newest first, each looked up when it is asked for."""
 
-    def runs(self) -> Iterator[RunStatus]:
-        """All runs, the newest first, each looked at when it is asked for."""
-        ...
-
-    def names(self) -> list[str]:
-        """Names of all runs, the newest first, without looking into them."""
-        ...
-
-    def discover(self) -> None:
-        """Takes note of runs that were submitted from other machines, where there can be such."""
-
-    def handle(self, name: str) -> Handle:
-        """The handle of one of them."""
-        return Handle(self.name, name)
-
-    def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
-        """Lines of the run's logs in blocks, those of several logs in the order of their time.
+    @abstractmethod
+    def logs(self, run: str, query: LogQuery) -> Iterator[LogBlock]:
+        """Yield lines of a run's logs in blocks, those of several logs in the order of their time.
 
         Raises:
             NotFoundError: there is no such run, rank or node.
         """
-        ...
 
-    def logs(self, name: str, query: LogQuery) -> Iterator[LogLine]:
-        """The same one by one.
+    @abstractmethod
+    def cancel(self, run: str) -> None:
+        """Ask a run to end; it may take a while. A run that has ended stays as it is."""
 
-        Raises:
-            NotFoundError: there is no such run, rank or node.
-        """
-        return (line for block in self.log_blocks(name, query) for line in block.lines())
-
-    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Reports {step, time, metrics} in the order in which they were made.
+    @abstractmethod
+    def fetch(
+        self, run: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
+    ) -> Sequence[Path]:
+        """Copy outputs of a run to below a folder, all of them or none; return the copies.
 
         Args:
-            seed: of a fine-tuning with several seeds those that were made while it trained with this one; none before
-                that has begun.
+            run: its name.
+            outputs: `model`, `checkpoints`, `logs`, ...; none: all.
+            to: the folder; made if missing.
+            force: replace what exists there.
+            progress: called as the copy advances.
+
+        Raises:
+            NotFoundError: the run has no such output.
+            ConflictError: a copy exists already.
+            StorageError: `to` cannot be written.
         """
-        ...
 
-    def plan(self, name: str) -> dict[str, Any]:
-        """The plan that the run was made from, as `Plan.as_dict` gave it."""
-        ...
+    @abstractmethod
+    def read(self, run: str, document: str) -> bytes:
+        """Return a document of a run, empty if the run has none of that name (yet).
 
-    def result(self, name: str) -> dict[str, Any]:
-        """The job's final figures; empty until it has completed."""
-        ...
+        Args:
+            run: its name.
+            document: one of `SUBMITTED`, or an output: result.json, metrics.jsonl, seed-1/metrics.jsonl, lineage.json.
 
-    def lineage(self, name: str) -> CheckedLineage:
-        """Where the run comes from, each link held against what lies on this machine.
+        Raises:
+            StorageError: it cannot be read.
+        """
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all runs, the newest first. Override it if `list` is slow."""
+        return [status.name for status in self.list()]
+
+    def handle(self, run: str) -> Handle:
+        """Return the handle of a run."""
+        return Handle(self.name, run)
+
+    def folder(self, run: str) -> Path | None:
+        """Return the run's folder, None if it is not on this machine."""
+        return None
+
+    def plan(self, run: str) -> dict[str, Any]:
+        """Return the plan that a run was made from, as `Plan.as_dict` gave it.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        try:
+            return dict(json.loads(self.read(run, PLAN)))
+        except ValueError as problem:
+            where = {"where": self.folder(run) or run, "says": f"{PLAN}: {problem}"}
+            raise StorageError(f"run {run} is damaged", facts=where, fix=f"orchestrator status {run}") from problem
+
+    def result(self, run: str) -> dict[str, Any]:
+        """Return the job's final figures; empty until it has completed."""
+        return dict(json.loads(self.read(run, RESULT) or b"{}"))
+
+    def metrics(self, run: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the job's reports {step, time, metrics} in the order in which they were made.
+
+        Args:
+            run: its name.
+            seed: of a fine-tuning with several seeds only the reports of this one.
+        """
+        name = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
+        for line in self.read(run, name).split(b"\n"):
+            with suppress(ValueError):  # a torn last line
+                yield json.loads(line)
+
+    def lineage(self, run: str) -> CheckedLineage:
+        """Return the lineage of a run, each link compared with what exists on this machine.
 
         Raises:
             NotFoundError: there is no such run, or it has not begun to train.
             ConflictError: its lineage does not verify.
         """
-        ...
+        from orchestrator.backends.lineage_check import Records, checked_lineage
 
-    def cancel(self, name: str) -> None:
-        """Asks a run to end; it may take a while. A run that has ended is left alone."""
-        ...
-
-    def preempt(self, name: str) -> None:
-        """Simulates that the run's machine is taken away; the run may be started again by its restarts.
-
-        Raises:
-            ConflictError: the run is not running.
-        """
-        ...
-
-    def stacks(self, name: str) -> dict[int, str]:
-        """Where each rank of a live run is at this moment: rank -> Python stacks of all its threads.
-
-        Raises:
-            ConflictError: the run is not running.
-        """
-        ...
-
-    def resume(self, name: str, *, processes: int | None = None) -> Handle:
-        """Starts a run that did not complete again, from its newest checkpoint.
-
-        Args:
-            processes: on each node, from now on. None: as many as before.
-
-        Raises:
-            ConflictError: it completed, or goes on.
-            UsageError: there cannot be so many processes.
-        """
-        ...
-
-    def folder(self, name: str) -> Path | None:
-        """The run's folder, where it lies on this machine."""
-        ...
-
-    def download(
-        self,
-        name: str,
-        outputs: tuple[str, ...],
-        to: Path,
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Path]:
-        """Copies outputs of a run (`model`, `checkpoints`, `logs`, ...) to below `to`; returns what it made there.
-
-        Args:
-            name: the run's name.
-            outputs: which; none: all that there are.
-            to: folder; made if missing.
-            force: replace what is there.
-            progress: told bytes done and bytes in all.
-
-        Raises:
-            NotFoundError: the run has no such output.
-            ConflictError: there is something in the place of one.
-            StorageError: `to` cannot be written.
-        """
-        ...
-
-    def delete(self, name: str) -> None:
-        """Deletes a run that has ended, with all that it wrote; what MLflow holds of it stays.
-
-        Raises:
-            ConflictError: the run goes on.
-            StorageError: it cannot be deleted.
-        """
-        ...
-
-    def delete_weights(self, name: str, why: str) -> bool:
-        """Deletes the checkpoints and models of a run that has ended; what it reported, its logs and records stay.
-
-        Args:
-            name: the run's name.
-            why: told by its status from now on.
-
-        Returns:
-            False if somebody still holds the run: to be asked again.
-
-        Raises:
-            StorageError: they cannot be deleted.
-        """
-        return False
-
-    def tend(self, name: str, max_restarts: int | None = None) -> bool:
-        """Starts a run again that has ended and may, where its backend has nobody who does so: whoever follows it asks.
-
-        Args:
-            name: the run's name.
-            max_restarts: how often it may be started again; None: as it was submitted.
-
-        Returns:
-            Whether it was started, or will be when it is asked for again.
-
-        Raises:
-            NotFoundError: there is no such run.
-        """
-        return False
-
-    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
-        """Puts the model of a completed run into the registry: {name, version, uri, tags}. Once more changes nothing.
-
-        Args:
-            name: the run's name.
-            model: the model's name; None: the first part of the run's.
-
-        Raises:
-            ConflictError: the run has no model.
-        """
-        ...
-
-    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Answers requests with the model of a completed run: {endpoint, uri}.
-
-        Args:
-            name: the run's name.
-            endpoint: what the endpoint is called.
-            sku: size of its machine, where it has one of its own.
-
-        Raises:
-            ConflictError: the run has no model, or there is such an endpoint.
-        """
-        ...
-
-    def delete_endpoint(self, endpoint: str) -> None:
-        """Ends an endpoint.
-
-        Raises:
-            NotFoundError: there is none of that name.
-        """
-        ...
-
-    def leftovers(self) -> list[Path]:
-        """Folders on this machine that interrupted submissions and deletions left behind, and that nobody works on."""
-        ...
-
-    def provision(self, compute: ResolvedCompute) -> str:
-        """Makes sure that there is something to run on; returns what it did, in one line."""
-        ...
+        return checked_lineage(self.handle(run), self._home, Records(self.read, self.folder))
 
 
 def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Collection[str]) -> NotFoundError:

@@ -1,22 +1,23 @@
-"""Holds the lineage of a run against what lies on this machine: token stores, its own model, those of its ancestors."""
+"""Compares the lineage of a run with what this machine has: token stores, its model and those of its ancestors."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.jobs.pretrain.plan import FINGERPRINT_CACHE
 from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.home import TOKEN_STORES
 from train_jobs.artifacts.fingerprints import content_hashes
-from train_jobs.artifacts.lineage import READ, Lineage, Link, read_lineage, store_digest
+from train_jobs.artifacts.lineage import LINEAGE_FILE, READ, Lineage, Link, parse_lineage, store_digest
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.artifacts.store_manifest import read_manifest
 from train_jobs.artifacts.task_files import task_files
@@ -26,44 +27,86 @@ from train_jobs.config.finetune import FinetuneConfig
 DIGITS = 8
 
 
-def checked_lineage(run: RunFolder, handle: Handle, home: Path) -> CheckedLineage:
-    """Reads the lineage of a run and looks for each link.
+@dataclass(frozen=True)
+class Records:
+    """What a backend has on record of its runs."""
+
+    read: Callable[[str, str], bytes]
+    """A document of a run, as of `Backend.read`."""
+    folder: Callable[[str], Path | None]
+    """A run's folder on this machine."""
+
+    def document(self, run: str, name: str) -> dict[str, Any]:
+        """A JSON document of a run; empty if it has none."""
+        return dict(json.loads(self.read(run, name) or b"{}"))
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """A run that made a link."""
+
+    config: dict[str, Any]
+    """What its job read."""
+    model: Path | None
+    """Folder of its model, if that is on this machine."""
+
+
+def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLineage:
+    """Read the lineage of a run and look for each link.
 
     Args:
-        run: the run.
-        handle: its handle; runs that lie beside it have handles of the same backend.
+        handle: of the run; runs of the same backend and place are looked up by their names.
         home: the home folder, for the cache of content hashes.
+        records: of the run's backend.
 
     Raises:
         NotFoundError: the run has not begun to train.
         ConflictError: a link does not verify.
     """
-    lineage = read_lineage(run.lineage)
-    if lineage is None:
-        raise NotFoundError(f"run {run.name} has no lineage yet", fix=f"orchestrator status {run.name}")
-    stores = Path(run.read_json("request.json").get("token_stores", home / TOKEN_STORES))
+    run = handle.name
+    data = records.read(run, LINEAGE_FILE)
+    if not data:
+        raise NotFoundError(f"run {run} has no lineage yet", fix=f"orchestrator status {run}")
+    lineage = parse_lineage(data, Path(records.folder(run) or run, "outputs", LINEAGE_FILE))
+    makers = _makers(lineage, handle, records)
+    stores = Path(records.document(run, "request.json").get("token_stores", home / TOKEN_STORES))
     cache = home / FINGERPRINT_CACHE
-    models = _models(run, handle, lineage)
+    models = _models(lineage, makers)
     checks = {}
     for link in lineage.links:
         if link.kind == "data":
-            checks[link.hash] = _check_store(link, _store_of(link, run, stores), cache)
+            checks[link.hash] = _check_store(link, _store_of(link, makers[lineage.head.hash].config, stores), cache)
         elif link.kind == "tables":
-            checks[link.hash] = _check_tables(link, _tuned_on(link, lineage, run, handle), cache)
+            checks[link.hash] = _check_tables(link, _tuned_on(link, lineage, makers), cache)
         else:
             checks[link.hash] = _check_model(link, models.get(link.hash), cache)
     return CheckedLineage(lineage=lineage, checks=checks)
 
 
-def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]:
+def _makers(lineage: Lineage, handle: Handle, records: Records) -> dict[str, _Maker]:
+    """Hash of a link -> the run of this backend that made it, for those that exist here."""
+    found = {}
+    for link in lineage.links:
+        if link is not lineage.head and link.facts.get("run") != str(replace(handle, name=link.name)):
+            continue
+        name = handle.name if link is lineage.head else link.name
+        with suppress(NotFoundError):
+            folder = records.folder(name)
+            if config := records.document(name, "config.json"):
+                found[link.hash] = _Maker(config, folder / "outputs" / "model" if folder else None)
+    return found
+
+
+def _models(lineage: Lineage, makers: Mapping[str, _Maker]) -> dict[str, Path]:
     """Hash of a link -> folder of its model: where a run here took it from, else where the run that made it put it."""
     found: dict[str, Path] = {}
     for link in lineage.links:  # parents before children, who know better
-        maker = run if link is lineage.head else _run_of(link, run, handle)
+        maker = makers.get(link.hash)
         if maker is None:
             continue
-        found[link.hash] = maker.model
-        config, parents = maker.read_json("config.json"), lineage.parents(link)
+        if maker.model is not None:
+            found[link.hash] = maker.model
+        config, parents = maker.config, lineage.parents(link)
         initial, phase = config.get("init_from"), config.get("phase_from")
         if initial is not None and Path(initial).is_dir():
             found |= {parent.hash: Path(initial) for parent in parents if parent.kind not in READ}
@@ -72,23 +115,13 @@ def _models(run: RunFolder, handle: Handle, lineage: Lineage) -> dict[str, Path]
     return found
 
 
-def _run_of(link: Link, run: RunFolder, handle: Handle) -> RunFolder | None:
-    """The run of this backend that a link tells of, if it is here."""
-    told = link.facts.get("run")
-    if told != str(replace(handle, name=link.name)):
-        return None
-    found = RunFolder(run.path.parent / link.name)
-    return found if found.config.is_file() else None
-
-
-def _tuned_on(link: Link, lineage: Lineage, run: RunFolder, handle: Handle) -> list[Path]:
-    """The files of a task, where the run here that read them was told that they are; none if no such run is here."""
+def _tuned_on(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
+    """The files of a task, where the run that read them had them; none if that run does not exist here."""
     child = next(other for other in lineage.links if link.hash in other.inputs)
-    maker = run if child is lineage.head else _run_of(child, run, handle)
-    if maker is None:
+    if child.hash not in makers:
         return []
     try:
-        return [file.path for file in task_files(FinetuneConfig.model_validate(maker.read_json("config.json")))]
+        return [file.path for file in task_files(FinetuneConfig.model_validate(makers[child.hash].config))]
     except (DataError, ValidationError):
         return []
 
@@ -116,12 +149,12 @@ def _check_model(link: Link, folder: Path | None, cache: Path) -> Check:
     return Check(verdict=Verdict.VERIFIED, where=str(folder))
 
 
-def _store_of(link: Link, run: RunFolder, stores: Path) -> Path:
-    """Where a link's token store is: among those made for training, or where the run was told that it is."""
+def _store_of(link: Link, config: Mapping[str, Any], stores: Path) -> Path:
+    """Where a link's token store is: among those made for training, or where the run's configuration has it."""
     made = stores / str(link.facts["store"])
     if made.is_dir():
         return made
-    data = run.read_json("config.json").get("data", {})
+    data = config.get("data", {})
     told = [Path(path) for path in (data.get("store"), *data.get("text", ())) if isinstance(path, str)]
     return next((path for path in told if _key(path) == link.facts["store"]), made)
 

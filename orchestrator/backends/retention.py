@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.backends import require
 from orchestrator.backends.base import Backend
+from orchestrator.backends.capabilities import Deletes
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import TOKEN_STORES
@@ -125,7 +127,12 @@ def plan_pruning(
             )
             for status, folder in zip(gone, folders, strict=True)
         ],
-        leftovers=[_item(home, path) for backend in backends.values() for path in backend.leftovers()],
+        leftovers=[
+            _item(home, path)
+            for backend in backends.values()
+            if isinstance(backend, Deletes)
+            for path in backend.leftovers()
+        ],
         token_stores=unused if stores else [],
         unused_store_bytes=sum(item.bytes or 0 for item in unused),
     )
@@ -142,7 +149,7 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
     for item in pruning.runs:
         handle = Handle.parse(str(item.handle))
         try:
-            backends[handle.backend].delete(handle.name)
+            require(backends[handle.backend], Deletes).delete(handle.name)
             deleted.append(item)
         except (ConflictError, NotFoundError) as problem:
             kept[item.name] = problem.message

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.backends.azure import health
+from orchestrator.backends import load_backend
+from orchestrator.backends.capabilities import Examines
 from orchestrator.doctor import disks, machine, packages, project, tracking
 from orchestrator.support.finding import Finding
 
@@ -42,7 +43,8 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield machine.clock(home)
     yield project.git(environ)
     yield from project.defaults(folder, environ)
-    yield project.backend(backend_name, home)
-    if backend_name == "azure":
-        yield from health.examine(folder, environ)
+    chosen = project.backend(backend_name, home)
+    yield chosen
+    if chosen.level == "ok" and isinstance(backend := load_backend(backend_name, home), Examines):
+        yield from backend.examine(folder, environ)
     yield tracking.store(folder, home, environ)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,8 +18,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from orchestrator.backends import load_backend
+from orchestrator.backends import load_backend, require
 from orchestrator.backends.base import Backend
+from orchestrator.backends.capabilities import Inspects
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
@@ -148,7 +149,7 @@ def last_reported(backend: Backend, run: str) -> int:
 
 def log_lines(backend: Backend, name: str, query: LogQuery) -> list[str]:
     """Texts of a run's log."""
-    return [line.text for line in backend.logs(name, query)]
+    return [line.text for block in backend.logs(name, query) for line in block.lines()]
 
 
 def mlflow_status(status: RunStatus) -> str:
@@ -210,7 +211,7 @@ def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus)
     assert status.tags == {"team": "nlp"}
     assert status.created <= (status.started or 0) <= (status.ended or 0)
     assert completed.name in backend.names()
-    assert status in backend.runs()
+    assert status in backend.list()
     steps = [report["step"] for report in backend.metrics(completed.name) if "train_loss" in report["metrics"]]
     assert steps == [2, 4, 6, 8, 10, 12]
     assert backend.result(completed.name)["steps"] == 12
@@ -253,10 +254,10 @@ def test_mlflow_holds_each_metric_once_and_the_truth(backend: Backend, completed
 
 
 def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
-    (model,) = backend.download(completed.name, ("model",), tmp_path / "here")
+    (model,) = backend.fetch(completed.name, ("model",), tmp_path / "here")
     assert (model / "model.safetensors").is_file()
     with pytest.raises(NotFoundError):
-        backend.download(completed.name, ("modle",), tmp_path / "there")
+        backend.fetch(completed.name, ("modle",), tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
 
@@ -300,21 +301,37 @@ def test_a_model_answers_requests_until_its_endpoint_is_deleted(
 def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStatus) -> None:
     backend.cancel(completed.name)
     assert backend.describe(completed.name).state == RunState.COMPLETED
-    for order in (backend.preempt, backend.resume, backend.stacks):
+    for order in (backend.preempt, backend.resume, *_inspections(backend)):
         with pytest.raises(ConflictError):
             order(completed.name)
+
+
+def _inspections(backend: Backend) -> list[Callable[[str], Any]]:
+    """What looks into processes, of a backend that can."""
+    return [backend.stacks] if isinstance(backend, Inspects) else []
+
+
+def test_a_capability_that_is_missing_is_refused_with_who_has_it(backend: Backend, completed: RunStatus) -> None:
+    if isinstance(backend, Inspects):
+        assert require(backend, Inspects) is backend
+        return
+    with pytest.raises(UsageError) as refusal:
+        Run(backend, backend.handle(completed.name)).stacks()
+    assert refusal.value.facts == {"supported by": "debug, local"}
+    assert "orchestrator download RUN stacks" in str(refusal.value.fix)
 
 
 def test_a_run_that_there_is_not(backend: Backend, tmp_path: Path) -> None:
     unknown = "no-such-run"
     questions = (backend.describe, backend.metrics, backend.plan, backend.result, backend.folder)
-    for ask in (*questions, backend.cancel, backend.preempt, backend.resume, backend.stacks, backend.delete):
+    orders = (backend.cancel, backend.preempt, backend.resume, backend.delete, *_inspections(backend))
+    for ask in (*questions, *orders):
         with pytest.raises(NotFoundError):
             list(found) if (found := ask(unknown)) else None
     with pytest.raises(NotFoundError):
         list(backend.logs(unknown, LogQuery()))
     with pytest.raises(NotFoundError):
-        backend.download(unknown, ("model",), tmp_path)
+        backend.fetch(unknown, ("model",), tmp_path)
 
 
 def test_wrong_input_is_a_failed_run_in_its_own_words_and_not_tried_again(

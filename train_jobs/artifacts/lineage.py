@@ -262,17 +262,30 @@ class Lineage(Config):
 
 
 def read_lineage(path: Path) -> Lineage | None:
-    """A lineage whose every link verifies, or None where there is no such file.
+    """Read a lineage whose every link verifies; None if there is no such file.
 
     Raises:
-        ConflictError: the file is torn, a link was changed, or names a parent that does not stand before it; the
+        ConflictError: as of `parse_lineage`.
+    """
+    try:
+        return parse_lineage(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def parse_lineage(data: bytes, path: Path) -> Lineage:
+    """Parse a lineage and verify its every link.
+
+    Args:
+        data: the document.
+        path: where it was read, for messages.
+
+    Raises:
+        ConflictError: the document is torn, a link was changed, or names a parent that does not stand before it; the
             message says which.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        lineage = Lineage.model_validate(document)
-    except FileNotFoundError:
-        return None
+        lineage = Lineage.model_validate(json.loads(data))
     except ValidationError as problem:
         first = problem.errors()[0]
         from train_jobs.artifacts.layers import dotted  # brings yaml; reading a sound lineage does not need it

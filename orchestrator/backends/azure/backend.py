@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.runs import states
@@ -18,19 +17,18 @@ from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest, build_request
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.azure.wire.workspace import Workspace, find_workspace
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import SUBMITTED, Backend, Progress
+from orchestrator.backends.capabilities import Deletes, Discovers, Examines, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.home import run_names
-from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.runs.az_yaml import JobFile
     from orchestrator.jobs.base import Plan
-    from orchestrator.runs.lineage_report import CheckedLineage
-    from orchestrator.specs.compute import ResolvedCompute
+    from orchestrator.support.finding import Finding
 
 PLACE = "azure"  # folder below the home folder
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
@@ -39,7 +37,7 @@ OUTAGE_SECONDS = 3600.0  # that Azure may be away from one who follows a run: ru
 MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
-class AzureBackend(Backend):
+class AzureBackend(Backend, Resumes, Preempts, Examines, Deletes, Registers, Discovers):
     """Runs on Azure ML. A run may be named `WORKSPACE/NAME`, which finds it without a record on this machine.
 
     Args:
@@ -48,9 +46,13 @@ class AzureBackend(Backend):
     """
 
     name = "azure"
+    instead: ClassVar[Mapping[str, str]] = {
+        "Inspects": "orchestrator download RUN stacks, once it has hung for watchdog.hang_minutes"
+    }
+    deploys_here = False
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
-        self._home = home
+        super().__init__(home)
         self._runs = home / PLACE
         self._environ = os.environ if environ is None else environ
         self._wires: dict[Workspace, Wire] = {}
@@ -116,8 +118,8 @@ class AzureBackend(Backend):
         self._seen[name] = time.monotonic(), status
         return status
 
-    def runs(self) -> Iterator[RunStatus]:
-        """All runs of this machine's record, the newest first; where Azure does not answer, as they stood last."""
+    def list(self) -> Iterator[RunStatus]:
+        """Yield all runs of this machine's record, the newest first; where Azure does not answer, their last status."""
         away: dict[Workspace, str] = {}
         for name in self.names():
             with suppress(NotFoundError):  # deleted in the meantime, here or in the workspace
@@ -143,8 +145,8 @@ class AzureBackend(Backend):
                 say(f"warning: {problem.message}; its runs are shown as they stood when it was last asked")
         return Look(wire, folder).recorded(away[wire.workspace])
 
-    def names(self) -> list[str]:
-        """Names of all runs of this machine's record, the newest submission first."""
+    def names(self) -> Sequence[str]:
+        """Return the names of all runs of this machine's record, the newest submission first."""
         return run_names(self._runs)
 
     def discover(self) -> None:
@@ -163,8 +165,8 @@ class AzureBackend(Backend):
         whole = self._damage(folder) is None
         return Handle(self.name, name, self._wire_of(folder).workspace.workspace if whole else None)
 
-    def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
-        """Lines of the logs of all attempts; following also submits the attempts that the run may still have."""
+    def logs(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
+        """Yield lines of the logs of all attempts; following also submits the attempts that the run may still have."""
         from orchestrator.backends.azure.runs.job_logs import JobLogs, Layout, choose_sources, follow
 
         folder = self._existing(name)
@@ -190,37 +192,16 @@ class AzureBackend(Backend):
             outage=OUTAGE_SECONDS,
         )
 
-    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Reports from the job's own file, which each attempt cuts back to the checkpoint that it goes on from."""
+    def read(self, name: str, document: str) -> bytes:
+        """Return a document on record here, or an output in the datastore."""
         folder = self._existing(name)
-        place = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
-        data = self._read_output(folder, place) or b""
-        for line in data.split(b"\n"):
-            with suppress(ValueError):  # a torn last line
-                yield json.loads(line)
-
-    def plan(self, name: str) -> dict[str, Any]:
-        """The plan that the run was made from."""
-        return self._existing(name).document("plan.json")
-
-    def result(self, name: str) -> dict[str, Any]:
-        """The job's final figures."""
-        data = self._read_output(self._existing(name), "result.json")
-        return dict(json.loads(data)) if data else {}
-
-    def lineage(self, name: str) -> CheckedLineage:
-        """Its own document, fetched from the datastore; ancestors are looked for among what is on this machine."""
-        from orchestrator.backends.folder.run_folder import RunFolder
-        from orchestrator.backends.lineage_check import checked_lineage
-        from train_jobs.artifacts.lineage import LINEAGE_FILE
-
-        folder = self._existing(name)
-        data = self._read_output(folder, LINEAGE_FILE)
-        copy = RunFolder(folder.path)
-        copy.outputs.mkdir(exist_ok=True)
-        if data is not None:
-            copy.lineage.write_bytes(data)
-        return checked_lineage(copy, self.handle(folder.name), self._home)
+        if document in SUBMITTED:
+            return folder.read_bytes(document)
+        look = Look(self._wire_of(folder), folder)
+        try:
+            return look.files().read(places.outputs_folder(folder.name) + document)
+        except NotFoundError:
+            return b""
 
     def cancel(self, name: str) -> None:
         """Asks the newest job to end; Azure gives it half a minute to save a checkpoint."""
@@ -241,19 +222,6 @@ class AzureBackend(Backend):
             )
         folder.write(record.with_last(preempt=True))
         self._wire_of(folder).cancel_job(record.last.job)
-
-    def stacks(self, name: str) -> dict[int, str]:
-        """Nobody here can signal a process in the cloud; a rank that hangs tells of itself.
-
-        Raises:
-            ConflictError: always.
-        """
-        folder = self._existing(name)
-        raise ConflictError(
-            f"the ranks of run {folder.name} are on Azure and cannot be asked where they stand",
-            facts={"but": "a run that hangs ends by itself (watchdog.hang_minutes) and leaves its stacks"},
-            fix=f"orchestrator download {folder.name} stacks",
-        )
 
     def resume(self, name: str, *, processes: int | None = None) -> Handle:
         """Submits another attempt, which goes on from the newest checkpoint.
@@ -311,20 +279,20 @@ class AzureBackend(Backend):
         return True
 
     def folder(self, name: str) -> Path | None:
-        """None: a run on Azure has no folder here."""
+        """Return None: a run on Azure has no folder here."""
         self._existing(name)
         return None
 
-    def download(
-        self,
-        name: str,
-        outputs: tuple[str, ...],
-        to: Path,
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Path]:
-        """Copies outputs from the datastore, of running jobs too: several files at once, checked, resumed."""
+    def examine(self, project: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
+        """Yield what a run on Azure needs: workspace, sign-in, storage, quota."""
+        from orchestrator.backends.azure.health import examine
+
+        return examine(project, environ)
+
+    def fetch(
+        self, name: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
+    ) -> Sequence[Path]:
+        """Copy outputs from the datastore, of running jobs too: several files at once, checked, resumed."""
         from orchestrator.backends.azure.runs.outputs import download
 
         folder = self._existing(name)
@@ -376,19 +344,11 @@ class AzureBackend(Backend):
             raise NotFoundError(f"there is no endpoint {endpoint}", fix="az ml online-endpoint list")
         wire.delete_endpoint(endpoint)
 
-    def notes(self, request: AzureRequest, plan: Plan) -> list[str]:
+    def notes(self, request: AzureRequest, plan: Plan) -> Sequence[str]:
         """The cluster, whether the environment will be built, what an eviction costs."""
         from orchestrator.backends.azure.notes import request_notes
 
         return request_notes(request, plan, self._home)
-
-    def leftovers(self) -> list[Path]:
-        """Nothing: an interrupted submission leaves no folder here."""
-        return []
-
-    def provision(self, compute: ResolvedCompute) -> str:
-        """A cluster belongs to its request, which makes it; see `orchestrator cluster`."""
-        return "clusters are made by submit, or by: orchestrator cluster create"
 
     def wire(self, given: Mapping[str, str | None]) -> Wire:
         """The workspace that these names, variables and config.json say, for what is no run: clusters, models."""
@@ -429,12 +389,6 @@ class AzureBackend(Backend):
             created=folder.path.stat().st_mtime,
             run_hash="",
         )
-
-    def _read_output(self, folder: RecordFolder, name: str) -> bytes | None:
-        try:
-            return Look(self._wire_of(folder), folder).files().read(places.outputs_folder(folder.name) + name)
-        except NotFoundError:
-            return None
 
     def _existing(self, name: str) -> RecordFolder:
         """The record of a run, fetched from its workspace if this machine has none.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import Handle
@@ -18,10 +19,9 @@ from orchestrator.support.errors import UsageError
 if TYPE_CHECKING:  # who only lists runs waits for none of them
     from orchestrator.backends.debug.session import DebugRequest
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs.compute import ResolvedCompute
 
 
-class DebugBackend(FolderBackend):
+class DebugBackend(FolderBackend, Resumes, Preempts):
     """Runs below HOME/debug-runs. `schedule` and `resume` return when the job has ended."""
 
     name = "debug"
@@ -70,10 +70,6 @@ class DebugBackend(FolderBackend):
         run = self._existing(name)
         self._requeue(run, self._resumable(run))
         return self._run(run)
-
-    def provision(self, compute: ResolvedCompute) -> str:
-        """This process is there already."""
-        return "this process: nothing to provision"
 
     def _run(self, run: RunFolder) -> Handle:
         from orchestrator.backends.debug.session import DebugSession

@@ -7,12 +7,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import SUBMITTED, Backend, Progress
+from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.logs.selection import choose_sources, read_logs
 from orchestrator.backends.folder.run_checkpoints import best_checkpoint
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
@@ -30,25 +31,23 @@ from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
-    from orchestrator.runs.lineage_report import CheckedLineage
     from train_jobs.config.base import Config
 
 LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes
 
 
-class FolderBackend(Backend):
+class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     """Runs below one folder.
 
     Args:
         home: the user's orchestrator folder.
     """
 
-    deletes_weights = True
     place: ClassVar[str]
     """Folder below `home` that holds the runs."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        super().__init__(home)
         self._runs = home / self.place
 
     def describe(self, name: str) -> RunStatus:
@@ -110,53 +109,32 @@ class FolderBackend(Backend):
             metrics=last.get("metrics", {}),
         )
 
-    def runs(self) -> Iterator[RunStatus]:
-        """All runs, the newest first."""
+    def list(self) -> Iterator[RunStatus]:
+        """Yield all runs, the newest first."""
         for name in self.names():
             with suppress(NotFoundError):  # deleted in the meantime
                 yield self.describe(name)
 
-    def names(self) -> list[str]:
-        """Names of all runs, the newest submission first."""
+    def names(self) -> Sequence[str]:
+        """Return the names of all runs, the newest submission first."""
         return run_names(self._runs)
 
-    def log_blocks(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
-        """Lines of the logs, in blocks."""
+    def logs(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
+        """Yield lines of the logs, in blocks."""
         run = self._existing(name)
         return read_logs(run, choose_sources(run, query), query)
 
-    def metrics(self, name: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Reports from the job's own file."""
-        path = self._existing(name).metrics_of(seed)
-        if not path.exists():
-            return
-        with path.open(encoding="utf-8") as stream:
-            for line in stream:
-                with suppress(ValueError):  # a torn last line
-                    yield json.loads(line)
-
-    def plan(self, name: str) -> dict[str, Any]:
-        """The plan that the run was made from.
-
-        Raises:
-            StorageError: the run's folder is damaged.
-        """
+    def read(self, name: str, document: str) -> bytes:
+        """Return a document of the run's folder or of its outputs."""
         run = self._existing(name)
+        path = (run.path if document in SUBMITTED else run.outputs) / document
         try:
-            return run.read_json("plan.json")
-        except (OSError, ValueError) as problem:
-            where = {"where": run.path / "plan.json", "says": problem}
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as problem:
+            where = {"where": path, "says": problem.strerror}
             raise StorageError(f"run {name} is damaged", facts=where, fix=f"orchestrator status {name}") from problem
-
-    def result(self, name: str) -> dict[str, Any]:
-        """The job's final figures."""
-        return self._existing(name).read_result()
-
-    def lineage(self, name: str) -> CheckedLineage:
-        """Its own document; ancestors are looked for among the runs here and where this run took them from."""
-        from orchestrator.backends.lineage_check import checked_lineage
-
-        return checked_lineage(self._existing(name), Handle(self.name, name), self._home)
 
     def cancel(self, name: str) -> None:
         """Asks the supervisor to end the job; the job saves a checkpoint first."""
@@ -219,23 +197,17 @@ class FolderBackend(Backend):
 
         delete(self._home, endpoint)
 
-    def leftovers(self) -> list[Path]:
-        """Hidden folders beside the runs that nothing has touched for an hour."""
+    def leftovers(self) -> Sequence[Path]:
+        """Return hidden folders beside the runs that nothing has touched for an hour."""
         if not self._runs.is_dir():
             return []
         before = time.time() - LEFT_SECONDS
         return sorted(path for path in self._runs.glob(".*") if path.is_dir() and path.stat().st_ctime < before)
 
-    def download(
-        self,
-        name: str,
-        outputs: tuple[str, ...],
-        to: Path,
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Path]:
-        """Copies outputs, whole or not at all."""
+    def fetch(
+        self, name: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
+    ) -> Sequence[Path]:
+        """Copy outputs, all of them or none."""
         from orchestrator.backends.folder.outputs import download
 
         return download(self._existing(name), outputs, to, force=force, progress=progress)

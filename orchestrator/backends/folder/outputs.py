@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.backends.base import no_such_output
+from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.files import sync
 
-Progress = Callable[[int, int], None]
 COPIED_AT_ONCE = 16 * 1024 * 1024
 COMMIT_FILE = "COMMIT.json"  # a checkpoint without it is being written, or never was
 
@@ -27,9 +26,7 @@ def outputs_of(run: RunFolder) -> dict[str, Path]:
     return {name: path for name, path in sorted(found.items()) if path.exists()}
 
 
-def download(
-    run: RunFolder, outputs: tuple[str, ...], to: Path, *, force: bool, progress: Progress | None
-) -> list[Path]:
+def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, progress: Progress | None) -> list[Path]:
     """Copies outputs to below `to`, all of them or none: beside their places first, then into them.
 
     Args:
@@ -75,7 +72,7 @@ def download(
     return targets
 
 
-def _chosen(run: RunFolder, outputs: tuple[str, ...]) -> list[Path]:
+def _chosen(run: RunFolder, outputs: Sequence[str]) -> list[Path]:
     known = outputs_of(run)
     unknown = [name for name in outputs if name not in known]  # or not written yet
     if unknown:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend, writable
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.submission import job_arguments
@@ -21,10 +22,9 @@ from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs.compute import ResolvedCompute
 
 
-class LocalBackend(FolderBackend):
+class LocalBackend(FolderBackend, Resumes, Preempts):
     """Runs below HOME/runs, each under a supervisor of its own."""
 
     name = "local"
@@ -68,10 +68,6 @@ class LocalBackend(FolderBackend):
         self._requeue(run, state)
         self._supervise(run)
         return Handle(self.name, name)
-
-    def provision(self, compute: ResolvedCompute) -> str:
-        """This machine is there already."""
-        return f"this machine, {os.cpu_count()} cores: nothing to provision"
 
     def _supervise(self, run: RunFolder) -> None:
         """Starts the supervisor and waits until it holds the run."""

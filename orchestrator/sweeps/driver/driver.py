@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import load_backend, remember
+from orchestrator.backends import load_backend, remember, require
 from orchestrator.backends.azure.options import AZURE
 from orchestrator.backends.base import Backend
+from orchestrator.backends.capabilities import Resumes
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.local_machine import visible_gpus
 from orchestrator.specs.sweep_spec import trials
@@ -281,7 +282,7 @@ class Driver:
     def _revive(self, status: RunStatus) -> RunStatus | None:
         """Takes a run up again; None: it can't be at this moment."""
         try:
-            self.backend.resume(status.name)
+            require(self.backend, Resumes).resume(status.name)
         except ConflictError:  # who watched it has said its last word, and is about to let go of it
             return None
         if status.name in self.state.interrupted:

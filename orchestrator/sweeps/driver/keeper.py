@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.backends import require
 from orchestrator.backends.base import Backend
+from orchestrator.backends.capabilities import DeletesWeights
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.specs.sweep_spec import SweepSpec
@@ -22,9 +24,9 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
     Raises:
         SpecError: there shall be a number, and the backend deletes nothing.
     """
-    if spec.keep_best == "all" or (spec.keep_best == "auto" and not backend.deletes_weights):
+    if spec.keep_best == "all" or (spec.keep_best == "auto" and not isinstance(backend, DeletesWeights)):
         return None
-    if not backend.deletes_weights:
+    if not isinstance(backend, DeletesWeights):
         raise SpecError(
             f"keep_best {spec.keep_best}: backend {backend.name} keeps what every trial has written",
             facts={"key": "keep_best"},
@@ -80,7 +82,9 @@ class Keeper:
         try:
             if not self._backend.describe(name).state.terminal:
                 return True  # somebody has taken it up again, and it is no trial any more
-            return self._backend.delete_weights(name, f"its checkpoints and models are deleted: {why}")
+            return require(self._backend, DeletesWeights).delete_weights(
+                name, f"its checkpoints and models are deleted: {why}"
+            )
         except NotFoundError:
             return True
         except StorageError as problem:  # which is no reason to end a sweep

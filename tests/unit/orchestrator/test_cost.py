@@ -92,7 +92,7 @@ def test_the_figures_of_a_run() -> None:
 def test_a_status_knows_hours_and_cost(tmp_path: Path) -> None:
     make_run(tmp_path, "one", nodes=2, plan=PRICED, attempts=[attempt(0, 900, 5), attempt(1000, 1900, 9)])
     make_run(tmp_path, "unpriced", attempts=[attempt(0, 7200, 5)])
-    found = {status.name: status for status in LocalBackend(tmp_path).runs()}
+    found = {status.name: status for status in LocalBackend(tmp_path).list()}
     assert (found["one"].node_hours, found["one"].cost, found["one"].nodes) == (1.0, 36.0, 2)
     assert (found["unpriced"].node_hours, found["unpriced"].cost) == (2.0, None)
     assert [one.step for one in found["one"].attempts] == [5, 9]

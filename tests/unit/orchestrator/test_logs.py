@@ -28,14 +28,14 @@ RANK_0, ALL = LogQuery(), LogQuery(ranks=None)
 
 def read(home: Path, query: LogQuery = RANK_0, name: str = "run") -> bytes:
     """What a query gives, as it was written."""
-    return b"".join(block.data for block in LocalBackend(home).log_blocks(name, query))
+    return b"".join(block.data for block in LocalBackend(home).logs(name, query))
 
 
 def texts(home: Path, query: LogQuery = RANK_0, name: str = "run") -> list[str]:
     """Lines, with their labels where several logs are read."""
     return [
         f"[{block.source.label}] {line.text}" if query.several else line.text
-        for block in LocalBackend(home).log_blocks(name, query)
+        for block in LocalBackend(home).logs(name, query)
         for line in block.lines()
     ]
 
@@ -162,7 +162,8 @@ def test_logs_of_what_starts_the_ranks(tmp_path: Path) -> None:
     assert texts(tmp_path, LogQuery(ranks=(), launcher=True)) == launcher
     assert texts(tmp_path, LogQuery(ranks=None, launcher=True)) == [*launcher, "[0:0] rank-0"]
     assert texts(tmp_path, LogQuery(ranks=(), launcher=True, node=1)) == ["[1:agent] agent-1"]
-    (line,) = list(LocalBackend(tmp_path).logs("run", LogQuery(ranks=(), launcher=True, node=1)))
+    (block,) = LocalBackend(tmp_path).logs("run", LogQuery(ranks=(), launcher=True, node=1))
+    (line,) = block.lines()
     assert line == LogLine("agent-1", rank=None, node=1, writer="agent")
 
 
@@ -181,7 +182,7 @@ def test_ranks_and_nodes_that_there_are_not(
 ) -> None:
     make_run(tmp_path, "run", nodes=2, processes_per_node=2)
     with pytest.raises(NotFoundError, match=message) as caught:
-        LocalBackend(tmp_path).log_blocks("run", query)
+        LocalBackend(tmp_path).logs("run", query)
     assert caught.value.facts == facts
 
 
@@ -204,7 +205,7 @@ class Follower:
     def __init__(self, home: Path, query: LogQuery) -> None:
         self.blocks: list[LogBlock] = []
         self.idle = 0
-        self._thread = threading.Thread(target=self._read, args=(LocalBackend(home).log_blocks("run", query),))
+        self._thread = threading.Thread(target=self._read, args=(LocalBackend(home).logs("run", query),))
         self._thread.start()
 
     def _read(self, blocks: Iterator[LogBlock]) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.wire.blobs import Blob, Files
-from orchestrator.backends.base import no_such_output
+from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, StorageError
 
-Progress = Callable[[int, int], None]
 COMMIT = "COMMIT.json"
 STORE = "store"  # name of the output that a preparation leaves beside its own
 DRAFT = ".download."  # and the run's name: what an interrupted download left, and goes on from
@@ -75,7 +74,7 @@ def _is_committed(name: str, committed: set[str]) -> bool:
 def download(
     files: Files,
     run: str,
-    outputs: tuple[str, ...],
+    outputs: Sequence[str],
     to: Path,
     *,
     store: str | None,

@@ -119,6 +119,16 @@ class RecordFolder:
             found: dict[str, Any] = json.loads((self.path / name).read_text())
             return found
 
+    def read_bytes(self, name: str) -> bytes:
+        """A document as it is; empty if there is none.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        path = self.path / name
+        with self._whole(name):
+            return path.read_bytes() if path.exists() else b""
+
     @contextmanager
     def _whole(self, name: str) -> Iterator[None]:
         """Tells that a file is damaged if it cannot be read inside."""

@@ -1,0 +1,100 @@
+"""The interface of a backend: what must be there is there when it is made; what may be there is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends import load_backend, require
+from orchestrator.backends.base import Backend, Request
+from orchestrator.backends.capabilities import Deletes, Registers, Resumes, SweepsNatively
+from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.errors import StorageError, UsageError
+
+DOCUMENTS = {
+    "plan.json": b'{"run_hash": "1"}',
+    "metrics.jsonl": b'{"step": 1}\n{"step": 2}\n{"st',
+    "seed-3/metrics.jsonl": b'{"step": 7}\n',
+}
+
+
+class Smallest(Backend):
+    """A backend with what each must have, and no capability."""
+
+    name = "smallest"
+
+    def request(self, plan: Any, run_name: str) -> Request:
+        return Request(name=run_name)
+
+    def schedule(self, request: Any, plan: Any) -> Handle:
+        return self.handle(request.name)
+
+    def describe(self, run: str) -> RunStatus:
+        return RunStatus(name=run, handle=f"smallest://{run}", state=RunState.COMPLETED, created=0.0, run_hash="1")
+
+    def list(self) -> Iterator[RunStatus]:
+        yield self.describe("one")
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[LogBlock]:
+        return iter(())
+
+    def cancel(self, run: str) -> None:
+        pass
+
+    def fetch(self, run: str, outputs: Sequence[str], to: Path, **_: Any) -> Sequence[Path]:
+        return ()
+
+    def read(self, run: str, document: str) -> bytes:
+        return DOCUMENTS.get(document, b"")
+
+
+@pytest.mark.parametrize("method", sorted(Backend.__abstractmethods__))
+def test_forgotten_method_fails_when_the_backend_is_made(method: str, tmp_path: Path) -> None:
+    rest = {name: value for name, value in vars(Smallest).items() if name != method}
+    incomplete = type("Incomplete", (Backend,), rest)
+    with pytest.raises(TypeError, match=method):
+        incomplete(tmp_path)
+    assert isinstance(Smallest(tmp_path), Backend)
+
+
+def test_forgotten_method_of_a_capability_fails_too(tmp_path: Path) -> None:
+    incomplete = type("Incomplete", (Smallest, Deletes), {})
+    with pytest.raises(TypeError, match="delete"):
+        incomplete(tmp_path)
+
+
+def test_documents_are_parsed_once_for_all_backends(tmp_path: Path) -> None:
+    backend = Smallest(tmp_path)
+    assert backend.plan("one") == {"run_hash": "1"}
+    assert backend.result("one") == {}
+    assert [report["step"] for report in backend.metrics("one")] == [1, 2]
+    assert [report["step"] for report in backend.metrics("one", seed=3)] == [7]
+    assert backend.names() == ["one"]
+    assert (backend.handle("one"), backend.folder("one")) == (Handle("smallest", "one"), None)
+
+
+def test_plan_that_is_no_json_is_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DOCUMENTS, "plan.json", b"{")
+    with pytest.raises(StorageError, match="run one is damaged"):
+        Smallest(tmp_path).plan("one")
+
+
+def test_require_returns_the_backend_or_names_who_can(tmp_path: Path) -> None:
+    local = load_backend("local", tmp_path)
+    assert require(local, Registers) is local
+    with pytest.raises(UsageError) as refusal:
+        require(Smallest(tmp_path), Resumes)
+    assert refusal.value.message == "cannot resume a run: backend smallest does not support it"
+    assert refusal.value.facts == {"supported by": "azure, debug, local"}
+    assert json.loads(json.dumps(refusal.value.as_json()))["error"]["kind"] == "usage"
+
+
+def test_no_backend_at_all_has_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        require(Smallest(tmp_path), type("Flies", (SweepsNatively,), {"verb": "fly"}))
+    assert refusal.value.facts == {"supported by": "no backend"}
