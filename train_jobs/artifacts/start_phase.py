@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from train_jobs.artifacts.commit import FOLDER, read_commit, sizes_match
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.layers import Layer, Merged, merge
@@ -24,10 +24,9 @@ from train_jobs.config.base import Config
 from train_jobs.config.errors import ConflictError, SpecError
 
 KEY = "phase_from"
-COMMIT, STATE, WEIGHTS, MOMENTS = "COMMIT.json", "state.json", "model.safetensors", "optimizer.safetensors"
+STATE, WEIGHTS, MOMENTS = "state.json", "model.safetensors", "optimizer.safetensors"
 CHECKPOINTS, MODEL = "checkpoints", "model"  # in the folder of a run's outputs
 ROWS = "pad_vocab_to_multiple_of"  # of the section `model`: decides the rows of the embedding table
-_FOLDER = re.compile(r"step-\d{8}")
 
 
 class EarlierPhase(Config):
@@ -118,10 +117,10 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         SpecError: there is none.
     """
-    if _FOLDER.fullmatch(folder.name) and _is_whole(folder):
+    if FOLDER.fullmatch(folder.name) and _is_whole(folder):
         return folder.resolve()
     root = folder / CHECKPOINTS if (folder / CHECKPOINTS).is_dir() else folder
-    found = [path for path in root.iterdir() if _FOLDER.fullmatch(path.name) and _is_whole(path)]
+    found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_whole(path)]
     if not found:
         raise SpecError(
             f"no checkpoint in {folder}", fix="give the folder of a run's outputs, in which a checkpoint has been saved"
@@ -136,12 +135,12 @@ def read_phase(folder: Path) -> EarlierPhase:
         SpecError: it cannot be read, or an older version of this code wrote it.
     """
     try:
-        commit, state = (json.loads((folder / name).read_text()) for name in (COMMIT, STATE))
+        commit, state = read_commit(folder), json.loads((folder / STATE).read_text())
         config = state["config"]
         return EarlierPhase(
             folder=folder,
-            step=commit["step"],
-            files={name: facts["sha256"] for name, facts in commit["files"].items()},
+            step=commit.step,
+            files={name: written.sha256 for name, written in commit.files.items()},
             model=config["model"],
             data=config["data"],
             optimizer=config["optimizer"]["name"],
@@ -192,9 +191,8 @@ def phase_lineage(phase: EarlierPhase) -> Lineage:
 
 def _is_whole(folder: Path) -> bool:
     try:
-        files = json.loads((folder / COMMIT).read_text())["files"]
-        return all((folder / name).stat().st_size == facts["bytes"] for name, facts in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return sizes_match(folder, read_commit(folder))
+    except (OSError, ValueError):
         return False
 
 

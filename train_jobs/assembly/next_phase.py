@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from train_jobs.artifacts.commit import verify
 from train_jobs.artifacts.start_phase import WEIGHTS, EarlierPhase, find_checkpoint, read_phase
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.checkpoint.commit import verify
 from train_jobs.engine.loop.loop import Loop
 
 HASH_DIGITS = 15  # hex digits that fit into an int64

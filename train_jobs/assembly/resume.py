@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from train_jobs.artifacts.commit import COMMIT
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
@@ -35,7 +36,7 @@ def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> Non
 
 def has_checkpoint(output: Path) -> bool:
     """Whether the output folder holds what looks like a checkpoint; whether it verifies is for `resume` to say."""
-    return any((output / "checkpoints").glob("step-*/COMMIT.json"))
+    return any((output / "checkpoints").glob(f"step-*/{COMMIT}"))
 
 
 def resume(loop: Loop, config: PretrainConfig) -> None:

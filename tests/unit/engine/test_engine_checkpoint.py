@@ -13,10 +13,10 @@ import torch
 from engine_disk import Disk
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.commit import COMMIT, verify
 from train_jobs.config import ConflictError, OptimizerConfig, StorageError, TrainingError
 from train_jobs.engine.checkpoint.cadence import Retention
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore
-from train_jobs.engine.checkpoint.commit import COMMIT, verify
 from train_jobs.optim.factory import build_optimizer
 
 FILES = ["COMMIT.json", "model.safetensors", "optimizer.safetensors", "state.json"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from train_jobs.artifacts.commit import Commit
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine.checkpoint.cadence import Cadence, Candidate, Retention
+from train_jobs.engine.checkpoint.cadence import Cadence, Retention
 
-FOUND = [Candidate(10, 5.0), Candidate(15, None), Candidate(20, 3.0), Candidate(30, 4.0), Candidate(40, 3.0)]
+FOUND = [Commit(10, 5.0), Commit(15, None), Commit(20, 3.0), Commit(30, 4.0), Commit(40, 3.0)]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from train_jobs.engine.checkpoint import safetensors_file
-from train_jobs.engine.checkpoint.safetensors_file import DTYPES, WrittenFile, read_file, write_file, write_tensors
-from train_jobs.engine.checkpoint.writer import at_once
+from train_jobs.artifacts.commit import CHUNK, WrittenFile, finish, read_file, write_file
+from train_jobs.engine.checkpoint.safetensors_file import DTYPES, write_tensors
 
 ALL_TYPES = {
     f"{index}-{code}": torch.tensor([[0, 1, 1]]).to(dtype) for index, (dtype, code) in enumerate(DTYPES.items())
@@ -42,24 +41,21 @@ def assert_reads_back(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD, {}], ids=["types", "awkward", "none"])
-@pytest.mark.parametrize("chunk", [safetensors_file.CHUNK, 1, 7])
-def test_the_library_reads_what_we_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensors: dict[str, torch.Tensor], chunk: int
-) -> None:
-    monkeypatch.setattr(safetensors_file, "CHUNK", chunk)
-    at_once(write_tensors(tmp_path / "file", tensors))
+@pytest.mark.parametrize("chunk", [CHUNK, 1, 7])
+def test_the_library_reads_what_we_write(tmp_path: Path, tensors: dict[str, torch.Tensor], chunk: int) -> None:
+    finish(write_tensors(tmp_path / "file", tensors, chunk=chunk))
     assert_reads_back(tmp_path / "file", tensors)
 
 
 def test_transformers_know_it_for_pytorchs(tmp_path: Path) -> None:
-    at_once(write_tensors(tmp_path / "file", AWKWARD))
+    finish(write_tensors(tmp_path / "file", AWKWARD))
     with safe_open(tmp_path / "file", framework="pt") as opened:
         assert opened.metadata() == {"format": "pt"}
 
 
 @pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD], ids=["types", "awkward"])
 def test_the_bytes_have_no_gap_and_no_tensor_is_misaligned(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    at_once(write_tensors(tmp_path / "file", tensors))
+    finish(write_tensors(tmp_path / "file", tensors))
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert length % 8 == 0
@@ -70,13 +66,15 @@ def test_the_bytes_have_no_gap_and_no_tensor_is_misaligned(tmp_path: Path, tenso
     assert all(begin % size == 0 for begin, _, size in spans)
 
 
-@pytest.mark.parametrize("chunk", [safetensors_file.CHUNK, 7])
-def test_what_it_says_of_a_file_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(safetensors_file, "CHUNK", chunk)
+@pytest.mark.parametrize("chunk", [CHUNK, 7])
+def test_what_it_says_of_a_file_is_so(tmp_path: Path, chunk: int) -> None:
     tensors, text = tmp_path / "tensors", tmp_path / "text"
-    written = {tensors: at_once(write_tensors(tensors, AWKWARD)), text: at_once(write_file(text, [b"ab", b"", b"c"]))}
+    written = {
+        tensors: finish(write_tensors(tensors, AWKWARD, chunk=chunk)),
+        text: finish(write_file(text, [b"ab", b"", b"c"], chunk=chunk)),
+    }
     for path, said in written.items():
         content = path.read_bytes()
         assert said == WrittenFile(len(content), hashlib.sha256(content).hexdigest())
-        assert at_once(read_file(path)) == said
+        assert finish(read_file(path, chunk=chunk)) == said
     assert text.read_bytes() == b"abc"

@@ -12,9 +12,9 @@ import torch
 from engine_disk import Disk
 from safetensors.torch import save_file
 
+from train_jobs.artifacts.commit import finish
 from train_jobs.config import StorageError
 from train_jobs.engine.checkpoint.safetensors_file import write_tensors
-from train_jobs.engine.checkpoint.writer import at_once
 from train_jobs.engine.runtime import storage
 
 
@@ -117,7 +117,7 @@ def write_safetensors(path: Path) -> None:
 
 
 def write_checkpoint(path: Path) -> None:
-    at_once(write_tensors(path, {"weight": torch.zeros(100_000)}))
+    finish(write_tensors(path, {"weight": torch.zeros(100_000)}))
 
 
 def write_text(path: Path) -> None:

@@ -18,10 +18,11 @@ import torch
 from engine_disk import Disk
 from engine_toy import held
 
+from train_jobs.artifacts.commit import finish
 from train_jobs.config import StorageError
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore, Committed
 from train_jobs.engine.checkpoint.staging import StagingMemory
-from train_jobs.engine.checkpoint.writer import NICE, Work, Writer, at_once
+from train_jobs.engine.checkpoint.writer import NICE, Work, Writer
 
 REPOSITORY = Path(__file__).parents[3]
 NO_STATE: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -193,7 +194,7 @@ def test_work_without_steps_is_done_at_once() -> None:
         return 3
         yield
 
-    assert at_once(steps()) == 3
+    assert finish(steps()) == 3
 
 
 SAVES_WITHOUT_MEMORY = """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from train_jobs.artifacts.commit import Commit
 from train_jobs.config import CheckpointConfig
 
 MINUTE = 60.0
@@ -51,15 +52,6 @@ class Cadence:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A committed checkpoint, as far as keeping it goes."""
-
-    step: int
-    validation_loss: float | None
-    """That of its very weights; None: they were not validated."""
-
-
-@dataclass(frozen=True)
 class Retention:
     """Which checkpoints are kept: all that any of the rules keeps.
 
@@ -73,7 +65,7 @@ class Retention:
     best: int = 0
     every: int | None = None
 
-    def keeps(self, found: Sequence[Candidate]) -> set[int]:
+    def keeps(self, found: Sequence[Commit]) -> set[int]:
         """Steps of those that are kept. Of equal losses the earlier is the lower."""
         newest = sorted(one.step for one in found)[-self.last :]
         ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)

@@ -13,7 +13,6 @@ folder that verifies under its own name is the checkpoint, and any other is the 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -24,17 +23,26 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.commit import (
+    COMMIT,
+    FOLDER,
+    Commit,
+    committed,
+    folder_name,
+    verify,
+    verifying,
+    write_commit,
+    write_file,
+)
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine.checkpoint.cadence import Candidate, Retention
-from train_jobs.engine.checkpoint.commit import COMMIT, candidate, commit, folder_name, verify, verifying
+from train_jobs.engine.checkpoint.cadence import Retention
 from train_jobs.engine.checkpoint.optimizer_state import flatten, unflatten
-from train_jobs.engine.checkpoint.safetensors_file import bytes_of, write_file, write_tensors
+from train_jobs.engine.checkpoint.safetensors_file import bytes_of, write_tensors
 from train_jobs.engine.checkpoint.staging import StagingMemory
 from train_jobs.engine.checkpoint.writer import Work, Writer
 from train_jobs.engine.runtime import storage
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_FOLDER = re.compile(r"step-(\d{8})")
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -146,12 +154,11 @@ class CheckpointStore:
         moments, rest = flatten(optimizer)
         tensors = {WEIGHTS: dict(weights), OPTIMIZER: moments}
         text = json.dumps({**state, "optimizer": rest}, indent=1)
-        found = Candidate(step, validation_loss)
         if copies := self._copies(tensors):
-            work = Work(self._write(found, text, copies))
+            work = Work(self._write(step, validation_loss, text, copies))
             self._writer.start(work)
         else:
-            work = Work(self._write(found, text, tensors))
+            work = Work(self._write(step, validation_loss, text, tensors))
             work.finish()
             work.result()  # raises at once what `collect` would else raise
         self._pending = work
@@ -191,7 +198,7 @@ class CheckpointStore:
         Raises:
             ConflictError: it is of another format.
         """
-        found = [one for folder in self._folders().values() if (one := candidate(folder))]
+        found = [one for folder in self._folders().values() if (one := committed(folder))]
         ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)
         return next((checkpoint for _, step in ranked if (checkpoint := self.at(step))), None)
 
@@ -219,10 +226,12 @@ class CheckpointStore:
             )
             return None
 
-    def _write(self, found: Candidate, text: str, tensors: Mapping[str, Tensors]) -> Generator[None, None, Committed]:
+    def _write(
+        self, step: int, validation_loss: float | None, text: str, tensors: Mapping[str, Tensors]
+    ) -> Generator[None, None, Committed]:
         """Everything that a checkpoint needs of the disk, in small steps."""
         started = time.perf_counter()
-        folder, doing = self.root / folder_name(found.step), f"the checkpoint of step {found.step}"
+        folder, doing = self.root / folder_name(step), f"the checkpoint of step {step}"
         if self._staging is not None:
             self._staging.wait()
         with storage.storage_errors(self.root, doing, partial=folder):
@@ -233,18 +242,18 @@ class CheckpointStore:
             for name, held in tensors.items():
                 files[name] = yield from write_tensors(folder / name, held)
             files[STATE] = yield from write_file(folder / STATE, [text.encode()])
-            commit(folder, found, files)
+            write_commit(folder, Commit(step, validation_loss, files))
             yield
             if not (yield from verifying(folder)):
                 raise OSError(f"{folder} does not read back as it was written")
-        self._prune(found.step)
-        return Committed(found.step, sum(file.bytes for file in files.values()), time.perf_counter() - started)
+        self._prune(step)
+        return Committed(step, sum(file.bytes for file in files.values()), time.perf_counter() - started)
 
     def _folders(self) -> dict[int, Path]:
         """Step -> folder, whatever is in it."""
         if not self.root.is_dir():
             return {}
-        found = ((_FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
+        found = ((FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
         return {int(match[1]): path for match, path in found if match and path.is_dir() and not path.is_symlink()}
 
     def _prune(self, saved: int) -> None:
@@ -254,7 +263,7 @@ class CheckpointStore:
         count as kept.
         """
         folders = self._folders()
-        found = [candidate(folder) for step, folder in folders.items() if step <= saved]
+        found = [committed(folder) for step, folder in folders.items() if step <= saved]
         kept = self.retention.keeps([one for one in found if one])
         for step in folders.keys() - kept:
             # the commit goes first: a deletion cut short must not leave a folder that looks valid for longer

@@ -11,16 +11,14 @@ to read each file again for its hash, and can't be interrupted.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-CHUNK = 4 << 20  # bytes a step: some milliseconds
+from train_jobs.artifacts.commit import CHUNK, WrittenFile, write_file
+
 ALIGNMENT = 8
 DTYPES = {
     torch.float64: "F64",
@@ -36,57 +34,16 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """What a file was when it was written."""
-
-    bytes: int
-    sha256: str
-
-
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Generator[None, None, WrittenFile]:
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], *, chunk: int = CHUNK
+) -> Generator[None, None, WrittenFile]:
     """Writes `tensors`, on whatever device, as a safetensors file; one at a time is on the host for it.
 
     Raises:
         OSError: the disk is full, read-only or gone; what was written so far stays.
     """
     ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # so that none is misaligned
-    return write_file(path, _pieces(ordered))
-
-
-def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Generator[None, None, WrittenFile]:
-    """Writes `pieces` one after the other and waits until they are on the disk.
-
-    Raises:
-        OSError: as `write_tensors`.
-    """
-    digest, size = hashlib.sha256(), 0
-    with path.open("wb") as stream:
-        for piece in pieces:
-            for start in range(0, len(piece), CHUNK):
-                chunk = piece[start : start + CHUNK]
-                stream.write(chunk)
-                digest.update(chunk)
-                yield
-            size += len(piece)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return WrittenFile(size, digest.hexdigest())
-
-
-def read_file(path: Path) -> Generator[None, None, WrittenFile]:
-    """What a file is now.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            yield
-    return WrittenFile(size, digest.hexdigest())
+    return write_file(path, _pieces(ordered), chunk=chunk)
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:

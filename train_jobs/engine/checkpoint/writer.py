@@ -70,13 +70,6 @@ class Work(Generic[T]):
         return not self.done
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
-    """Runs `steps` here and now; returns what they return."""
-    work = Work(steps)
-    work.finish()
-    return work.result()
-
-
 class Writer:
     """The thread; it starts with the first work, and a program that ends waits for the last."""
 

@@ -1,0 +1,180 @@
+"""COMMIT.json: what makes the folder of a checkpoint count. It is written last, over every other file of the folder.
+
+    {"format": 2, "step": 500, "validation_loss": 1.5, "files": {"state.json": {"bytes": 812, "sha256": "9f..."}, ...}}
+
+Written by the job, read without torch by both packages. Files are hashed in the pass that writes them and in small
+steps, so that a thread can write them beside training; the safetensors library would have to read each again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from train_jobs.artifacts.files import sync
+from train_jobs.config.errors import ConflictError
+
+COMMIT = "COMMIT.json"
+FORMAT = 2
+FOLDER = re.compile(r"step-(\d{8})")
+"""Name of a checkpoint's folder; the group is its step."""
+CHUNK = 4 << 20  # bytes a step: some milliseconds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """Size and SHA-256 of a file's content."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Content of a COMMIT.json."""
+
+    step: int
+    validation_loss: float | None
+    """Of exactly these weights; None: they were not validated."""
+    files: Mapping[str, WrittenFile] = field(default_factory=dict)
+    """Name -> what was written, for every other file of the folder."""
+    format: int = FORMAT
+
+
+def folder_name(step: int) -> str:
+    """Return the name of the folder that holds the checkpoint of `step`."""
+    return f"step-{step:08d}"
+
+
+def read_commit(folder: Path) -> Commit:
+    """Read the COMMIT.json of a checkpoint's folder. The other files are not read.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        ValueError: it is torn, or not a commit.
+    """
+    try:
+        document = json.loads((folder / COMMIT).read_text())
+        files = {
+            name: WrittenFile(facts["bytes"], facts["sha256"]) for name, facts in document.get("files", {}).items()
+        }
+        return Commit(document["step"], document["validation_loss"], files, document.get("format", 0))
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"not a commit: {folder / COMMIT}: {type(problem).__name__}: {problem}") from None
+
+
+def write_commit(folder: Path, commit: Commit) -> None:
+    """Write COMMIT.json and wait until it is on the disk."""
+    finish(write_file(folder / COMMIT, [json.dumps({"format": commit.format, **asdict(commit)}, indent=1).encode()]))
+    with contextlib.suppress(OSError):  # not every mounted store can sync a folder
+        sync(folder)
+
+
+def committed(folder: Path) -> Commit | None:
+    """Return a folder's commit, or None if it is torn, missing or of another folder. The other files are not read.
+
+    Raises:
+        OSError: it exists and cannot be read; the checkpoint may be whole.
+    """
+    try:
+        commit = read_commit(folder)
+        return commit if folder.name == folder_name(commit.step) else None
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def verify(folder: Path) -> bool:
+    """Return whether the folder's commit is whole and every file that it names has its size and SHA-256.
+
+    Raises:
+        ConflictError: it verifies, and the format is unknown to this version.
+    """
+    return finish(verifying(folder))
+
+
+def verifying(folder: Path) -> Generator[None, None, bool]:
+    """`verify` in small steps."""
+    try:
+        commit = read_commit(folder)
+        if not commit.files or folder.name != folder_name(commit.step) or not sizes_match(folder, commit):
+            return False
+        for name, written in commit.files.items():
+            if (yield from read_file(folder / name)) != written:
+                return False
+    except (OSError, ValueError):
+        return False
+    if commit.format != FORMAT:
+        raise ConflictError(
+            f"the checkpoint is of format {commit.format}",
+            facts={"need": f"format {FORMAT}", "where": folder},
+            fix="another --output, or go on with the version of the code that wrote it",
+        )
+    return True
+
+
+def sizes_match(folder: Path, commit: Commit) -> bool:
+    """Return whether all files of a commit exist with their sizes. Their content is not read.
+
+    Raises:
+        OSError: one of them is missing.
+    """
+    return all((folder / name).stat().st_size == written.bytes for name, written in commit.files.items())
+
+
+def write_file(
+    path: Path, pieces: Iterable[bytes | memoryview], *, chunk: int = CHUNK
+) -> Generator[None, None, WrittenFile]:
+    """Write `pieces` one after the other and wait until they are on the disk.
+
+    Args:
+        chunk: bytes written between two yields.
+
+    Raises:
+        OSError: the disk is full, read-only or gone; what was written so far stays.
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as stream:
+        for piece in pieces:
+            for start in range(0, len(piece), chunk):
+                part = piece[start : start + chunk]
+                stream.write(part)
+                digest.update(part)
+                yield
+            size += len(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return WrittenFile(size, digest.hexdigest())
+
+
+def read_file(path: Path, *, chunk: int = CHUNK) -> Generator[None, None, WrittenFile]:
+    """Return size and hash of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while part := stream.read(chunk):
+            digest.update(part)
+            size += len(part)
+            yield
+    return WrittenFile(size, digest.hexdigest())
+
+
+def finish(steps: Generator[None, None, T]) -> T:
+    """Run a generator to its end and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
