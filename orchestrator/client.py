@@ -75,8 +75,7 @@ class Orchestrator:
         Raises:
             SpecError, DataError: all that is wrong, with file and line.
         """
-        from orchestrator.jobs.pretrain.plan import make_plan
-        from orchestrator.jobs.resolve import resolve_spec
+        from orchestrator.jobs.resolve import make_plan, resolve_spec
         from orchestrator.jobs.starts import model_of, outputs_of
         from orchestrator.specs.resolved import Flag, find_project
 

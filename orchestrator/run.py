@@ -253,7 +253,7 @@ class Run:
             NotFoundError: it has none.
             StorageError: they cannot be written there.
         """
-        asked = Path(self.plan()["spec"]["output"]) if to is None else to
+        asked = Path(self.plan()["spec"].get("output", "")) if to is None else to
         if not asked.is_absolute() or not asked.parent.is_dir():  # asked on another machine
             return None
         deliver(self._backend, self.name, asked)

@@ -36,7 +36,7 @@ from orchestrator.sweeps.policy.limits import differing
 from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
-    from orchestrator.jobs.pretrain.plan import Plan
+    from orchestrator.jobs.base import Plan
     from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.driver.control import SERVICE, Control, HereControl
 

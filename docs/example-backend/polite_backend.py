@@ -15,7 +15,7 @@ import shutil
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import CapacityError, UsageError
 

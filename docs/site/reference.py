@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from orchestrator.cli.main import build_parser
-from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.registry import all_kinds, job_kind, kind_names
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
@@ -28,7 +28,7 @@ COLUMNS = "100"
 
 def spec_page(kind: str) -> str:
     """All keys of a kind of job, section by section, with what each is when nobody says."""
-    found = KINDS[kind]
+    found = job_kind(kind)
     recipes = ", ".join(f"`{name}`" for name in preset_names(found.recipes))
     lines = [
         f"# Keys of a {kind} job",
@@ -167,6 +167,6 @@ def _cell(text: str) -> str:
 
 def pages() -> dict[str, str]:
     """Path below docs/ -> Markdown, of all pages that are made."""
-    assert all(issubclass(kind.spec, JobSpec) for kind in KINDS.values())
-    specs = {f"reference/{kind}.md": spec_page(kind) for kind in KINDS}
+    assert all(issubclass(kind.spec, JobSpec) for kind in all_kinds().values())
+    specs = {f"reference/{kind}.md": spec_page(kind) for kind in kind_names()}
     return {**specs, "reference/sweep.md": sweep_page(), "reference/commands.md": commands_page()}

@@ -11,11 +11,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.pretrain.plan import FINGERPRINT_CACHE
 from orchestrator.runs.lineage_report import Check, CheckedLineage, Verdict
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import NotFoundError
-from orchestrator.support.home import TOKEN_STORES
+from orchestrator.support.home import FINGERPRINT_CACHE, TOKEN_STORES
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.lineage import LINEAGE_FILE, READ, Lineage, Link, parse_lineage, store_digest
 from train_jobs.artifacts.start_model import initial_weights

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.registry import KINDS
 from orchestrator.runs.status import Counts
 from orchestrator.snapshot import Snapshot
 from orchestrator.specs.compute import ResolvedCompute
@@ -45,6 +44,10 @@ class Plan(Config):
     """Version of Python and of each package that shapes a result."""
     warnings: tuple[str, ...]
     """For the user to read; nothing is refused for them."""
+    delivery: Path | None = None
+    """Where on this machine a result is put once it is complete; None: it stays with the run."""
+    stores: ClassVar[bool] = False
+    """Whether its job makes or finds token stores, and is given their folder."""
 
     @property
     def steps(self) -> int | None:
@@ -57,11 +60,6 @@ class Plan(Config):
         return "steps"
 
     @property
-    def stores(self) -> bool:
-        """Whether its job makes or finds token stores, and is told where they are kept."""
-        return KINDS[self.spec.kind].stores
-
-    @property
     def world_size(self) -> int:
         """Processes of the whole job."""
         return self.compute.world_size
@@ -72,9 +70,9 @@ class Plan(Config):
         counted = {"steps": self.steps, "counts": self.counts, "world_size": self.world_size}
         return {**document, **counted, "snapshot": self.snapshot.summary()}
 
+    @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
-        return plan_rows(self)
+        """Return the plan for humans as label and fact; a fact without a label continues the one before."""
 
     def summary(self) -> str:
         """The same as lines of at most 80 columns."""

@@ -8,40 +8,38 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.kind import JobKind
+from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
 from orchestrator.specs.job import JobSpec
 from train_jobs.artifacts.layers import Layer, preset_names
 
 
-def for_kind(layer: Layer, model: type[BaseModel]) -> Layer:
-    """The project's defaults without those that only other kinds of jobs know of; what none knows is left, and refused.
+def for_kind(layer: Layer, kind: JobKind) -> Layer:
+    """Return the project's defaults without those that only other kinds have; what no kind has is left, and refused.
 
     Args:
         layer: the project's file.
-        model: spec of the kind.
+        kind: the kind of job.
     """
-    (kind,) = [kind for kind in KINDS.values() if kind.spec is model]
-    others = [other.spec for other in KINDS.values() if other.spec is not model]
+    others = [other for name, other in all_kinds().items() if name != kind.name]
+    specs = [other.spec for other in others]
     tree = layer.tree
     if kind.subject != _subject(tree):
-        tree = {key: tree[key] for key in tree if key in JobSpec.model_fields or not _is_known(key)}
-    tree = _known(tree, model, others)
-    foreign = {name for other in KINDS.values() for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
-    if tree.get("recipe") in foreign or tree.get("kind") in {*KINDS} - {model.model_fields["kind"].default}:
+        known = {key for spec in (kind.spec, *specs) for key in spec.model_fields} - {*JobSpec.model_fields}
+        tree = {key: tree[key] for key in tree if key not in known}
+    tree = _known(tree, kind.spec, specs)
+    foreign = {name for other in others for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
+    if tree.get("recipe") in foreign or tree.get("kind") in {other.name for other in others}:
         tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
     return replace(layer, tree=tree)
 
 
 def _subject(tree: dict[str, Any]) -> str:
-    """What a project's sections of a job are about, by the kind that it says, or names a recipe of."""
-    for name, kind in KINDS.items():
+    """Return what a project's sections of a job are about, by the kind or else the recipe that it names."""
+    for name, kind in all_kinds().items():
         if tree.get("kind") == name or ("kind" not in tree and tree.get("recipe") in preset_names(kind.recipes)):
             return kind.subject
-    return KINDS["pretrain"].subject
-
-
-def _is_known(key: str) -> bool:
-    return any(key in kind.spec.model_fields for kind in KINDS.values())
+    return job_kind(DEFAULT).subject
 
 
 def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:

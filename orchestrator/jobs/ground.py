@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.jobs.base import Plan
-from orchestrator.jobs.prepare.spec import PrepareSpec
-from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.resolved import Resolved
@@ -24,16 +22,15 @@ HASH_DIGITS = 8
 COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
 
 
-def _no_code(spec: PretrainSpec | PrepareSpec, store: Path | None) -> list[Path]:
-    """Text, vocabulary and store, which may lie in the user's folder of code."""
-    data, folder = spec.data, spec.code.folder
+def text_paths(data: TextConfig, folder: Path | None, store: Path | None) -> list[Path]:
+    """Return text, vocabulary and store, which may lie in the user's folder of code."""
     text = [Path(path) for source in data.text for path in source.path]
     if folder is not None and any(folder.is_relative_to(path) for path in text):
         text = [*text, *text_files(text)]  # the folder is itself data, and not all that is in it
     return [path for path in (*text, data.vocabulary, store) if path is not None]
 
 
-def _text(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
+def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
     """A section of text, with content in place of paths: that of a store, or of files and how they are read."""
     section = not_shaping(data.model_dump(mode="json")) | {"store": None}
     if isinstance(found, StoreManifest):

@@ -16,13 +16,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from orchestrator.jobs.base import Plan
 from orchestrator.jobs.defaults import for_kind
-from orchestrator.jobs.finetune.spec import FinetuneSpec, check_batch, written_out
-from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.kind import JobKind
+from orchestrator.jobs.registry import job_kind
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.ignored import ignored_settings
-from orchestrator.specs.job import MODEL, JobSpec, Kind
+from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, shown
@@ -30,12 +30,8 @@ from orchestrator.specs.site import Site, site_of
 from orchestrator.specs.variables import variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load
-from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import is_name
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
-from train_jobs.artifacts.start_phase import merge_with_start
-from train_jobs.artifacts.tuned_columns import tuned_columns
-from train_jobs.config.names import did_you_mean
 
 PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
     (("compute", "preset"), "compute preset", PRESETS / "compute"),
@@ -58,7 +54,7 @@ def resolve_spec(
     """Lays every source of values over the presets and validates the result.
 
     Args:
-        kind: which job: "pretrain", "prepare", "finetune", "evaluate", "predict".
+        kind: name of the kind of job.
         file: the spec file. Relative paths start at the folder of the file they are written in, those written
             anywhere else at the current folder.
         layers: the same as `file`, read already, with absolute paths: the lowest first.
@@ -73,48 +69,62 @@ def resolve_spec(
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
         DataError: a folder that is named for a task of the user's own has no table to learn from.
     """
-    if kind not in KINDS:
-        hint = did_you_mean(kind, KINDS)
-        raise SpecError(f"unknown kind of job {kind!r}{hint}", facts={"known": ", ".join(KINDS)})
-    which, environ, problems = KINDS[kind], environ or {}, Problems()
+    which, environ, problems = job_kind(kind), environ or {}, Problems()
     model = which.spec
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
-    if model is FinetuneSpec:
-        written = written_out(written, Path.cwd(), _written_site(written))
+    written = which.layers(written, Path.cwd(), _written_site(written))
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
     complete = not problems
-    source = None
-    finders = {INIT_FROM: model_of, PHASE_FROM: outputs_of, MODEL: model_of}
-    written += [layer for key in which.starts for layer in _found(found, key, finders[key])]
-    if MODEL in which.starts:
-        written = [*tuned_columns(load.merge(written).tree), *written]
-    if model is PretrainSpec:
-        with_start = merge_with_start(presets, written)
-        merged, source = with_start.merged, with_start.source
-        problems.extend(with_start.problems)
-    else:
-        merged = load.merge([*presets, *written])
-    problems.extend(missing_paths(merged, _written_site(written)))
+    finders = {PHASE_FROM: outputs_of}
+    written += [layer for key in which.paths.starts for layer in _found(found, key, finders.get(key, model_of))]
+    with_start = which.merge(presets, written)
+    merged = with_start.merged
+    problems.extend(with_start.problems)
+    problems.extend(missing_paths(merged, which.paths, _written_site(written)))
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete:  # without a layer, the batch is not the one that was meant
-            check_shares(spec, compute.world_size)
+            which.check_shares(spec, compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
-    changes = {path: change for path, change in changes.items() if change.origin != source}
+    changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
+    site = site_of(spec.backend)
+    rules = which.ignored(spec, compute.world_size, site)
     return Resolved(
         spec=spec,
         compute=compute,
         origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
         changes=changes,
-        warnings=(*warnings, *ignored_settings(spec, changes, world_size=compute.world_size)),
+        warnings=(
+            *warnings,
+            *ignored_settings(spec, changes, rules, which.own_names(spec)),
+            *which.warnings(spec, changes, site),
+            *site.warnings(spec),
+        ),
     )
 
 
+def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
+    """Read data and code, and return the plan: offline, writing nothing but a cache of content hashes below `home`.
+
+    Args:
+        resolved: the spec, validated.
+        home: the home folder, for the cache of content hashes.
+        like: the plan of another trial of the same sweep, whose code and environment are this one's too: they are not
+            read again.
+
+    Raises:
+        DataError: the data cannot be read.
+        SpecError: the user's code holds what must not be shipped, or lacks what runs; the model does not fit the job.
+        ConflictError: the lineage of what the job starts from does not verify, or a file of a checkpoint.
+    """
+    return job_kind(resolved.spec.kind).plan(resolved, home, like)
+
+
 def _written_layers(
-    kind: Kind,
+    kind: JobKind,
     file: Path | None,
     given: Sequence[load.Layer],
     sets: Iterable[str],
@@ -126,23 +136,22 @@ def _written_layers(
     """The layers that the user wrote, lowest first; a layer that cannot be read is a problem, and left out."""
     layers: list[load.Layer] = []
     warnings: list[str] = []
-    here, model = Path.cwd(), kind.spec
-    starts = kind.starts or (INIT_FROM, PHASE_FROM)
+    here, keys = Path.cwd(), kind.paths
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, starts)] if path else []
+            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, keys)] if path else []
         if path is not None and path == project and layers:
-            layers = [for_kind(layers[0], model)]
+            layers = [for_kind(layers[0], kind)]
     layers += given
     with problems.collecting():
-        variables, warnings = variable_layers(model, environ)
-        layers += [anchor(layer, here, starts) for layer in variables]
+        variables, warnings = variable_layers(kind.spec, environ)
+        layers += [anchor(layer, here, keys) for layer in variables]
     for key, flag in flags.items():
         tree: dict[str, Any] = {}
         load.assign(tree, tuple(key.split(".")), flag.value)
-        layers.append(anchor(load.Layer(flag.name, tree), here, starts))
+        layers.append(anchor(load.Layer(flag.name, tree), here, keys))
     with problems.collecting():
-        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, starts))
+        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, keys))
     return layers, warnings
 
 
@@ -151,7 +160,7 @@ def _written_site(written: Sequence[load.Layer]) -> Site:
     return site_of(str(load.merge(written).tree.get("backend", JobSpec.model_fields["backend"].default)))
 
 
-def _preset_layers(kind: Kind, written: load.Merged, problems: Problems) -> list[load.Layer]:
+def _preset_layers(kind: JobKind, written: load.Merged, problems: Problems) -> list[load.Layer]:
     """The presets that the written layers choose; one that there is not is a problem, and left out."""
     layers: list[load.Layer] = []
     defaults = _unwritten(kind.spec, {})
@@ -179,11 +188,10 @@ def _model_name(value: Any) -> Any:
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
 
 
-def _of_kind(layer: load.Layer, kind: Kind) -> load.Layer:
-    """Assignments as they were written, where `model` is no section."""
-    if MODEL not in kind.starts or MODEL not in layer.tree:
-        return layer
-    return load.Layer(layer.source, {**layer.tree, MODEL: _model_name(layer.tree[MODEL])}, layer.lines)
+def _of_kind(layer: load.Layer, kind: JobKind) -> load.Layer:
+    """Assignments as they were written, where `model` names a model and is no section."""
+    named = {key: _model_name(layer.tree[key]) for key in kind.paths.starts if key in layer.tree}
+    return load.Layer(layer.source, {**layer.tree, **named}, layer.lines)
 
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
@@ -220,15 +228,3 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     for part in path:
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
-
-
-def check_shares(spec: JobSpec, world_size: int) -> None:
-    """Sees to it that a global batch, of a job that has one, divides into processes and micro batches.
-
-    Raises:
-        SpecError: it does not; the message names the nearest that do.
-    """
-    if isinstance(spec, PretrainSpec):
-        spec.train.accumulation_steps(world_size)
-    if isinstance(spec, FinetuneSpec):
-        check_batch(spec.train, world_size)

@@ -13,7 +13,6 @@ from orchestrator.runs.results import Results
 from orchestrator.support.errors import UsageError
 from train_jobs.config.base import Config
 
-SCORED = ("finetune", "evaluate")  # kinds of jobs whose results are scores
 Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
 
 

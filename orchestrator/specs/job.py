@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from abc import abstractmethod
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -15,7 +15,6 @@ from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
 from train_jobs.config.base import Config
 
-MODEL = "model"  # key of the model that predicts
 LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
 
@@ -26,6 +25,7 @@ def _slug(name: str) -> str:
 
 
 Slug = Annotated[str, AfterValidator(_slug)]
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class JobSpec(Config):
@@ -55,6 +55,14 @@ class JobSpec(Config):
         """First part of the run's name."""
         return self.name or f"{self.kind}-{self.recipe}"
 
+    @abstractmethod
+    def job_config(self) -> Config:
+        """Return the part that the job itself reads."""
+
+    def part(self, model: type[ConfigT]) -> ConfigT:
+        """Return the keys that another model has too, as that model."""
+        return model(**{key: getattr(self, key) for key in model.model_fields})
+
     def _repr_html_(self) -> str:
         """All settings, as a notebook shows them; values of variables that look like secrets are not among them."""
         settings = self.model_dump(mode="json")
@@ -63,20 +71,3 @@ class JobSpec(Config):
             name: HIDDEN if SECRET.search(name) else value for name, value in variables.items()
         }
         return settings_card(f"{self.kind} {self.slug}", settings)
-
-
-class Kind(NamedTuple):
-    """A kind of job, as the command line and the SDK offer it."""
-
-    spec: type[JobSpec]
-    """What a user writes."""
-    recipes: Path
-    """Folder of its recipes."""
-    subject: str
-    """What its sections are about: kinds of one subject share the defaults of a project."""
-    starts: tuple[str, ...] = ()
-    """Keys that name what it starts from, a model or an earlier phase, and may name the run that made it."""
-    gpus: bool = True
-    """Whether it uses GPUs where there are some."""
-    stores: bool = False
-    """Whether it makes token stores, or finds them, and is told where they are kept."""

@@ -1,119 +1,130 @@
-"""Paths in a spec: relative to where they were written, and there. A model may be named by the run that made it."""
+"""Paths in a spec: made absolute where they were written, and checked. Each kind of job says which keys hold paths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from glob import has_magic, iglob
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from orchestrator.jobs.finetune.spec import DATA_PATHS, TASK_FILES
 from orchestrator.specs.site import Site
 from train_jobs.artifacts.layers import Layer, Merged
-from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import is_name
-from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 
-PER_TASK = "per_task"
-OF_TEXT = ("vocabulary", "add_tokens", "store")  # keys of `data` that name a file or a folder, beside `text`
+CODE = "code.folder"
 
 
-def anchor(layer: Layer, folder: Path, starts: Sequence[str] = (INIT_FROM, PHASE_FROM)) -> Layer:
-    """The same layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
+class PathKeys(NamedTuple):
+    """Keys of a spec that hold paths, as dotted paths; `code.folder`, which every spec has, is not among them."""
+
+    starts: tuple[str, ...] = ()
+    """Name a run or a model, or the folder of one."""
+    folders: tuple[str, ...] = ()
+    """Folders that must exist."""
+    files: tuple[str, ...] = ()
+    """Files that must exist."""
+    either: tuple[str, ...] = ()
+    """Files or folders that must exist."""
+    unchecked: tuple[str, ...] = ()
+    """What the job writes, or its plan checks."""
+    lists: tuple[str, ...] = ()
+    """One path or a list of them, which the plan checks."""
+    sources: tuple[str, ...] = ()
+    """Lists of sources of text: each a path, a glob or a mapping with `path`. They must exist."""
+    sometimes: Mapping[str, Callable[[Any, Path], bool]] = MappingProxyType({})
+    """Key -> whether a value, written in a folder, is a path."""
+    nested: tuple[str, ...] = ()
+    """Free mappings whose values have the same keys."""
+
+    def hold(self, key: str, value: Any, folder: Path) -> bool:
+        """Return whether the value of a key, written in a folder, is a path."""
+        if key in self.starts:
+            return not is_name(value, folder)
+        if key in self.sometimes:
+            return self.sometimes[key](value, folder)
+        return key in (CODE, *self.folders, *self.files, *self.either, *self.unchecked)
+
+
+def anchor(layer: Layer, folder: Path, keys: PathKeys) -> Layer:
+    """Return a layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
 
     Args:
         layer: values.
         folder: of the file that they were written in, or the current one.
-        starts: keys that name a model or a run, or a folder with one.
+        keys: which of them hold paths.
     """
-    for key in ("store", "output"):
-        if key in layer.tree:
-            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
-    if "input" in layer.tree:
-        layer = replace(layer, tree={**layer.tree, "input": _all_absolute(layer.tree["input"], folder)})
-    code = layer.tree.get("code")
-    if isinstance(code, dict) and "folder" in code:
-        layer = replace(layer, tree={**layer.tree, "code": {**code, "folder": _absolute(code["folder"], folder)}})
-    for key in starts:
-        if key in layer.tree and not is_name(layer.tree[key], folder):
-            layer = replace(layer, tree={**layer.tree, key: _absolute(layer.tree[key], folder)})
-    task, tasks, data = (layer.tree.get(key) for key in ("task", PER_TASK, "data"))
-    if isinstance(task, str) and task.endswith(TASK_FILES):
-        layer = replace(layer, tree={**layer.tree, "task": _absolute(task, folder)})
-    if isinstance(tasks, dict):
-        anchored = {name: _anchored_task(tree, folder) for name, tree in tasks.items()}
-        layer = replace(layer, tree={**layer.tree, PER_TASK: anchored})
-    if not isinstance(data, dict):
-        return replace(layer, tree={**layer.tree, "data": _absolute(data, folder)}) if data else layer
-    anchored = dict(data)
-    if isinstance(data.get("text"), list):
-        anchored["text"] = [_anchored_source(item, folder) for item in data["text"]]
-    anchored |= {key: _absolute(data[key], folder) for key in (*OF_TEXT, *DATA_PATHS) if key in data}
-    if isinstance(named := data.get("dataset"), str) and (folder / named).is_dir():  # else it is a name on the Hub
-        anchored["dataset"] = _absolute(named, folder)
-    return replace(layer, tree={**layer.tree, "data": anchored})
+    return replace(layer, tree=_anchored(layer.tree, folder, keys))
 
 
-def missing_paths(merged: Merged, site: Site) -> list[str]:
+def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        if isinstance(value, dict):
+            inner = "" if above.removesuffix(".") in keys.nested else f"{path}."
+            found[key] = _anchored(value, folder, keys, inner)
+        elif path in (*keys.sources, *keys.lists):
+            found[key] = [_source(one, folder) for one in value] if isinstance(value, list) else _source(value, folder)
+        else:
+            found[key] = _absolute(value, folder) if keys.hold(path, value, folder) else value
+    return found
+
+
+def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
     """Return a problem for each path that does not exist, with the place that it was written at.
 
     Args:
         merged: what was written.
+        keys: which of the values are paths.
         site: where the run is sent; names of data there are no paths.
     """
-    problems = []
-    data, code = merged.tree.get("data"), merged.tree.get("code")
-    if isinstance(code, dict) and isinstance(code.get("folder"), str) and not Path(code["folder"]).is_dir():
-        problems.append(f"{merged.origin(('code', 'folder'))}: code.folder: no such folder: {code['folder']}")
-    for key in (INIT_FROM, PHASE_FROM):
-        start = merged.tree.get(key)
-        if isinstance(start, str) and not Path(start).is_dir():
-            problems.append(f"{merged.origin((key,))}: {key}: no such folder: {start}")
-    if not isinstance(data, dict):
-        return problems  # not a section at all: validation says so
-    text, vocabulary = data.get("text"), data.get("vocabulary")
-    for index, item in enumerate(text if isinstance(text, list) else []):
-        for path in _paths(item):
-            if not Path(path).exists() and not (has_magic(path) and next(iglob(path, recursive=True), None)):  # noqa: PTH207
-                what = "no file matches" if has_magic(path) else "no such file or folder:"
-                problems.append(f"{merged.origin(('data', 'text', index))}: data.text.{index}: {what} {path}")
-    store = data.get("store")
-    if isinstance(store, str | Path) and not Path(store).is_dir():
-        problems.append(f"{merged.origin(('data', 'store'))}: data.store: no such folder: {store}")
-    if isinstance(vocabulary, str | Path) and not Path(vocabulary).is_file():
-        problems.append(f"{merged.origin(('data', 'vocabulary'))}: data.vocabulary: no such file: {vocabulary}")
-    problems += [
-        f"{merged.origin(('data', key))}: data.{key}: no such file or folder: {data[key]}"
-        for key in DATA_PATHS
-        if isinstance(data.get(key), str) and not site.is_remote(data[key]) and not Path(data[key]).exists()
+    checks: list[tuple[str, str, Callable[[Path], bool]]] = [
+        *((key, "no such folder", Path.is_dir) for key in (CODE, *keys.folders)),
+        *((key, "no such file", Path.is_file) for key in keys.files),
+        *((key, "no such file or folder", Path.exists) for key in keys.either),
     ]
+    problems = []
+    for key in keys.sources:
+        sources = _value(merged, key)
+        for index, source in enumerate(sources if isinstance(sources, list) else []):
+            where = merged.origin((*key.split("."), index))
+            problems += [f"{where}: {key}.{index}: {what}" for what in _missing_source(source)]
+    for key, what, exists in checks:
+        value = _value(merged, key)
+        if isinstance(value, str | Path) and not site.is_remote(str(value)) and not exists(Path(value)):
+            problems.append(f"{merged.origin(tuple(key.split('.')))}: {key}: {what}: {value}")
     return problems
 
 
-def _anchored_task(tree: Any, folder: Path) -> Any:
-    """What is otherwise for one task, with absolute paths."""
-    return anchor(Layer("", tree), folder).tree if isinstance(tree, dict) else tree
+def _missing_source(source: Any) -> Iterator[str]:
+    """What is missing of a source of text."""
+    found = source.get("path") if isinstance(source, dict) else source
+    for path in found if isinstance(found, list) else [found]:
+        if not isinstance(path, str | Path) or Path(path).exists():
+            continue
+        if not has_magic(str(path)):
+            yield f"no such file or folder: {path}"
+        elif next(iglob(str(path), recursive=True), None) is None:  # noqa: PTH207
+            yield f"no file matches {path}"
 
 
-def _anchored_source(source: Any, folder: Path) -> Any:
-    """A source of text, which is a path or has one or more."""
+def _value(merged: Merged, key: str) -> Any:
+    value: Any = merged.tree
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _source(source: Any, folder: Path) -> Any:
+    """A path, or a source that has one or more."""
     if not isinstance(source, dict):
         return _absolute(source, folder)
     path = source.get("path")
     if isinstance(path, list):
         return {**source, "path": [_absolute(item, folder) for item in path]}
     return {**source, "path": _absolute(path, folder)} if "path" in source else source
-
-
-def _paths(source: Any) -> list[str]:
-    """The paths of a source."""
-    found = source.get("path") if isinstance(source, dict) else source
-    return [str(path) for path in (found if isinstance(found, list) else [found]) if isinstance(path, str | Path)]
-
-
-def _all_absolute(value: Any, folder: Path) -> Any:
-    return [_absolute(item, folder) for item in value] if isinstance(value, list) else _absolute(value, folder)
 
 
 def _absolute(value: Any, folder: Path) -> Any:

@@ -14,12 +14,6 @@ LONGEST_SETTINGS = 60
 TEXT = "data.text"  # files, though its type says nothing of paths
 
 
-def job_config(job: JobSpec) -> BaseModel:
-    """The part of a job's spec that the job itself reads."""
-    found: BaseModel = job.job_config()  # type: ignore[attr-defined]  # which every kind has
-    return found
-
-
 def seed_setting(job: JobSpec, seed: int) -> Settings | None:
     """The setting that gives a job its seed; None: it has none."""
     if "seeds" in type(job).model_fields:

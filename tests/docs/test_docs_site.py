@@ -14,7 +14,7 @@ import yaml
 from documents import DOCUMENTS, ROOT, blocks
 
 import orchestrator
-from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.registry import all_kinds, kind_names
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
@@ -46,7 +46,7 @@ def words_of(page: Path) -> str:
 def test_every_key_every_verb_and_every_kind_of_error_is_in_it(site: Path) -> None:
     from orchestrator.cli.main import build_parser
 
-    for kind, found in KINDS.items():
+    for kind, found in all_kinds().items():
         text = words_of(site / "reference" / kind / "index.html")
         keys = found.spec.model_json_schema()["properties"]
         assert [key for key in keys if key not in text] == []
@@ -71,7 +71,7 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
 
 def test_no_key_is_without_a_help_text(site: Path) -> None:
     empty = re.compile(r"<tr>\s*<td><code>([^<]+)</code></td>\s*<td>.*?</td>\s*<td></td>", re.DOTALL)
-    pages = [site / "reference" / kind / "index.html" for kind in KINDS]
+    pages = [site / "reference" / kind / "index.html" for kind in kind_names()]
     assert [key for page in pages for key in empty.findall(page.read_text())] == []
 
 
@@ -104,7 +104,7 @@ def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (tmp_path / "job.yaml").write_text(text)
     problems = []
-    for kind in KINDS:
+    for kind in kind_names():
         try:
             resolve_spec(kind, file=tmp_path / "job.yaml", environ={})
         except errors.SpecError as problem:
@@ -120,4 +120,4 @@ def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path
         FinetuneConfig.model_validate({"task": "own", "init_from": "model", "data": yaml.safe_load(text)})
     except ValueError as problem:
         problems.append(f"file of a task: {problem}")
-    assert len(problems) <= len(KINDS) + len(plain), "\n".join([place, *problems])
+    assert len(problems) <= len(kind_names()) + len(plain), "\n".join([place, *problems])

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import AuthError, CapacityError, ConflictError, NotFoundError, QuotaError, ServiceError

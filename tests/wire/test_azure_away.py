@@ -13,7 +13,7 @@ from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ServiceError, StorageError

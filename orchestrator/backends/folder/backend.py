@@ -22,8 +22,9 @@ from orchestrator.backends.folder.submission import FolderRequest
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
+from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import SCORED, Attempt, Handle, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import Attempt, Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft
@@ -72,12 +73,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         name, state = run.name, run.read_state()
         plan, request = run.read_json("plan.json"), run.read_json("request.json")
         last, target = last_report(run.metrics), Target.of(plan)
-        attempts, kind = _attempts(state, last), plan["spec"].get("kind", "pretrain")
+        attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
+        result = self.result(name)
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
             name=name,
             handle=str(Handle(self.name, name)),
-            kind=kind,
+            kind=kind.name,
             state=state.state,
             exit_code=state.exit_code,
             reason=state.reason,
@@ -97,11 +99,11 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             ranks=state.ranks,
             folder=str(run.path),
             model=str(run.model) if run.model.is_dir() else None,
-            store=self.result(name).get("store") if kind == "prepare" else None,
-            results=read_results(self.result(name)) if kind in SCORED else None,
+            store=result.get("store") if kind.makes_store else None,
+            results=read_results(result) if kind.scored else None,
             trace=str(run.trace) if run.trace.is_file() else None,
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
-            best_checkpoint=best_checkpoint(run.outputs / "checkpoints", scored=kind == "finetune"),
+            best_checkpoint=best_checkpoint(run.outputs / "checkpoints", scored=kind.scored),
             tracking_uri=request["tracking_uri"],
             mlflow_run_id=state.mlflow_run_id,
             run_hash=plan["run_hash"],

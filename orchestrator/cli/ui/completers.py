@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
@@ -52,13 +51,11 @@ def backends(**_: Any) -> list[str]:
 
 def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Names of the shipped recipes of the kind of job that was written before."""
-    import train_jobs
+    from orchestrator.jobs.registry import DEFAULT, is_kind, job_kind
+    from train_jobs.artifacts.layers import preset_names
 
-    folder = Path(train_jobs.__file__).parent / "presets"
     kind = str(getattr(parsed_args, "kind", None))
-    kind = "predict" if kind == "evaluate" else kind
-    place = folder / kind if (folder / kind).is_dir() else folder  # those of pretraining lie above the others
-    return sorted(path.stem for path in place.glob("*.yaml"))
+    return preset_names(job_kind(kind if is_kind(kind) else DEFAULT).recipes)
 
 
 def tasks(**_: Any) -> list[str]:
@@ -77,12 +74,12 @@ def sizes(**_: Any) -> list[str]:
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
-    from orchestrator.jobs.registry import KINDS
+    from orchestrator.jobs.registry import job_kind
     from orchestrator.specs.sweep_spec import SweepSpec
 
     key, equals, _rest = prefix.partition("=")
     kind = getattr(parsed_args, "kind", None) or "pretrain"
-    choices = _keys(SweepSpec if kind == "sweep" else KINDS[kind].spec)
+    choices = _keys(SweepSpec if kind == "sweep" else job_kind(kind).spec)
     if not equals:
         return [f"{name}=" for name in choices]
     return [f"{key}={value}" for value in choices.get(key, [])]

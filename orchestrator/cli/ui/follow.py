@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.run import Run
 from pathlib import Path
 
-from orchestrator.cli.ui.spec_flags import PREDICTING
-
 ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
 
 QUIET_SECONDS = 10.0  # then a follower says that it is still there
@@ -148,7 +146,7 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
             print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
             run.wait()
     status = run.status()
-    if status.kind in PREDICTING and status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
+    if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
         hint(f"predictions  {path}")
     if style != "text":
         print_document(status.as_dict(), style)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.cli.ui.terminal import Terminal, paint_head, paint_word, table, terminal_of
+from orchestrator.jobs.registry import run_kind
 from orchestrator.runs.results import APART
-from orchestrator.runs.status import SCORED, RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
-    rows += _figures(status.metrics) if status.kind not in SCORED else _scores_so_far(status)
+    rows += _scores_so_far(status) if run_kind(status.kind).scored else _figures(status.metrics)
     if best := status.best_checkpoint:
         rows.append(("best", f"checkpoint of {best.text}"))
     if status.results is not None:
@@ -198,30 +199,12 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     if state.resumable:
         rows["resume"] = f"orchestrator resume {name}"
     if state == RunState.COMPLETED:
-        rows |= _results(status)
+        rows |= run_kind(status.kind).next_commands(status)
         if status.tracking_uri and status.page is None:
             rows["mlflow"] = f"mlflow ui --backend-store-uri {in_shell(status.tracking_uri)}"
     if status.tensorboard:
         rows["curves"] = f"tensorboard --logdir {in_shell(status.tensorboard)}"
     hint(lead + "\n".join(f"  {label:<7} {command}" for label, command in rows.items()) + "\n")
-
-
-def _results(status: RunStatus) -> dict[str, str]:
-    """What one does with what a completed run made."""
-    if status.kind in {"evaluate", "predict"}:
-        return {"file": f"orchestrator download {status.name} predictions --to FOLDER"}
-    if status.kind == "finetune":
-        which = f"{status.name}/TASK" if status.counts == "tasks" else status.name
-        predict = f"orchestrator submit predict --model {which} --input FILE --output predictions.jsonl"
-        return {"report": f"orchestrator report {status.name}", "predict": predict}
-    if status.kind != "prepare":
-        return {"report": f"orchestrator report {status.name}"}
-    if status.store is None:
-        return {}
-    store = in_shell(status.store)
-    if store.startswith("azureml://"):
-        return {"train": f"orchestrator submit pretrain -b azure --data {store}"}
-    return {"show": f"orchestrator data show {store}", "train": f"orchestrator submit pretrain --data {store}"}
 
 
 def when(seconds: float) -> str:

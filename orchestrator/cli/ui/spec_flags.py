@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.kind import JobKind
     from orchestrator.specs.resolved import Flag
 
-KINDS = (
-    "pretrain",
-    "prepare",
-    "finetune",
-    "evaluate",
-    "predict",
-)
 EXAMPLES = (
     "submit pretrain --data notes/ --set train.steps=2000",
     "submit finetune --task MRPC --data glue_data --model @last",
@@ -25,18 +19,18 @@ EXAMPLES = (
     "submit evaluate --model @last --data held-out.csv",
     "submit predict --model @last --input new.csv --output out.jsonl",
 )
-PREDICTING = ("evaluate", "predict")  # kinds whose model predicts rows of files
 SWEEP = "sweep"
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
     from orchestrator.cli.ui import completers
+    from orchestrator.jobs.registry import SHIPPED
 
     parser.add_argument(
         "kind",
         type=_kind,
         metavar="KIND",
-        help=f"which job: {', '.join(KINDS)}; {SWEEP}: many of one; or FILE.yaml, a job of az ml for Azure",
+        help=f"which job: {', '.join(SHIPPED)}; {SWEEP}: many of one; or FILE.yaml, a job of az ml for Azure",
     )
     parser.add_argument("-f", "--file", type=Path, help="spec file (YAML)")
     sets = parser.add_argument(
@@ -126,7 +120,7 @@ class _Output(argparse.Action):
 
         if value in STYLES:
             namespace.output = value
-        elif namespace.kind in PREDICTING:
+        elif "--output" in _kind_of(namespace).keys:
             namespace.delivery = Path(value)
         else:
             raise argparse.ArgumentError(self, f"invalid choice: {value!r} (choose from {', '.join(STYLES)})")
@@ -134,9 +128,21 @@ class _Output(argparse.Action):
 
 def _kind(word: str) -> str:
     """One of the kinds of jobs, or a job file."""
-    if word in {*KINDS, SWEEP} or word.endswith((".yml", ".yaml")):
+    from orchestrator.jobs.registry import is_kind, kind_names
+
+    if word == SWEEP or word.endswith((".yml", ".yaml")) or is_kind(word):
         return word
-    raise argparse.ArgumentTypeError(f"{word} is none of: {', '.join(KINDS)}, {SWEEP}, a file with .yaml or .yml")
+    known = ", ".join([*kind_names(), SWEEP])
+    raise argparse.ArgumentTypeError(f"{word} is none of: {known}, a file with .yaml or .yml")
+
+
+def _kind_of(arguments: argparse.Namespace) -> JobKind:
+    """Return the kind that the flags of a command line are about; of a sweep, the likely kind of its trials."""
+    from orchestrator.jobs.registry import DEFAULT, is_kind, job_kind
+
+    if is_kind(arguments.kind):
+        return job_kind(arguments.kind)
+    return job_kind("finetune" if getattr(arguments, "task", None) else DEFAULT)
 
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
@@ -144,17 +150,18 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     from orchestrator.cli.ui.arguments import pairs
     from orchestrator.specs.resolved import Flag
 
+    kind = _kind_of(arguments)
     given: dict[str, tuple[Any, str]] = {
         "name": (arguments.name, "--name"),
         "max_restarts": (arguments.max_restarts, "--max-restarts"),
         "backend": (arguments.backend, "--backend"),
         "recipe": (arguments.recipe, "--recipe"),
-        **_data("finetune" if arguments.task else arguments.kind, [*(arguments.data or []), *(arguments.input or [])]),
+        **_data(kind, [*(arguments.data or []), *(arguments.input or [])]),
         "output": (_path(arguments.delivery), "--output"),
-        "store" if arguments.kind == "prepare" else "data.store": (_path(arguments.store), "--store"),
+        kind.keys["--store"]: (_path(arguments.store), "--store"),
         "task": (arguments.task, "--task"),
         "code.folder": (_path(arguments.code), "--code"),
-        "model" if arguments.kind in PREDICTING else "init_from": (arguments.model, "--model"),
+        kind.keys["--model"]: (arguments.model, "--model"),
         **({"init_from": (arguments.initial, "--from")} if arguments.initial else {}),
         "phase_from": (arguments.phase, "--phase-from"),
         "compute.nodes": (arguments.nodes, "--nodes"),
@@ -184,11 +191,11 @@ def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
+def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
     """The values of --data: paths of this machine, or the name of one text or folder that lies in Azure.
 
     Args:
-        kind: of the job; a sweep's with --task is a fine-tuning.
+        kind: of the job.
         words: as they were given.
 
     Raises:
@@ -202,10 +209,4 @@ def _data(kind: str, words: list[str]) -> dict[str, tuple[Any, str]]:
         raise UsageError("--data names one text that lies in Azure, and nothing beside it", fix=f"--data {remote[0]}")
     if remote:
         return {"azure.data": (remote[0], "--data")}
-    if kind in PREDICTING:
-        return {"input": (words or None, "--data or --input")}
-    if kind == "finetune":
-        if len(words) > 1:
-            raise UsageError("--data names one folder, that of the task's files", fix=f"--data {words[0]}")
-        return {"data": (words[0] if words else None, "--data")}
-    return {"data.text": (words or None, "--data")}
+    return kind.data_flag(words)

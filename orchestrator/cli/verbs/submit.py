@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.ui.follow import finish
-from orchestrator.cli.ui.spec_flags import EXAMPLES, KINDS, SWEEP, _add_spec, _plan
+from orchestrator.cli.ui.spec_flags import EXAMPLES, SWEEP, _add_spec, _plan
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.runs.az_yaml import JobFile
@@ -91,7 +91,7 @@ def run_validate(arguments: argparse.Namespace) -> int:
         from orchestrator.cli.verbs.sweeps import validate_sweep
 
         return validate_sweep(arguments)
-    if arguments.kind not in KINDS:
+    if _is_file(arguments.kind):
         return show_file(arguments)
     plan = _plan(arguments)
     if arguments.output != "text":
@@ -107,7 +107,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
         from orchestrator.cli.verbs.sweeps import show_plan
 
         return show_plan(arguments)
-    if arguments.kind not in KINDS:
+    if _is_file(arguments.kind):
         return show_file(arguments)
     from orchestrator.cli.ui.render import print_document
     from orchestrator.client import Orchestrator
@@ -137,11 +137,10 @@ def run_submit(arguments: argparse.Namespace) -> int:
         from orchestrator.cli.verbs.sweeps import submit_sweep
 
         return submit_sweep(arguments)
-    if arguments.kind not in KINDS:
+    if _is_file(arguments.kind):
         return submit_file(arguments)
     from orchestrator.cli.ui.render import hint, next_commands
     from orchestrator.client import Orchestrator
-    from orchestrator.jobs.pretrain.plan import PredictPlan
 
     plan = _plan(arguments)
     hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))
@@ -152,8 +151,12 @@ def run_submit(arguments: argparse.Namespace) -> int:
         hint(f"warning: {', '.join(unheeded)}: no effect on a run that is there already; --new starts another")
     if not status.state.terminal:
         next_commands(status)
-    delivery = plan.delivery if isinstance(plan, PredictPlan) else None
-    return finish(run, arguments.output, follow=not arguments.detach, delivery=delivery)
+    return finish(run, arguments.output, follow=not arguments.detach, delivery=plan.delivery)
+
+
+def _is_file(kind: str) -> bool:
+    """Whether a job file is given in place of a kind of job."""
+    return kind.endswith((".yml", ".yaml"))
 
 
 def _notes(plan: Plan, request: Request) -> list[str]:

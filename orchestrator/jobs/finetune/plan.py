@@ -106,18 +106,19 @@ def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
     return GLUE_TASKS if job.task == GLUE else (job.task,)
 
 
-def plan_finetuning(resolved: Resolved, spec: FinetuneSpec, home: Path, like: Plan | None) -> FinetunePlan:
-    """Reads model, rows and code, and puts the plan together.
+def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> FinetunePlan:
+    """Read model, rows and code, and return the plan.
 
     Args:
-        resolved, home, like: as of `plan.make_plan`.
-        spec: that of `resolved`.
+        resolved, home, like: as of `resolve.make_plan`.
 
     Raises:
         DataError: a file of the task is missing.
         SpecError: the model cannot be trained, or has too few positions.
         ConflictError: the lineage of the model does not verify.
     """
+    spec = resolved.spec
+    assert isinstance(spec, FinetuneSpec)
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):

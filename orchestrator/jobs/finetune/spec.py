@@ -14,10 +14,12 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.paths import PathKeys, anchor
 from orchestrator.specs.sections import CodeSpec, ModuleName
 from orchestrator.specs.site import Site
 from orchestrator.support.errors import DataError, SpecError
 from train_jobs.artifacts.layers import Layer, leaves, merge, read_file
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.task_files import FOLDERS
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import (
@@ -49,6 +51,24 @@ def path_keys(section: type[BaseModel]) -> tuple[str, ...]:
 
 
 DATA_PATHS = path_keys(ExamplesConfig)
+
+
+def _is_task_file(value: Any, folder: Path) -> bool:
+    return isinstance(value, str) and value.endswith(TASK_FILES)
+
+
+def _is_folder(value: Any, folder: Path) -> bool:
+    """Whether a dataset is a folder; else it is a name on the Hub."""
+    return isinstance(value, str) and (folder / value).is_dir()
+
+
+PATHS = PathKeys(
+    starts=(INIT_FROM,),
+    folders=(INIT_FROM,),
+    either=tuple(f"data.{key}" for key in DATA_PATHS),
+    sometimes={"task": _is_task_file, "data": lambda value, _: bool(value), "data.dataset": _is_folder},
+    nested=("per_task",),
+)
 
 
 def known_task(name: Any) -> str | None:
@@ -106,8 +126,6 @@ def _without_data(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _task_layer(path: Path, shown: Path, where: str) -> Layer:
     """The file of a task as a layer of the spec: its keys are those of `data`, and `task` where it is not `own`."""
-    from orchestrator.specs.paths import anchor
-
     if not path.is_file():
         raise SpecError(f"no such file: {path}", facts={"where": f"{where}: task, which names one by its ending"})
     read = read_file(path, str(path.relative_to(shown) if path.is_relative_to(shown) else path))
@@ -119,7 +137,7 @@ def _task_layer(path: Path, shown: Path, where: str) -> Layer:
             facts={"known": ", ".join(["task", *ExamplesConfig.model_fields])},
         )
     lines = {key if key[0] == "task" else ("data", *key): line for key, line in read.lines.items()}
-    return anchor(Layer(read.source, {"data": tree, "task": read.tree.get("task", OWN)}, lines), path.parent)
+    return anchor(Layer(read.source, {"data": tree, "task": read.tree.get("task", OWN)}, lines), path.parent, PATHS)
 
 
 def _with_files(layer: Layer, task: str | None) -> Layer:
@@ -181,4 +199,4 @@ class FinetuneSpec(FinetuneConfig, JobSpec):
 
     def job_config(self) -> FinetuneConfig:
         """The part that the job itself reads."""
-        return FinetuneConfig(**{section: getattr(self, section) for section in FinetuneConfig.model_fields})
+        return self.part(FinetuneConfig)

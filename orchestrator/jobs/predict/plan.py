@@ -63,18 +63,19 @@ class PredictPlan(Plan):
         return plan_rows(self, prediction_rows(self))
 
 
-def plan_prediction(resolved: Resolved, spec: PredictSpec, home: Path, like: Plan | None) -> PredictPlan:
-    """Reads model, rows and code, and puts the plan together.
+def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> PredictPlan:
+    """Read model, rows and code, and return the plan.
 
     Args:
-        resolved, home, like: as of `plan.make_plan`.
-        spec: that of `resolved`.
+        resolved, home, like: as of `resolve.make_plan`.
 
     Raises:
         DataError: a file is missing.
         SpecError: there is no model in the folder, or no folder to put the predictions into.
         ConflictError: the lineage of the model does not verify.
     """
+    spec = resolved.spec
+    assert isinstance(spec, PredictSpec)
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     if resolved.site.remote_data(spec) is not None:
         raise SpecError(

@@ -42,8 +42,7 @@ class PredictSpec(PredictConfig, JobSpec):
 
     def job_config(self) -> PredictConfig:
         """The part that the job itself reads: its predictions lie with the run, whatever they are called here."""
-        config = PredictConfig(**{section: getattr(self, section) for section in PredictConfig.model_fields})
-        return config.model_copy(update={"output": Path(PREDICTIONS).with_suffix(self.output.suffix)})
+        return self.part(PredictConfig).model_copy(update={"output": Path(PREDICTIONS).with_suffix(self.output.suffix)})
 
 
 class EvaluateSpec(PredictSpec):

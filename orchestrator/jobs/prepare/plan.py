@@ -1,14 +1,15 @@
-"""Plan."""
+"""The plan of a preparation: text, store, and what it will need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.ground import Ground, _no_code, _text, remote_data
+from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
 from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.runs.status import Counts
@@ -24,6 +25,7 @@ from train_jobs.config import PrepareConfig
 class PreparePlan(Plan):
     """A preparation of text."""
 
+    stores: ClassVar[bool] = True
     spec: PrepareSpec
     """What the user wants."""
     job: PrepareConfig
@@ -41,15 +43,25 @@ class PreparePlan(Plan):
         return plan_rows(self, how=preparation_rows(self))
 
 
-def _plan_preparation(resolved: Resolved, spec: PrepareSpec, home: Path, like: Plan | None) -> PreparePlan:
+def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> PreparePlan:
+    """Read text and code, and return the plan.
+
+    Args:
+        resolved, home, like: as of `resolve.make_plan`.
+
+    Raises:
+        DataError: the text cannot be read, or the store would lie in its folder.
+    """
+    spec = resolved.spec
+    assert isinstance(spec, PrepareSpec)
     job = spec.job_config()
     remote = resolved.site.remote_data(spec)
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    ground = Ground.of(resolved, home, _no_code(spec, job.store), like)
+    ground = Ground.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), like)
     store = str(job.store) if job.store else None
-    shaping = {"data": _text(job.data, data), "store": store, "keep_steps": job.keep_steps}
+    shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=ground.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
     return PreparePlan(**ground.fields(shaping, data, warnings), job=job, estimates=estimates)

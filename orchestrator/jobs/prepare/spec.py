@@ -27,4 +27,4 @@ class PrepareSpec(PrepareConfig, JobSpec):
 
     def job_config(self) -> PrepareConfig:
         """The part that the job itself reads."""
-        return PrepareConfig(**{section: getattr(self, section) for section in PrepareConfig.model_fields})
+        return self.part(PrepareConfig)

@@ -1,28 +1,15 @@
-"""What will be done: the resolved spec, the code, the data by content, and what it will need.
-
-    plan = make_plan(resolve_spec("pretrain", file=Path("job.yaml")), home=home_folder(os.environ))
-    print(plan.summary())
-
-A plan is made offline and writes nothing but a cache of content hashes under the home folder. It knows no backend:
-a backend turns it into a request.
-"""
+"""The plan of a pretraining: steps, batch, what it starts from and what it will need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
-from orchestrator.jobs.finetune.plan import FinetunePlan, plan_finetuning
-from orchestrator.jobs.finetune.spec import FinetuneSpec
-from orchestrator.jobs.ground import Ground, _no_code, _text, remote_data
-from orchestrator.jobs.predict.plan import PredictPlan, plan_prediction
-from orchestrator.jobs.predict.spec import PredictSpec
-from orchestrator.jobs.prepare.plan import PreparePlan, _plan_preparation
-from orchestrator.jobs.prepare.spec import PrepareSpec
+from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Resolved
@@ -38,12 +25,11 @@ from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.own import own_names
 from train_jobs.config.pretrain import OBSERVERS
 
-__all__ = ["FINGERPRINT_CACHE", "FinetunePlan", "Plan", "PredictPlan", "PreparePlan", "PretrainPlan", "make_plan"]
-
 
 class PretrainPlan(Plan):
     """A pretraining."""
 
+    stores: ClassVar[bool] = True
     spec: PretrainSpec
     """What the user wants."""
     job: PretrainConfig
@@ -65,31 +51,19 @@ class PretrainPlan(Plan):
         return plan_rows(self, model_rows(self), training_rows(self))
 
 
-def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
-    """Reads the text and the code, and puts the plan together.
+def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> PretrainPlan:
+    """Read text, code and what training starts from, and return the plan.
 
     Args:
-        resolved: the spec, validated.
-        home: the home folder, for the cache of content hashes.
-        like: the plan of another trial of the same sweep, whose code and environment are this one's too: what was read
-            of them is not read again.
+        resolved, home, like: as of `resolve.make_plan`.
 
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.
-        SpecError: the batch does not divide; the user's code holds what must not be shipped, or not what shall run.
+        SpecError: the user's code holds what must not be shipped, or lacks what runs.
         ConflictError: the lineage of what training starts from does not verify, or a file of a checkpoint.
     """
-    if isinstance(resolved.spec, PrepareSpec):
-        return _plan_preparation(resolved, resolved.spec, home, like)
-    if isinstance(resolved.spec, FinetuneSpec):
-        return plan_finetuning(resolved, resolved.spec, home, like)
-    if isinstance(resolved.spec, PredictSpec):
-        return plan_prediction(resolved, resolved.spec, home, like)
-    assert isinstance(resolved.spec, PretrainSpec)
-    return _plan_pretraining(resolved, resolved.spec, home, like)
-
-
-def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: Plan | None) -> PretrainPlan:
+    spec = resolved.spec
+    assert isinstance(spec, PretrainSpec)
     job = spec.job_config()
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
@@ -102,7 +76,7 @@ def _plan_pretraining(resolved: Resolved, spec: PretrainSpec, home: Path, like: 
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
-    ground = Ground.of(resolved, home, _no_code(spec, job.data.store), like)
+    ground = Ground.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), like)
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := ground.snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
@@ -142,7 +116,7 @@ def _training(
 ) -> dict[str, Any]:
     """What of a pretraining shapes the result."""
     config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
-    config["data"] = _text(job.data, data)
+    config["data"] = text_identity(job.data, data)
     config["init_from"] = start.weights if isinstance(start, Link) else None
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return config

@@ -1,11 +1,23 @@
-"""Spec."""
+"""What a user writes of a pretraining, and what is warned of."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from typing import Literal
 
+from orchestrator.specs.ignored import DECAYS, engine_rules, vocabulary_rule
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.site import Rule, Site
+from train_jobs.artifacts.layers import dotted
 from train_jobs.config import PretrainConfig
+from train_jobs.config.own import is_own
+
+NOT_FOR_OWN = (
+    ("objective", "next_sentence"),
+    *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
+    *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
+)  # keys of what we build, which a class of the user's own is not given
+OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
 
 
 class PretrainSpec(PretrainConfig, JobSpec):
@@ -18,4 +30,42 @@ class PretrainSpec(PretrainConfig, JobSpec):
 
     def job_config(self) -> PretrainConfig:
         """The part that the job itself reads."""
-        return PretrainConfig(**{section: getattr(self, section) for section in PretrainConfig.model_fields})
+        return self.part(PretrainConfig)
+
+
+def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
+    """Return the rules about settings that have no effect beside others."""
+    return [
+        *engine_rules(job.optimizer, job.schedule, world_size),
+        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
+        (
+            "train.loss_normalization",
+            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
+            "a global batch is one micro batch",
+        ),
+        *(
+            (
+                f"{section}.{key}",
+                is_own(getattr(job, section).name),
+                f"{getattr(job, section).name} has {section}.options",
+            )
+            for section, key in NOT_FOR_OWN
+        ),
+        ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
+        ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
+        ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
+        vocabulary_rule(job.data),
+    ]
+
+
+def warnings(job: PretrainSpec, changed: Container[str], site: Site) -> Iterator[str]:
+    """Yield a warning about predictions that a fixed limit cuts off, and about embedded text on another machine."""
+    asked = round(job.data.sequence_length * job.objective.masked_lm_probability)
+    decide = ("objective.masked_lm_probability", "data.sequence_length")
+    if asked > job.max_predictions and any(key in changed for key in decide):
+        yield (
+            f"objective.max_predictions={job.max_predictions} holds whole sequences below the {asked} predictions that "
+            f"{' x '.join(decide)} asks for; null follows them"
+        )
+    if not (site.this_python or job.data.text or site.remote_data(job)):
+        yield "the embedded text is of the job's own Python, and may differ from the one planned with"

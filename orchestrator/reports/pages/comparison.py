@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.jobs.registry import run_kind
 from orchestrator.reports.charts.charts import KINDS, Chart, Line, figure
 from orchestrator.reports.charts.notation import counted, duration, number, percent
 from orchestrator.reports.charts.series import Series, collect, last_step
 from orchestrator.reports.charts.style import COMPARISON_STYLE
 from orchestrator.reports.pages.key_figures import NONE_YET
-from orchestrator.reports.pages.run_page import HAVE_CURVES, charts_of, document
+from orchestrator.reports.pages.run_page import charts_of, document
 from orchestrator.reports.pages.tuning import seed_charts
 from orchestrator.runs.differences import Side, Table, tabulate
 from orchestrator.support.errors import UsageError
@@ -98,7 +99,7 @@ def require_comparable(subjects: Sequence[Subject]) -> None:
         raise UsageError(
             f"{len(what)} runs are more than a figure can show", facts={"most": MOST}, fix="orchestrator report RUN RUN"
         )
-    if without := [subject for subject in subjects if subject.side.status.kind not in HAVE_CURVES]:
+    if without := [subject for subject in subjects if not run_kind(subject.side.status.kind).trains]:
         names = {subject.name: f"a run of kind {subject.side.status.kind}" for subject in without}
         raise UsageError("not all of these runs train: there are no curves to compare", facts=names, fix=_fix(subjects))
     if len(set(what.values())) > 1:
@@ -106,7 +107,7 @@ def require_comparable(subjects: Sequence[Subject]) -> None:
 
 
 def _what(side: Side) -> str:
-    return f"fine-tuning of {side.plan['job']['task']}" if side.status.kind == "finetune" else "pretraining"
+    return run_kind(side.status.kind).title(side.plan)
 
 
 def _fix(subjects: Sequence[Subject]) -> str:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.reports.charts.notation import counted
 from orchestrator.reports.pages.tuning import tuning_rows
 from orchestrator.runs.status import RunStatus
@@ -39,7 +40,7 @@ def _rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     job, spec, data, snapshot = plan["job"], plan["spec"], plan["data"], plan["snapshot"]
     yield "Recipe", _recipe(spec["recipe"], plan["changes"].get("recipe"))
     yield "Changed", [_changes(plan["changes"])]
-    if spec.get("kind") == "finetune":
+    if run_kind(spec.get("kind", DEFAULT)).scored:
         yield from tuning_rows(plan)
     else:
         yield "Model", [_model(job["model"], plan["estimates"])]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from orchestrator.jobs.registry import run_kind
 from orchestrator.reports.charts.notation import number
 from orchestrator.reports.charts.style import STYLE
-from orchestrator.reports.pages.run_page import HAVE_CURVES, NO_SEEDS, state_and_outcome
+from orchestrator.reports.pages.run_page import NO_SEEDS, state_and_outcome
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, card, element
 
@@ -31,7 +32,7 @@ def run_html(
     seeds: Mapping[int, Iterable[dict[str, Any]]] = NO_SEEDS,
 ) -> str:
     """How a run stands, with its curves until now: arguments as of `run.render`."""
-    if status.kind not in HAVE_CURVES:
+    if not run_kind(status.kind).trains:
         return card(status.name, _facts(status), state=status.state, below=_progress(status))
     style = STYLE.replace(":root {", "& {").replace("body {", "& {")
     return element(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.jobs.registry import run_kind
 from orchestrator.reports.charts.charts import Chart
 from orchestrator.reports.charts.notation import duration, moment
 from orchestrator.reports.charts.series import Series, collect
@@ -24,7 +25,6 @@ from orchestrator.reports.pages.tuning import score_table, seed_charts, seed_tab
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, element
 
-HAVE_CURVES = ("pretrain", "finetune")  # kinds of jobs that train
 NO_SEEDS: Mapping[int, Iterable[dict[str, Any]]] = MappingProxyType({})
 # All text is escaped; should any ever not be, a browser that obeys this still runs and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -109,7 +109,7 @@ def _outcome(
     of_seeds: list[Chart],
 ) -> Iterator[Markup]:
     """Figures and charts, by the kind of job."""
-    if status.kind != "finetune":
+    if not run_kind(status.kind).scored:
         yield key_figures(status, series, plan, result)
     else:
         yield tuning_figures(status, series)
@@ -123,7 +123,7 @@ def charts_of(
     status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
 ) -> list[Chart]:
     """The charts of a run, by the kind of job."""
-    if status.kind == "finetune":
+    if run_kind(status.kind).scored:
         return tuning_charts(status, series, plan)
     return charts(status, series, plan, result)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.jobs.registry import run_kind
 from orchestrator.reports.charts.pictures import draw_charts
 from orchestrator.reports.charts.series import last_step
 from orchestrator.reports.pages.comparison import Subject, all_charts, render_comparison, require_comparable
 from orchestrator.reports.pages.profile_table import read_profile
-from orchestrator.reports.pages.run_page import HAVE_CURVES, render
+from orchestrator.reports.pages.run_page import render
 from orchestrator.support.errors import StorageError, UsageError
 
 PAGE, COMPARISON = "report.html", "comparison.html"
@@ -70,7 +71,7 @@ def _require(subjects: Sequence[Subject]) -> None:
         require_comparable(subjects)
         return
     status = subjects[0].side.status
-    if status.kind not in HAVE_CURVES:
+    if not run_kind(status.kind).trains:
         raise UsageError(
             f"run {status.name} trains nothing: there are no curves to report",
             fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {status.name}",

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.resolve import check_shares
+from orchestrator.jobs.registry import job_kind
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Resolved
-from orchestrator.specs.settings import is_section, job_config, seed_setting, setting_type
+from orchestrator.specs.settings import is_section, seed_setting, setting_type
 from orchestrator.specs.space import Parameter, all_parameters
 from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, Settings, SweepSpec, as_tree, size, trials
 from orchestrator.support.errors import SpecError
@@ -46,7 +46,7 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
 def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]]:
     """Parameters, by name, of what a trial does not take, and why."""
     seeds = seed_setting(job, 0) or {}
-    config, no_section = type(job_config(job)).model_fields, "["  # of which no name begins with
+    config, no_section = type(job.job_config()).model_fields, "["  # of which no name begins with
     for name, path, parameter in all_parameters(spec.space):
         if name.startswith(no_section):
             continue
@@ -61,7 +61,7 @@ def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]
         elif path.split(".")[0] not in config and found is not None:
             yield name, f"{path} is not read by the job itself, and can't vary"
         elif found is None:
-            known = [".".join(map(str, key)) for key, _ in leaves(job_config(job).model_dump())]
+            known = [".".join(map(str, key)) for key, _ in leaves(job.job_config().model_dump())]
             yield name, f"a {job.kind} job has no setting {path}{did_you_mean(path, known)}"
 
 
@@ -69,7 +69,7 @@ def _metric_problems(spec: SweepSpec, job: JobSpec) -> Iterator[Problem]:
     metric = spec.objective.metric
     if job.code.entry != type(job).model_fields["code"].default.entry:
         return  # only the user's own module knows
-    known = reported_metrics(job_config(job))
+    known = reported_metrics(job.job_config())
     if known is None or any(metric == name or (name[-1] == "*" and metric.startswith(name[:-1])) for name in known):
         return
     hint = did_you_mean(metric, known) or f" (known: {', '.join(known)})"
@@ -112,7 +112,8 @@ def _wrong_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
 def _refused(model: type[JobSpec], base: dict[str, Any], point: Settings, world_size: int) -> str | None:
     """Why a job with these settings is refused; None if it is not."""
     try:
-        check_shares(model.model_validate(_with(base, point)), world_size)
+        found = model.model_validate(_with(base, point))
+        job_kind(found.kind).check_shares(found, world_size)
     except ValidationError as failure:
         return _message(dict(failure.errors()[0]))
     except SpecError as failure:

@@ -13,7 +13,7 @@ from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.sweeps.design.checks import Problem, trial_problems
-from orchestrator.sweeps.design.written import TRIAL, of_trial, read_layers
+from orchestrator.sweeps.design.written import TRIAL, of_trial, read_layers, trial_kind
 from train_jobs.artifacts.layers import Layer, Merged, build, dotted, merge
 
 
@@ -72,7 +72,7 @@ def resolve_sweep(
     around, flags, problems = around or Surroundings(), flags or {}, Problems()
     written = read_layers(file, sets, problems)
     layers, merged = of_trial(written), merge(written)
-    kind = str(merge(layers).tree.get("kind", "pretrain"))
+    kind = trial_kind(layers)
     spec: SweepSpec | None = None
     trial: Resolved | None = None
     with problems.collecting():

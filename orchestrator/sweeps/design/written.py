@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.specs.paths import anchor
+from orchestrator.jobs.registry import DEFAULT, run_kind
+from orchestrator.specs.paths import PathKeys, anchor
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import PRESETS, shown
 from orchestrator.specs.space import Parameter
@@ -21,17 +22,32 @@ SHORT = {"sampling": "name", "early_termination": "policy"}  # section that one 
 
 def read_layers(file: Path | None, sets: Iterable[str], problems: Problems) -> list[Layer]:
     """The sources of a sweep, the lowest first; one that cannot be read is a problem, and left out."""
-    layers: list[Layer] = []
+    found: list[tuple[Layer, Path]] = []
     with problems.collecting():
         if file is not None:
-            layers += _normal(read_file(file, shown(file, Path.cwd())), file.absolute().parent)
+            found += _normal(read_file(file, shown(file, Path.cwd())), file.absolute().parent)
     with problems.collecting():
-        layers += _normal(read_assignments(sets, "--set"), Path.cwd())
-    recipe = merge(layers).tree.get("recipe")
-    with problems.collecting(where=merge(layers).origin(("recipe",))):
+        found += _normal(read_assignments(sets, "--set"), Path.cwd())
+    merged = merge(layer for layer, _ in found)
+    recipe = merged.tree.get("recipe")
+    with problems.collecting(where=merged.origin(("recipe",))):
         if isinstance(recipe, str):
-            layers[:0] = _normal(read_preset(recipe, SWEEP_PRESETS, "sweep preset"), SWEEP_PRESETS)
-    return layers
+            found[:0] = _normal(read_preset(recipe, SWEEP_PRESETS, "sweep preset"), SWEEP_PRESETS)
+    keys = run_kind(trial_kind(of_trial(layer for layer, _ in found))).paths
+    return [_anchored(layer, folder, keys) for layer, folder in found]
+
+
+def trial_kind(layers: Iterable[Layer]) -> str:
+    """Return the kind of job that the layers of a trial name."""
+    return str(merge(layers).tree.get("kind", DEFAULT))
+
+
+def _anchored(layer: Layer, folder: Path, keys: PathKeys) -> Layer:
+    """The same layer with absolute paths in its trial."""
+    tree = layer.tree
+    if isinstance(tree.get(TRIAL), dict):
+        tree = {**tree, TRIAL: anchor(replace(layer, tree=tree[TRIAL]), folder, keys).tree}
+    return replace(layer, tree=tree)
 
 
 def of_trial(layers: Iterable[Layer]) -> tuple[Layer, ...]:
@@ -45,8 +61,10 @@ def of_trial(layers: Iterable[Layer]) -> tuple[Layer, ...]:
     )
 
 
-def _normal(layer: Layer, folder: Path) -> list[Layer]:
-    """The same with short forms written out; below it the file that the trial is in, if it is in one.
+def _normal(layer: Layer, folder: Path) -> list[tuple[Layer, Path]]:
+    """The same with short forms written out, and the folder that its paths start from.
+
+    Below it is the file that the trial is in, if it is in one.
 
     Raises:
         SpecError: that file cannot be read.
@@ -60,16 +78,14 @@ def _normal(layer: Layer, folder: Path) -> list[Layer]:
         flat = dict(_flat(tree[SPACE], (SPACE,)))
         tree[SPACE] = {".".join(map(str, path[1:])): value for path, value in flat.items()}
         lines = {_renamed(path, flat): line for path, line in lines.items()}
-    if isinstance(tree.get(TRIAL), dict):
-        tree[TRIAL] = anchor(replace(layer, tree=tree[TRIAL]), folder).tree
     if not isinstance(tree.get(TRIAL), str):
-        return [Layer(layer.source, tree, lines)]
+        return [(Layer(layer.source, tree, lines), folder)]
     path = (folder / Path(tree.pop(TRIAL)).expanduser()).resolve()
     if not path.is_file():
         raise SpecError("no trial", problems=[f"{layer.origin((TRIAL,))}: {TRIAL}: no such file: {path}"])
-    inner = anchor(read_file(path, shown(path, Path.cwd())), path.parent)
+    inner = read_file(path, shown(path, Path.cwd()))
     below = Layer(inner.source, {TRIAL: inner.tree}, {(TRIAL, *key): line for key, line in inner.lines.items()})
-    return [below, Layer(layer.source, tree, lines)]
+    return [(below, path.parent), (Layer(layer.source, tree, lines), folder)]
 
 
 def _flat(tree: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

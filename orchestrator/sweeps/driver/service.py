@@ -47,7 +47,7 @@ from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.wire.control_plane import Body, Wire
-    from orchestrator.jobs.pretrain.plan import Plan
+    from orchestrator.jobs.base import Plan
 
 SWEEP_TAG = "orchestrator.sweep"
 TRIALS, HERE = "trials.json", "here.yaml"

@@ -18,7 +18,7 @@ from orchestrator.backends import load_backend
 from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.ground import HASH_DIGITS
-from orchestrator.jobs.pretrain.plan import make_plan
+from orchestrator.jobs.resolve import make_plan
 from orchestrator.runs.status import RunState
 from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.specs.local_machine import usable_cores, visible_gpus

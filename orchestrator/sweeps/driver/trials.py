@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.jobs.registry import KINDS
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.registry import job_kind
+from orchestrator.jobs.resolve import make_plan
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Change, Resolved
@@ -43,7 +44,7 @@ class Planner:
 
     def __init__(self, record: SweepRecord, home: Path, tags: Mapping[str, str]) -> None:
         self._record, self._home, self._tags = record, home, tags
-        self._model: type[JobSpec] = KINDS[record.kind].spec
+        self._model: type[JobSpec] = job_kind(record.kind).spec
         self._base = build(self._model, merge([Layer("sweep.json", record.trial)]))
         self.first = make_plan(self._resolved(self._base, {}), home=home)
         if self.first.snapshot.digest != record.snapshot:

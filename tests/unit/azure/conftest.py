@@ -12,7 +12,7 @@ import pytest
 from orchestrator.backends.azure.submission import AzureRequest, build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.client import Orchestrator
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from tests.conftest import write_corpus, write_spec
 
 WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")

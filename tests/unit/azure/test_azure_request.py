@@ -23,7 +23,7 @@ from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.client import Orchestrator
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from orchestrator.support.errors import SpecError
 from tests.conftest import Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.pretrain.plan import make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.runs.status import RunState
 from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.design.sweep_record import SweepState

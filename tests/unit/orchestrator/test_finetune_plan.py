@@ -16,13 +16,12 @@ from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.cli.ui.completers import recipes, tasks
-from orchestrator.cli.verbs import submit
+from orchestrator.cli.ui.spec_flags import _kind
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import FinetuneSpec
-from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.jobs.registry import KINDS
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.registry import kind_names
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.support.errors import DataError, SpecError
@@ -72,7 +71,7 @@ def plan(*sets: str, **more: Any) -> FinetunePlan:
 
 
 def test_the_command_line_offers_it() -> None:
-    assert set(submit.KINDS) == set(KINDS)
+    assert [_kind(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "finetune"})()
     assert recipes(parsed_args=arguments) == ["entities", "glue", "glue-roberta", "glue-stable", "squad"]
     assert {"MRPC", "glue", "SQuAD-2.0", "NER", "own"} <= {*tasks()}

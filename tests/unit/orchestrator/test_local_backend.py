@@ -21,7 +21,7 @@ from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
-from orchestrator.jobs.pretrain.plan import Plan
+from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UsageError
 from tests.conftest import write_bert

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.pretrain.plan import make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import Snapshot
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sections import EnvironmentSpec

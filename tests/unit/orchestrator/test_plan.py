@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator.jobs.ground as plan_module
-from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.support.errors import ConflictError, DataError, SpecError
 from orchestrator.support.formatting import bytes_text
@@ -296,8 +296,8 @@ def test_the_home_folder_is_the_users_unless_the_environment_says_otherwise(monk
 
 def test_planning_loads_nothing_heavy() -> None:
     program = (
-        "import sys, pathlib, orchestrator.jobs.pretrain.plan as p, orchestrator.jobs.resolve as s\n"
-        "p.make_plan(s.resolve_spec('pretrain', environ={'PATH': ''}), home=pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib, orchestrator.jobs.resolve as s\n"
+        "s.make_plan(s.resolve_spec('pretrain', environ={'PATH': ''}), home=pathlib.Path(sys.argv[1]))\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('train_jobs.')))"
     )

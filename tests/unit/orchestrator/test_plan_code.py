@@ -11,8 +11,8 @@ import pytest
 
 import orchestrator.jobs.ground as plan_module
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import take_snapshot
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sections import CodeSpec

@@ -17,9 +17,8 @@ from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.cli.main import main
 from orchestrator.jobs.predict.plan import PredictPlan
 from orchestrator.jobs.predict.spec import EvaluateSpec, PredictSpec
-from orchestrator.jobs.pretrain.plan import make_plan
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import write_bert

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.ui.completers import assignments, recipes
-from orchestrator.cli.verbs import submit
+from orchestrator.cli.ui.spec_flags import _kind
+from orchestrator.jobs.base import Plan
 from orchestrator.jobs.prepare.plan import PreparePlan
 from orchestrator.jobs.prepare.spec import PrepareSpec
-from orchestrator.jobs.pretrain.plan import Plan, PretrainPlan, make_plan
+from orchestrator.jobs.pretrain.plan import PretrainPlan
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.jobs.registry import KINDS
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.registry import kind_names
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.support.errors import SpecError
 from tests.conftest import write_corpus
@@ -39,7 +40,7 @@ def plan(folder: Path, kind: str, *sets: str) -> Plan:
 
 
 def test_the_command_line_offers_the_kinds_that_there_are() -> None:
-    assert set(submit.KINDS) == set(KINDS)
+    assert [_kind(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "prepare"})()
     assert recipes(parsed_args=arguments) == ["cased", "uncased"]
     assert "tiny" in recipes()
@@ -83,7 +84,7 @@ def test_defaults_of_the_project_are_for_the_kinds_that_know_them(folder: Path) 
     assert isinstance(trained, PretrainSpec)
     assert (trained.recipe, trained.train.steps, trained.data.sequence_length) == ("small", 7, 32)
     project.write_text("trian: {steps: 7}\n")
-    for kind in KINDS:
+    for kind in kind_names():
         with pytest.raises(SpecError, match=r"trian: unknown key"):
             resolve(kind, project=project)
 

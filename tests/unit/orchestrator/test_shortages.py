@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.jobs.pretrain.plan import Plan, make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
 from orchestrator.sweeps.driver.start import plan_sweep

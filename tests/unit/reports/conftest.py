@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.pretrain.plan import make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 
 

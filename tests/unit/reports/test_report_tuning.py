@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.pretrain.plan import make_plan
-from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.reports.pages.run_page import NO_SEEDS, render
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus

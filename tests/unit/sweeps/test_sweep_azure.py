@@ -19,7 +19,8 @@ from orchestrator.backends.azure.assets.images import train_image
 from orchestrator.backends.azure.submission import AzureRequest, build_request
 from orchestrator.backends.azure.sweeps.sweep_job import distribution, encoded, settings_of, sweep_request
 from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.jobs.pretrain.plan import Plan, make_plan
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.resolve import make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, resolve_sweep

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.backends.azure.assets import places
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import DATA_PATHS
+from orchestrator.jobs.predict.plan import PredictPlan
 from orchestrator.jobs.prepare.plan import PreparePlan
 from orchestrator.jobs.pretrain.inputs import trained_on
-from orchestrator.jobs.pretrain.plan import PredictPlan, PretrainPlan
+from orchestrator.jobs.pretrain.plan import PretrainPlan
 from orchestrator.jobs.row_counts import portable_names
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import LINEAGE_FILE

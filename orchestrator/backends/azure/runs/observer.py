@@ -14,8 +14,10 @@ from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
 from orchestrator.estimates.cost import HOUR, price_of
+from orchestrator.jobs.kind import JobKind
+from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import SCORED, Attempt, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import Attempt, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.redact import redact
 from train_jobs.artifacts.lineage import METRICS_FILE
@@ -38,9 +40,8 @@ class Look:
         self._plan = folder.document("plan.json")
 
     @property
-    def _kind(self) -> str:
-        kind: str = self._plan["spec"].get("kind", "pretrain")
-        return kind
+    def _kind(self) -> JobKind:
+        return run_kind(self._plan["spec"].get("kind", DEFAULT))
 
     def files(self) -> Files:
         """The files of its datastore."""
@@ -120,7 +121,7 @@ class Look:
 
     def store(self) -> str | None:
         """The token store that the run prepared, as `--data` takes it; None: it prepares none, or did not complete."""
-        if self._kind != "prepare" or self.refresh().last.state != RunState.COMPLETED:
+        if not self._kind.makes_store or self.refresh().last.state != RunState.COMPLETED:
             return None
         name = PurePosixPath(self._result()["store"]).name
         return places.datastore_uri(self._request["datastore"], f"{places.TOKEN_STORES}{name}")
@@ -154,7 +155,7 @@ class Look:
             eta=Target.of(self._plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
-            results=read_results(self._result()) if self._kind in SCORED and state == RunState.COMPLETED else None,
+            results=read_results(self._result()) if self._kind.scored and state == RunState.COMPLETED else None,
             ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
             tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
@@ -181,7 +182,7 @@ class Look:
             "name": self._folder.name,
             "page": f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
             "handle": f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
-            "kind": self._kind,
+            "kind": self._kind.name,
             "state": last.state,
             "exit_code": last.exit_code,
             "reason": last.reason,

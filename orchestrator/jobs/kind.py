@@ -1,0 +1,139 @@
+"""What the orchestrator asks of a kind of job: one instance for each, found by name in `orchestrator.jobs.registry`.
+
+A kind is looked up to show a run as well as to plan one, so its module loads neither its spec nor its plan until they
+are asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from orchestrator.jobs.base import Plan
+    from orchestrator.runs.status import RunStatus
+    from orchestrator.specs.job import JobSpec
+    from orchestrator.specs.paths import PathKeys
+    from orchestrator.specs.resolved import Resolved
+    from orchestrator.specs.site import Rule, Site
+    from train_jobs.artifacts.layers import Layer
+    from train_jobs.artifacts.start_model import Merge
+
+
+class JobKind(ABC):
+    """A kind of job. What has a default is for kinds that differ in it."""
+
+    name: str
+    """As commands, specs and runs name it."""
+    subject: str
+    """What its sections are about: kinds of one subject share the defaults of a project."""
+    gpus: bool = True
+    """Whether it uses GPUs."""
+    scored: bool = False
+    """Whether its results are scores."""
+    makes_store: bool = False
+    """Whether its result is a token store."""
+    trains: bool = False
+    """Whether its runs have curves."""
+    keys: ClassVar[Mapping[str, str]] = {"--model": "init_from", "--store": "data.store"}
+    """Flag of the command line -> key, of flags that stand for different keys in different kinds."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> type[JobSpec]:
+        """What a user writes."""
+
+    @property
+    @abstractmethod
+    def recipes(self) -> Path:
+        """Folder of its recipes."""
+
+    @abstractmethod
+    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> Plan:
+        """Read data and code, and return the plan: see `resolve.make_plan`."""
+
+    @property
+    def paths(self) -> PathKeys:
+        """Keys of its spec that name files and folders."""
+        from orchestrator.specs.paths import PathKeys
+
+        return PathKeys()
+
+    def layers(self, written: Sequence[Layer], here: Path, site: Site) -> list[Layer]:
+        """Return the layers with short forms written out.
+
+        Args:
+            written: what the user wrote, lowest first, with absolute paths.
+            here: the folder that paths in messages start from.
+            site: where the run is sent.
+        """
+        return list(written)
+
+    def merge(self, presets: Sequence[Layer], written: Sequence[Layer]) -> Merge:
+        """Merge presets with what the user wrote, and with what the start of the job decides between them."""
+        from train_jobs.artifacts.layers import merge
+        from train_jobs.artifacts.start_model import Merge
+
+        return Merge(merge([*presets, *written]))
+
+    def check_shares(  # noqa: B027, for a job without a global batch
+        self, spec: Any, world_size: int
+    ) -> None:
+        """Check that a global batch divides into processes and micro batches.
+
+        Raises:
+            SpecError: it does not; the message names the nearest that do.
+        """
+
+    def own_names(self, spec: Any) -> Mapping[str, str]:
+        """Return dotted key -> MODULE:NAME of the user's own classes that a spec names."""
+        return {}
+
+    def ignored(self, spec: Any, world_size: int, site: Site) -> Iterable[Rule]:
+        """Yield the rules about settings that have no effect beside others."""
+        return ()
+
+    def warnings(self, spec: Any, changed: Container[str], site: Site) -> Iterable[str]:
+        """Yield other warnings about a spec whose keys `changed` the user wrote."""
+        return ()
+
+    def data_flag(self, words: list[str]) -> dict[str, tuple[Any, str]]:
+        """Return key -> value and flag, of paths given by --data.
+
+        Raises:
+            UsageError: the kind does not take so many.
+        """
+        return {"data.text": (words or None, "--data")}
+
+    def title(self, plan: Mapping[str, Any]) -> str:
+        """Return what runs with the same title have in common: their figures can be compared."""
+        return self.name
+
+    def next_commands(self, status: RunStatus) -> dict[str, str]:
+        """Return label -> command for what a completed run has made."""
+        return {}
+
+
+class UnknownKind(JobKind):
+    """The kind of a run that no installed package registers: its run can be shown, not planned."""
+
+    subject = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def spec(self) -> type[JobSpec]:
+        """There is none."""
+        raise AssertionError(f"no package registers the kind of job {self.name}")
+
+    @property
+    def recipes(self) -> Path:
+        """There are none."""
+        raise AssertionError(f"no package registers the kind of job {self.name}")
+
+    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> Plan:
+        """There is none."""
+        raise AssertionError(f"no package registers the kind of job {self.name}")
