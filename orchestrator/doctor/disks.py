@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text
+from train_jobs.artifacts.file_lock import try_lock
 
 LEAST_FREE = 100e6  # less than one small checkpoint
 LITTLE_FREE = 5e9  # a few checkpoints of BERT-base
@@ -87,9 +87,4 @@ def file_system(folder: Path) -> str:
 def _lock_holds(path: Path) -> bool:
     """Whether a second opening of a locked file is refused the lock."""
     with path.open("w") as first, path.open("w") as second:
-        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return try_lock(first) and not try_lock(second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import IO, Any, NamedTuple, Self
 
 from orchestrator.fetch.answers import range_start
 from orchestrator.support.errors import ConflictError, StorageError
+from train_jobs.artifacts.file_lock import try_lock
 from train_jobs.artifacts.files import sync, write_text
 
 PARTIAL = ".part"
@@ -57,12 +57,10 @@ class Partial:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with _beside(target, PARTIAL).open("ab", buffering=0) as stream:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not try_lock(stream):
                     raise ConflictError(
                         f"another process fetches {target}", fix="wait for it, or end it and fetch again"
-                    ) from None
+                    )
                 yield cls(target, stream)
         except OSError as problem:
             raise StorageError(

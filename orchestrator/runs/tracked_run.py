@@ -10,7 +10,6 @@ for good (seen with MLflow 3.17), so the file is made here, under a lock, before
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.support.errors import ServiceError
+from train_jobs.artifacts.file_lock import hold
 from train_jobs.config.base import Config
 from train_jobs.config.reported import batches
 
@@ -117,8 +117,7 @@ def _make_store(uri: str) -> None:
         return
     path = Path(uri.removeprefix(SQLITE))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with hold(path.with_suffix(".lock")):
         MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
 
 

@@ -6,8 +6,10 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from train_jobs.artifacts.file_lock import hold
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, StoreManifest, read_manifest, store_content
@@ -15,7 +17,6 @@ from train_jobs.config.errors import ConflictError, DataError, StorageError
 from train_jobs.config.names import in_shell
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.executors.crew import usable_cores
-from train_jobs.corpus.executors.folder_lock import exclusive
 from train_jobs.corpus.executors.nodes import ALONE, Node
 from train_jobs.corpus.pipeline import Preparation
 from train_jobs.corpus.preparation_progress import Progress, Report
@@ -179,7 +180,9 @@ def told(manifest: StoreManifest) -> str:
 def _alone(folder: Path, node: Node, progress: Progress) -> Iterator[None]:
     """No other preparation of the same folder meanwhile; each node has a lock of its own, since not all disks share."""
     place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
-    with exclusive(place, lambda: progress.say(f"another process prepares {folder}: waiting")):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    waiting = partial(progress.say, f"another process prepares {folder}: waiting")
+    with hold(place.with_name(f".{place.name}.lock"), waiting=waiting):
         yield
 
 

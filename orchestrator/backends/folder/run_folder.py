@@ -16,18 +16,17 @@ RUN/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from orchestrator.runs.status import Attempt, RunState
 from orchestrator.support.errors import ConflictError
+from train_jobs.artifacts.file_lock import hold, is_held
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, seed_folder
@@ -217,14 +216,7 @@ class RunFolder:
 
     def locked(self) -> bool:
         """True while a supervisor lives."""
-        try:
-            with (self.path / "lock").open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        return False
+        return is_held(self.path / "lock")
 
     def alive(self, state: LocalState) -> bool:
         """True while a supervisor lives: it holds the lock, or, on a disk without locks, is the process it says."""
@@ -234,23 +226,12 @@ class RunFolder:
             return False
         return process_started(state.pid) == state.pid_started
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the run's lock; the kernel lets go of it when the process dies, however it dies.
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the run's lock; the kernel releases it when the process dies, however it dies.
 
         Raises:
             ConflictError: another supervisor holds it.
         """
-        with (self.path / "lock").open("ab") as stream:
-            _lock(stream, self.name)
-            yield
-
-
-def _lock(stream: IO[bytes], name: str) -> None:
-    for _ in range(50):  # a reader that asks whether we live holds it for an instant
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(0.02)
-    raise ConflictError(f"run {name} is being supervised already", fix=f"orchestrator status {name}")
+        # a reader that asks whether we live holds it for an instant
+        busy = ConflictError(f"run {self.name} is being supervised already", fix=f"orchestrator status {self.name}")
+        return hold(self.path / "lock", seconds=1, busy=busy)

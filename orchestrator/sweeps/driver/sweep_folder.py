@@ -15,12 +15,10 @@ SWEEP/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +29,7 @@ from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.policy.termination import Decision
+from train_jobs.artifacts.file_lock import hold, is_held
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
@@ -113,32 +112,17 @@ class SweepFolder:
 
     def locked(self) -> bool:
         """True while a driver lives."""
-        try:
-            with (self.path / "lock").open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+        return is_held(self.path / "lock")
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the sweep's lock; the kernel lets go of it when the process dies, however it dies.
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the sweep's lock; the kernel releases it when the process dies, however it dies.
 
         Raises:
             ConflictError: another driver holds it.
         """
-        with (self.path / "lock").open("ab") as stream:
-            for _ in range(50):  # a reader that asks whether we live holds it for an instant
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(0.02)
-            else:
-                raise ConflictError(
-                    f"sweep {self.name} is going on already", fix=f"orchestrator sweep show {self.name}"
-                )
-            yield
+        # a reader that asks whether we live holds it for an instant
+        busy = ConflictError(f"sweep {self.name} is going on already", fix=f"orchestrator sweep show {self.name}")
+        return hold(self.path / "lock", seconds=1, busy=busy)
 
     def decisions(self) -> dict[tuple[int, int], Decision]:
         """What was decided: (trial, report) -> decision. A torn last line was never acted upon."""

@@ -1,0 +1,62 @@
+"""Locks on files: one holder, released by the kernel; askers do not see each other."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_jobs.artifacts.file_lock import hold, is_held, try_lock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from train_jobs.artifacts.file_lock import hold
+with hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert is_held(path)
+        waits: list[str] = []
+        busy = ValueError("somebody has it")
+        with (
+            pytest.raises(ValueError, match="somebody has it"),
+            hold(path, seconds=0.1, busy=busy, waiting=lambda: waits.append("waiting")),
+        ):
+            raise AssertionError
+        assert waits == ["waiting"]
+        holder.kill()
+    assert not is_held(path)
+    with hold(path, seconds=0):
+        assert is_held(path)
+    assert path.exists()
+
+
+def test_askers_do_not_see_each_other_and_make_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_held(path)
+    assert not path.exists()
+    path.touch()
+    with path.open("rb") as asker:
+        fcntl.flock(asker, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert not is_held(path)
+
+
+def test_timeout_without_an_error_of_the_callers(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as stream:
+        assert try_lock(stream)
+        with pytest.raises(TimeoutError), hold(path, seconds=0.1):
+            raise AssertionError
+    with hold(path), path.open() as other:
+        assert not try_lock(other)
