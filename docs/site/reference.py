@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from orchestrator.cli.main import build_parser
 from orchestrator.jobs.registry import all_kinds, job_kind, kind_names
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.site import spec_model
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.artifacts.layers import preset_names
@@ -37,7 +38,7 @@ def spec_page(kind: str) -> str:
         f"`ORCHESTRATOR_A__B=c` name the same. Recipes, which bring values of their own: {recipes}.",
         "",
     ]
-    return "\n".join([*lines, *_section(found.spec, ())])
+    return "\n".join([*lines, *_section(spec_model(found.spec, ()), ())])
 
 
 def sweep_page() -> str:

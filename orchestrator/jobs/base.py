@@ -66,7 +66,7 @@ class Plan(Config):
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON has it; of the snapshot a summary, without the name of every file."""
-        document = self.model_dump(mode="json", by_alias=True, exclude={"snapshot"})
+        document = self.model_dump(mode="json", by_alias=True, exclude={"snapshot"}, serialize_as_any=True)
         counted = {"steps": self.steps, "counts": self.counts, "world_size": self.world_size}
         return {**document, **counted, "snapshot": self.snapshot.summary()}
 

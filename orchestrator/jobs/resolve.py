@@ -26,8 +26,8 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, shown
-from orchestrator.specs.site import Site, site_of
-from orchestrator.specs.variables import variable_layers
+from orchestrator.specs.site import site_of, spec_model
+from orchestrator.specs.variables import sections_of, variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load
 from train_jobs.artifacts.start_model import is_name
@@ -70,18 +70,18 @@ def resolve_spec(
         DataError: a folder that is named for a task of the user's own has no table to learn from.
     """
     which, environ, problems = job_kind(kind), environ or {}, Problems()
-    model = which.spec
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
-    written = which.layers(written, Path.cwd(), _written_site(written))
+    written = which.layers(written, Path.cwd(), site_of(_backend(load.merge(written))))
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
     complete = not problems
+    model = spec_model(which.spec, [*found.tree, _backend(found)])
     finders = {PHASE_FROM: outputs_of}
     written += [layer for key in which.paths.starts for layer in _found(found, key, finders.get(key, model_of))]
     with_start = which.merge(presets, written)
     merged = with_start.merged
     problems.extend(with_start.problems)
-    problems.extend(missing_paths(merged, which.paths, _written_site(written)))
+    problems.extend(missing_paths(merged, which.paths, site_of(_backend(merged))))
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
@@ -144,7 +144,7 @@ def _written_layers(
             layers = [for_kind(layers[0], kind)]
     layers += given
     with problems.collecting():
-        variables, warnings = variable_layers(kind.spec, environ)
+        variables, warnings = variable_layers(spec_model(kind.spec, sections_of(environ)), environ)
         layers += [anchor(layer, here, keys) for layer in variables]
     for key, flag in flags.items():
         tree: dict[str, Any] = {}
@@ -155,9 +155,9 @@ def _written_layers(
     return layers, warnings
 
 
-def _written_site(written: Sequence[load.Layer]) -> Site:
-    """The site of the backend that the layers name."""
-    return site_of(str(load.merge(written).tree.get("backend", JobSpec.model_fields["backend"].default)))
+def _backend(written: load.Merged) -> str:
+    """Return the backend that a spec names."""
+    return str(written.tree.get("backend", JobSpec.model_fields["backend"].default))
 
 
 def _preset_layers(kind: JobKind, written: load.Merged, problems: Problems) -> list[load.Layer]:

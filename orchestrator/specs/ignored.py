@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator
 
 from orchestrator.specs.job import JobSpec
-from orchestrator.specs.site import Rule, Site, known_sites, site_of
+from orchestrator.specs.site import Rule, Site, site_of
 from train_jobs.config import TextConfig
 from train_jobs.config.own import is_own
 from train_jobs.config.pretrain import OptimizerConfig, ScheduleConfig
@@ -65,9 +65,8 @@ def vocabulary_rule(data: TextConfig) -> Rule:
 
 def _of_other_sites(job: JobSpec, site: Site) -> Iterator[Rule]:
     """Yield keys that other sites than the job's have."""
-    for other in known_sites():
+    for other in (site_of(name) for name in job.sections if name != job.backend):
         keys = [f"compute.{key}" for key in other.compute_keys if key not in site.compute_keys]
-        if other.options is not None and other.name != site.name:
-            keys += [f"{other.name}.{key}" for key in other.options.model_fields]
+        keys += [f"{other.name}.{key}" for key in type(getattr(job, other.name)).model_fields]
         why = f"it is for the {other.name} backend, and the run goes to {job.backend}"
         yield from ((key, True, why) for key in keys)

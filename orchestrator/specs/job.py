@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.sections import CodeSpec, EnvironmentSpec, NotifySpec, Text, TrackingSpec
 from orchestrator.support.html import settings_card
@@ -28,8 +27,11 @@ Slug = Annotated[str, AfterValidator(_slug)]
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-class JobSpec(Config):
-    """What every kind of job has: the keys that only the laptop needs."""
+class JobSpec(Config, defer_build=True):
+    """Keys of every kind of job that only the laptop needs; `specs.site.spec_model` adds the backends' sections."""
+
+    sections: ClassVar[tuple[str, ...]] = ()
+    """Names of the backends' sections that the model has."""
 
     kind: str
     """Which job this is."""
@@ -48,7 +50,6 @@ class JobSpec(Config):
     environment: EnvironmentSpec = EnvironmentSpec()
     tracking: TrackingSpec = TrackingSpec()
     notify: NotifySpec = NotifySpec()
-    azure: AzureSpec = AzureSpec()
 
     @property
     def slug(self) -> str:
@@ -62,6 +63,11 @@ class JobSpec(Config):
     def part(self, model: type[ConfigT]) -> ConfigT:
         """Return the keys that another model has too, as that model."""
         return model(**{key: getattr(self, key) for key in model.model_fields})
+
+    def settings_of(self, section: type[ConfigT]) -> ConfigT:
+        """Return a backend's section; its defaults if this model was built without it."""
+        found = (getattr(self, name) for name in self.sections)
+        return next((value for value in found if isinstance(value, section)), None) or section()
 
     def _repr_html_(self) -> str:
         """All settings, as a notebook shows them; values of variables that look like secrets are not among them."""

@@ -1,7 +1,8 @@
 """What planning asks of the place a run is sent to: its settings, machines, price, and the data that lies there.
 
 A plan knows no backend; it asks the backend's site. A site is light: `--help`, planning and a dry run load the site of
-a run and never its backend. `Site` itself is this machine; a backend elsewhere derives from it.
+a run and never its backend. `Site` itself is this machine; a backend elsewhere derives from it. Other packages add
+theirs by the entry-point group `orchestrator.sites`, NAME = "package.module:Class", with the name of their backend.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, cast
 
+from pydantic import create_model
+
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
+from orchestrator.support.plugins import installed, load
 from train_jobs.artifacts.layers import KeyPath
 from train_jobs.config.base import Config
 
@@ -22,6 +26,7 @@ Rule = tuple[str, bool, str]
 """Dotted key, whether it has no effect in this spec, and why."""
 
 THIS_MACHINE = f"{__name__}:Site"
+GROUP = "orchestrator.sites"
 _OURS = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
 
 
@@ -93,11 +98,48 @@ class Site:
 
 @cache
 def site_of(name: str) -> Site:
-    """Return the site of a backend; of an unknown name this machine, as loading the backend will report it."""
+    """Return the site of a backend; of an unknown name this machine, as loading the backend will report it.
+
+    Raises:
+        ServiceError: the site of another package cannot be loaded.
+    """
+    if name not in _OURS and (point := installed(GROUP).get(name)) is not None:
+        return cast(Site, load(point, "the site of backend")(name))
     module, _, kind = _OURS.get(name, THIS_MACHINE).partition(":")
     return cast(Site, getattr(import_module(module), kind)(name))
 
 
-def known_sites() -> list[Site]:
-    """Return the sites of all backends."""
+def our_sites() -> list[Site]:
+    """Return the sites of the backends of this package."""
     return [site_of(name) for name in _OURS]
+
+
+def spec_model(spec: type[JobSpec], named: Iterable[str] | None = None) -> type[JobSpec]:
+    """Return the model of a kind's specs with the sections of the backends, each under the backend's name.
+
+    Args:
+        spec: keys of the kind, without the backends' sections.
+        named: sections and backends that a spec names. Other packages are searched for backends only if neither the
+            kind nor this package knows one of them. None: with the sections of all installed backends.
+
+    Raises:
+        ServiceError: the site of another package cannot be loaded.
+    """
+    names = set(_OURS)
+    if named is None or not names.union(spec.model_fields).issuperset(named):
+        names |= installed(GROUP).keys() - spec.model_fields.keys()
+    return _with_sections(spec, tuple(sorted(name for name in names if site_of(name).options is not None)))
+
+
+@cache
+def _with_sections(spec: type[JobSpec], names: tuple[str, ...]) -> type[JobSpec]:
+    sections = {name: options for name in names if (options := site_of(name).options) is not None}
+    model = create_model(
+        spec.__name__,
+        __base__=spec,
+        __doc__=spec.__doc__,
+        __module__=spec.__module__,
+        **{name: (options, options()) for name, options in sections.items()},  # type: ignore[call-overload]
+    )
+    model.sections = names
+    return cast(type[JobSpec], model)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
+from orchestrator.specs.job import JobSpec
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import Layer, read_assignments
 from train_jobs.config.names import did_you_mean
@@ -13,10 +14,16 @@ from train_jobs.config.names import did_you_mean
 PREFIX = "ORCHESTRATOR_"
 SEPARATOR = "__"
 RESERVED = ("HOME", "DEBUG")  # read elsewhere: the home folder, tracebacks
-RESERVED_PREFIXES = ("RUN", "AZURE_")  # set for the job by its backend; settings of the Azure backend
+RESERVED_PREFIX = "RUN"  # set for the job by its backend
 
 
-def variable_layers(model: type[BaseModel], environ: Mapping[str, str]) -> tuple[list[Layer], list[str]]:
+def sections_of(environ: Mapping[str, str]) -> list[str]:
+    """Return the sections that ORCHESTRATOR_SECTION__KEY variables name."""
+    named = (name.removeprefix(PREFIX).split(SEPARATOR) for name in environ if name.startswith(PREFIX))
+    return [section.lower() for section, *key in named if key]
+
+
+def variable_layers(model: type[JobSpec], environ: Mapping[str, str]) -> tuple[list[Layer], list[str]]:
     """One layer for each ORCHESTRATOR_* variable that names a key of `model`, and a warning for each that does not.
 
     Raises:
@@ -26,9 +33,11 @@ def variable_layers(model: type[BaseModel], environ: Mapping[str, str]) -> tuple
     warnings: list[str] = []
     problems: list[str] = []
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or _is_reserved(variable):
+        name = variable.removeprefix(PREFIX)
+        parts = name.split(SEPARATOR)
+        of_backend = len(parts) == 1 and name.startswith(tuple(f"{section.upper()}_" for section in model.sections))
+        if name == variable or name in RESERVED or name.startswith(RESERVED_PREFIX) or of_backend:
             continue
-        parts = variable.removeprefix(PREFIX).split(SEPARATOR)
         path = key_of(model, parts)
         if path is None:
             hint = did_you_mean(variable, variables_of(model))
@@ -72,8 +81,3 @@ def variables_of(model: type[BaseModel], prefix: str = PREFIX) -> list[str]:
 def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     annotation = model.model_fields[key].annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
-def _is_reserved(variable: str) -> bool:
-    name = variable.removeprefix(PREFIX)
-    return name in RESERVED or (name.startswith(RESERVED_PREFIXES) and not name.startswith("AZURE__"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.runs import states
 from orchestrator.backends.azure.runs.adoption import adopt
 from orchestrator.backends.azure.runs.observer import Look
@@ -63,7 +64,7 @@ class AzureBackend(Backend, Resumes, Preempts, Examines, Deletes, Registers, Dis
 
     def request(self, plan: Plan, run_name: str) -> AzureRequest:
         """Every body that is sent, as one object: pure."""
-        return build_request(plan, run_name, self.workspace(plan.spec.azure.model_dump()))
+        return build_request(plan, run_name, self.workspace(plan.spec.settings_of(AzureSpec).model_dump()))
 
     def schedule(self, request: AzureRequest, plan: Plan) -> Handle:
         """Makes or changes the cluster, uploads what is not there yet, submits the job.

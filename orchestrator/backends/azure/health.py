@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.support.errors import SpecError, UserError
 from orchestrator.support.finding import Finding, fail, ok, warn
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.options import AzureSpec
     from orchestrator.backends.azure.wire.control_plane import Wire
 
 SCOPE = "https://management.azure.com/.default"
@@ -31,12 +31,12 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     from orchestrator.specs.resolved import find_project
 
     try:
-        spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec
+        spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec.settings_of(AzureSpec)
     except SpecError:
         yield fail("workspace", "not looked at: the project's defaults are wrong", "mend those first")
         return
     try:
-        workspace = find_workspace(spec.azure.model_dump(), environ, folder).require()
+        workspace = find_workspace(spec.model_dump(), environ, folder).require()
     except UserError as problem:
         yield _failed("workspace", problem)
         return
@@ -55,7 +55,7 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield _failed("azure", problem)
         return
     yield ok("azure", f"workspace {workspace.workspace} answers, region {region}")
-    yield _storage(wire, spec.azure)
+    yield _storage(wire, spec)
     yield _quota(wire, region)
 
 

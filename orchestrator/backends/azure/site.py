@@ -48,15 +48,16 @@ class AzureSite(Site):
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """Return the versions pinned by the environment on Azure, or the name of the user's own environment."""
-        if spec.azure.environment != "auto":
-            return {"environment": spec.azure.environment}
+        named = spec.settings_of(AzureSpec).environment
+        if named != "auto":
+            return {"environment": named}
         from orchestrator.backends.azure.assets.images import pinned_versions
 
         return pinned_versions(PACKAGES)
 
     def remote_data(self, spec: JobSpec) -> str | None:
         """Return `azure.data`."""
-        return spec.azure.data
+        return spec.settings_of(AzureSpec).data
 
     def is_remote(self, text: str) -> bool:
         """Return whether `text` names an asset, a path in a datastore, or a blob."""

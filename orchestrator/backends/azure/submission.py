@@ -13,7 +13,7 @@ from orchestrator.backends.azure.assets.bindings import left_behind
 from orchestrator.backends.azure.assets.command import job_command, job_variables
 from orchestrator.backends.azure.machines.clusters import Cluster, _shared_memory, _silent, cluster_body, duration
 from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
-from orchestrator.backends.azure.options import MOST_HOURS
+from orchestrator.backends.azure.options import MOST_HOURS, AzureSpec
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.backends.base import Request
@@ -88,7 +88,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         workspace=workspace,
         cluster=Cluster(name=str(spec.compute.cluster), body=cluster_body(plan), silent=_silent(plan)),
         assets=tuple(assets),
-        datastore=spec.azure.datastore,
+        datastore=spec.settings_of(AzureSpec).datastore,
         job=body,
         nodes=compute.nodes,
         processes_per_node=compute.processes_per_node,
@@ -101,9 +101,10 @@ def _check(plan: Plan) -> None:
     if problems := left_behind(plan):
         raise SpecError("some of what is named cannot go to Azure", problems=problems, fix="-b local")
     size = find_size(plan.compute.size) if plan.compute.size else None
-    if size is not None and plan.spec.azure.environment == "auto":
+    azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
+    if size is not None and azure.environment == "auto":
         check_runs_torch(size)
-    hours, tier = plan.spec.azure.timeout_hours, plan.spec.compute.tier
+    hours = azure.timeout_hours
     if hours is not None and hours > MOST_HOURS[tier]:
         raise SpecError(
             f"azure.timeout_hours {hours:g} is more than Azure lets a job run on {tier} machines",
@@ -113,7 +114,7 @@ def _check(plan: Plan) -> None:
 
 
 def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
-    spec, compute = plan.spec, plan.compute
+    spec, compute, azure = plan.spec, plan.compute, plan.spec.settings_of(AzureSpec)
     ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets.values()}
     properties: Body = {
         "jobType": "Command",
@@ -128,24 +129,24 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
         "environmentVariables": job_variables(plan),
         "inputs": _inputs(plan, run, workspace, assets),
         "outputs": {
-            "run": _output(spec.azure.datastore, places.outputs_folder(run)),
-            **({"stores": _output(spec.azure.datastore, places.TOKEN_STORES)} if plan.stores else {}),
+            "run": _output(azure.datastore, places.outputs_folder(run)),
+            **({"stores": _output(azure.datastore, places.TOKEN_STORES)} if plan.stores else {}),
         },
         "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
-    if spec.azure.timeout_hours is not None:
-        timeout = duration(round(spec.azure.timeout_hours * 3600))
+    if azure.timeout_hours is not None:
+        timeout = duration(round(azure.timeout_hours * 3600))
         properties["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
-    if spec.azure.identity != "none":
-        properties["identity"] = {"identityType": IDENTITIES[spec.azure.identity]}
+    if azure.identity != "none":
+        properties["identity"] = {"identityType": IDENTITIES[azure.identity]}
     request = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
     properties["tags"]["orchestrator.request"] = request[: places.DIGITS]
     return {"properties": properties}
 
 
 def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
-    azure = plan.spec.azure
+    azure = plan.spec.settings_of(AzureSpec)
     found = {"job": _input(places.datastore_uri(azure.datastore, places.job_folder(run)), "Download")}
     if azure.data is not None:
         uri = azure.data
@@ -182,7 +183,7 @@ def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
         "orchestrator.recipe": plan.spec.recipe,
         "orchestrator.snapshot": plan.snapshot.digest,
         "orchestrator.data": plan.data.sha256,
-        "orchestrator.datastore": plan.spec.azure.datastore,
+        "orchestrator.datastore": plan.spec.settings_of(AzureSpec).datastore,
         "orchestrator.user": getpass.getuser(),
         **({"orchestrator.commit": commit} if commit else {}),
     }

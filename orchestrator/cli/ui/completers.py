@@ -75,11 +75,12 @@ def sizes(**_: Any) -> list[str]:
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
     from orchestrator.jobs.registry import job_kind
+    from orchestrator.specs.site import spec_model
     from orchestrator.specs.sweep_spec import SweepSpec
 
     key, equals, _rest = prefix.partition("=")
     kind = getattr(parsed_args, "kind", None) or "pretrain"
-    choices = _keys(SweepSpec if kind == "sweep" else job_kind(kind).spec)
+    choices = _keys(SweepSpec if kind == "sweep" else spec_model(job_kind(kind).spec))
     if not equals:
         return [f"{name}=" for name in choices]
     return [f"{key}={value}" for value in choices.get(key, [])]

@@ -13,6 +13,7 @@ from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Change, Resolved
 from orchestrator.specs.settings import seed_setting
+from orchestrator.specs.site import spec_model
 from orchestrator.specs.sweep_spec import Settings, as_tree
 from orchestrator.support.errors import ConflictError
 from train_jobs.artifacts.layers import Layer, build, merge
@@ -44,7 +45,7 @@ class Planner:
 
     def __init__(self, record: SweepRecord, home: Path, tags: Mapping[str, str]) -> None:
         self._record, self._home, self._tags = record, home, tags
-        self._model: type[JobSpec] = job_kind(record.kind).spec
+        self._model: type[JobSpec] = spec_model(job_kind(record.kind).spec, record.trial)
         self._base = build(self._model, merge([Layer("sweep.json", record.trial)]))
         self.first = make_plan(self._resolved(self._base, {}), home=home)
         if self.first.snapshot.digest != record.snapshot:

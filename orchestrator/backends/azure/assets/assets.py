@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.assets.bindings import data_asset
 from orchestrator.backends.azure.assets.images import CPU_IMAGE, train_image
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.pretrain.inputs import start_digest
@@ -37,7 +38,7 @@ def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
 
 
 def _environment(plan: Plan) -> Asset:
-    named = plan.spec.azure.environment
+    named = plan.spec.settings_of(AzureSpec).environment
     if named != "auto":
         _, name, version = named.split(":")
         return Asset(kind="environments", name=name, version=version)
@@ -59,7 +60,7 @@ def _code(plan: Plan) -> Asset:
 
 
 def _data(plan: Plan) -> list[Asset]:
-    found, datastore = [], plan.spec.azure.datastore
+    found, datastore = [], plan.spec.settings_of(AzureSpec).datastore
     if (data := data_asset(plan)) is not None:
         version, folder = data.digest[: places.DIGITS], places.data_folder(data.digest)
         found.append(_data_asset(data.name, version, datastore, folder))

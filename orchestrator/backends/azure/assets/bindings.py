@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import DATA_PATHS
 from orchestrator.jobs.predict.plan import PredictPlan
@@ -49,7 +50,7 @@ class DataAsset(NamedTuple):
 
 def data_asset(plan: Plan) -> DataAsset | None:
     """The data that is uploaded; None: it lies in Azure, or the job has it."""
-    if plan.spec.azure.data is not None:
+    if plan.spec.settings_of(AzureSpec).data is not None:
         return None
     if (store := trained_on(plan)) is not None:
         return DataAsset(places.STORE, file_sha256(store / MANIFEST_FILE))  # which has the hash of every file
@@ -87,7 +88,7 @@ def settings(plan: Plan) -> Iterator[str]:
         return
     assert isinstance(plan, PretrainPlan | PreparePlan), "a plan of a known kind"
     job = plan.job
-    if plan.spec.azure.data is not None:
+    if plan.spec.settings_of(AzureSpec).data is not None:
         yield f'data.text=["{TEXT}"]'
     elif trained_on(plan) is not None:
         yield f"data.store={TEXT}"
@@ -107,7 +108,7 @@ def settings(plan: Plan) -> Iterator[str]:
 
 def _tuning_settings(plan: FinetunePlan) -> Iterator[str]:
     data = plan.job.data
-    if plan.spec.azure.data is not None:
+    if plan.spec.settings_of(AzureSpec).data is not None:
         yield f"data.{FOLDERS[plan.job.task]}={TEXT}"
     else:
         for key in DATA_PATHS:

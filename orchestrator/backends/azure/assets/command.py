@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets.bindings import settings
 from orchestrator.backends.azure.machines.sizes import Size, find_size
+from orchestrator.backends.azure.options import AzureSpec
 from train_jobs.artifacts.host import METADATA_VARIABLE
 from train_jobs.config.telemetry import MLFLOW
 
@@ -28,9 +29,8 @@ def job_command(plan: Plan) -> str:
         *(("--cache", "${{outputs.stores}}") if plan.stores else ()),
         *("--device", plan.compute.device),
     ]
-    check = (
-        f"python -m train_jobs.tools.preflight --device {plan.compute.device} && " if plan.spec.azure.preflight else ""
-    )
+    preflight = plan.spec.settings_of(AzureSpec).preflight
+    check = f"python -m train_jobs.tools.preflight --device {plan.compute.device} && " if preflight else ""
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.job}}}}/{TAGS}; {check}exec {' '.join(words)}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.backends.azure.machines.sizes import SIZES, Size, find_size, fitting, same_family
+from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, writable
 from orchestrator.specs.compute import CLUSTER_NAME
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
@@ -303,7 +304,7 @@ def duration(seconds: int) -> str:
 
 
 def _shared_memory(plan: Plan) -> str:
-    asked = plan.spec.azure.shm_size
+    asked = plan.spec.settings_of(AzureSpec).shm_size
     if asked != "auto":
         return asked
     size = find_size(plan.compute.size) if plan.compute.size else None
