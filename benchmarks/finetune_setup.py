@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from train_jobs.artifacts.layers import read_preset
+from train_jobs.artifacts.layers import merge, read_preset
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
@@ -94,7 +94,7 @@ def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
         size: of a recipe, base or large: all weights are drawn, the vocabulary alone is the model's.
     """
     initial, labels = read_initial_model(contest.model), contest.rows.labels
-    outline = initial.shape if size is None else read_preset(size).tree["model"]
+    outline = initial.shape if size is None else merge(read_preset(size)).tree.get("model", {})
     shape = ModelConfig(**{**outline, **contest.config.model.model_dump(), "pad_vocab_to_multiple_of": 1})
     bert = contest.rows.model(shape, initial.rows)
     initialise(bert, contest.seed)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import describe, spread
-from train_jobs.artifacts.layers import read_preset
+from train_jobs.artifacts.layers import merge, read_preset
 from train_jobs.config import PretrainConfig
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.engine.checkpoint.cadence import Cadence
@@ -54,7 +54,7 @@ def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
         "train": {"global_batch_size": RECIPES[recipe], "micro_batch_size": 16},
         "data": {"sequence_length": 128},
     }
-    config = PretrainConfig.model_validate(merged(read_preset(recipe).tree, changes))
+    config = PretrainConfig.model_validate(merged(merge(read_preset(recipe)).tree, changes))
     store = prepare_store(config.data, folder / "store", progress=lambda text: None)
     task = Pipeline(config, store, world)
     task.seconds = []

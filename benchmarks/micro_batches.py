@@ -37,7 +37,7 @@ def main() -> None:
     print("| recipe | length | " + " | ".join(f"{gpu}, {memory} GB" for gpu, memory in order) + " |")
     print("| --- " * (len(order) + 2) + "|")
     for name in RECIPES:
-        recipe = build(PretrainConfig, merge([read_preset(name)]))
+        recipe = build(PretrainConfig, merge(read_preset(name)))
         cells = [largest(recipe, memory) for _, memory in order]
         print(f"| {name} | {recipe.data.sequence_length} | " + " | ".join(map(str, cells)) + " |")
     print("| sizes | | " + " | ".join("<br>".join(size.name for size in sizes[kind]) for kind in order) + " |")

@@ -151,7 +151,7 @@ def configure(arguments: argparse.Namespace) -> PretrainConfig:
         "train": {"global_batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch, "precision": "bf16"},
         "optimizer": {"name": "lamb"},
     }
-    return build(PretrainConfig, merge([read_preset(arguments.recipe), Layer("benchmark", changed)]))
+    return build(PretrainConfig, merge([*read_preset(arguments.recipe), Layer("benchmark", changed)]))
 
 
 def throughput(teams: list[Team], batch: int) -> str:

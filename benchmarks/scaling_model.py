@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from train_jobs.artifacts.layers import read_preset
+from train_jobs.artifacts.layers import merge, read_preset
 from train_jobs.config import ModelConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
 
@@ -114,7 +114,7 @@ class Step:
 
 def bert_large() -> Work:
     """BERT-large at length 128 in batches of 65,536."""
-    model = ModelConfig.model_validate(read_preset("large-nvidia-phase1").tree["model"])
+    model = ModelConfig.model_validate(merge(read_preset("large-nvidia-phase1")).tree["model"])
     flops = LENGTH * flops_per_token(model, VOCABULARY, sequence_length=LENGTH, max_predictions=PREDICTIONS)
     table = model.padded_vocab_size(VOCABULARY) * model.hidden_size
     return Work(BATCH, flops, parameter_count(model, VOCABULARY), largest=table)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.layers import read_preset
+from train_jobs.artifacts.layers import merge, read_preset
 from train_jobs.assembly.bert_objective import BertObjective
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
@@ -58,7 +58,7 @@ class Setup:
 
 def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     """Draws weights, makes batches and writes all to `folder`."""
-    shape = read_preset(arguments.recipe).tree["model"]
+    shape = merge(read_preset(arguments.recipe)).tree.get("model", {})
     model = ModelConfig(
         **{**shape, "hidden_dropout_prob": arguments.dropout, "attention_probs_dropout_prob": arguments.dropout}
     )

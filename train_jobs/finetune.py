@@ -23,7 +23,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from train_jobs.artifacts.layers import build, merge, read_assignments, read_file
+from train_jobs.artifacts.layers import build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.config import DataError
 from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
@@ -142,7 +142,7 @@ def read_config(source: str, sets: list[str]) -> FinetuneConfig:
     Raises:
         SpecError: every wrong key and value.
     """
-    return build(FinetuneConfig, merge([read_file(Path(source)), read_assignments(sets, "--set")]))
+    return build(FinetuneConfig, merge([*read_overlays(Path(source)), read_assignments(sets, "--set")]))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_file
+from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
 from train_jobs.artifacts.tuned_columns import tuned_columns
@@ -310,7 +310,7 @@ def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> P
     Raises:
         SpecError: every wrong key and value.
     """
-    layers = [read_file(Path(source))] if source else []
+    layers = read_overlays(Path(source)) if source else []
     layers.append(Layer("flags", {name: value for name, value in flags.items() if value is not None}))
     layers.append(read_assignments(sets, "--set"))
     return build(PredictConfig, merge([*tuned_columns(merge(layers).tree), *layers]))

@@ -28,13 +28,12 @@ from typing import Any, NoReturn
 
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import (
-    PREPARE_PRESETS,
+    PREPARE_RECIPES,
     build,
+    config_layers,
     merge,
     preset_names,
     read_assignments,
-    read_file,
-    read_preset,
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.text_files import require_outside
@@ -138,9 +137,8 @@ def read_config(source: str, sets: list[str]) -> PrepareConfig:
     Raises:
         SpecError: every wrong key and value.
     """
-    named = not Path(source).exists() and source in preset_names(PREPARE_PRESETS)
-    layer = read_preset(source, PREPARE_PRESETS) if named else read_file(Path(source))
-    return build(PrepareConfig, merge([layer, read_assignments(sets, "--set")]))
+    layers, _ = config_layers(source, PREPARE_RECIPES)
+    return build(PrepareConfig, merge([*layers, read_assignments(sets, "--set")]))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
         epilog=details,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ", ".join(preset_names(PREPARE_PRESETS))
+    names = ", ".join(preset_names(PREPARE_RECIPES))
     parser.add_argument("--config", required=True, help=f"YAML or JSON file, or one of: {names}")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")

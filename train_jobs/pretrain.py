@@ -30,7 +30,7 @@ import torch
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.layers import build, merge, preset_names, read_assignments, read_file, read_preset
+from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.start_model import found_on_hub
 from train_jobs.artifacts.start_phase import merge_with_start
@@ -274,9 +274,9 @@ def read_config(source: str, sets: list[str], *, goes_on: bool = False) -> Pretr
     Raises:
         SpecError: every wrong key and value, or whatever contradicts the initial model or the earlier phase.
     """
-    named = not Path(source).exists() and source in preset_names()
-    layer, assigned = read_preset(source) if named else read_file(Path(source)), read_assignments(sets, "--set")
-    below, written = ([layer], [assigned]) if named else ([], [layer, assigned])
+    layers, named = config_layers(source, PRETRAIN_RECIPES)
+    assigned = read_assignments(sets, "--set")
+    below, written = (layers, [assigned]) if named else ([], [*layers, assigned])
     if not goes_on:
         written += found_on_hub(merge(written))
     found = merge_with_start(below, written)

@@ -171,7 +171,7 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: Problems) -> l
         if not isinstance(name, str):
             continue  # validation says so
         with problems.collecting(where=written.origin(path)):
-            layers.append(load.read_preset(name, folder, what))
+            layers += load.read_preset(name, folder, what)
     return layers
 
 

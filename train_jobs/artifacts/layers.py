@@ -24,10 +24,10 @@ from train_jobs.config.own import NAMED
 KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-PRESETS = Path(__file__).resolve().parent.parent / "presets"
-PREPARE_PRESETS = PRESETS / "prepare"
-FINETUNE_PRESETS = PRESETS / "finetune"
-PREDICT_PRESETS = PRESETS / "predict"
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
+FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
+EXTENDS = "extends"  # key of a recipe: the recipe beside it that this one is an overlay of
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 
@@ -184,21 +184,65 @@ def build(model: type[ModelT], merged: Merged) -> ModelT:
         raise SpecError(f"the configuration has {_count(problems)}", problems=problems) from None
 
 
-def preset_names(folder: Path = PRESETS) -> list[str]:
-    """Names of the presets in a folder, sorted."""
+def preset_names(folder: Path = PRETRAIN_RECIPES) -> list[str]:
+    """Return the names of the presets in a folder, sorted."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def read_preset(name: str, folder: Path = PRESETS, what: str = "recipe") -> Layer:
-    """Reads a shipped preset by name.
+def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe") -> list[Layer]:
+    """Read a shipped preset by name, and below it those that it extends: the lowest layer first.
 
     Raises:
-        SpecError: there is none of that name; the message lists those that there are.
+        SpecError: unknown name; the message lists the known ones.
     """
     names = preset_names(folder)
     if name not in names:
         raise SpecError(f"unknown {what} {name!r}{did_you_mean(name, names)}", facts={"known": ", ".join(names)})
-    return read_file(folder / f"{name}.yaml", source=f"preset {name}")
+    return read_overlays(folder / f"{name}.yaml", source=f"preset {name}")
+
+
+def read_overlays(path: Path, source: str | None = None) -> list[Layer]:
+    """Read a file and the files that it extends: the lowest layer first.
+
+    Args:
+        path: the file. `extends: NAME` in it names NAME.yaml in the same folder.
+        source: its name in messages; None: its path.
+
+    Raises:
+        SpecError: a file is missing or not valid, or the files extend each other in a circle.
+    """
+    layers: list[Layer] = []
+    seen = [path]
+    while True:
+        layer = read_file(path, source)
+        base = layer.tree.pop(EXTENDS, None)
+        layers.insert(0, layer)
+        if base is None:
+            return layers
+        where = layer.origin((EXTENDS,))
+        path = path.with_name(f"{base}.yaml")
+        if not path.is_file() or path in seen:
+            what = "extends itself" if path in seen else f"no such file: {path}"
+            raise SpecError(f"cannot read {layer.source}", problems=[f"{where}: {EXTENDS}: {base!r}: {what}"])
+        seen.append(path)
+        source = f"preset {base}" if source else None
+
+
+def config_layers(source: str, recipes: Path) -> tuple[list[Layer], bool]:
+    """Read the configuration of a job: a file, or a shipped recipe by name.
+
+    Args:
+        source: path or name. A path that exists wins over a recipe of the same name.
+        recipes: folder of the recipes.
+
+    Returns:
+        The layers, lowest first, and whether they are a shipped recipe.
+
+    Raises:
+        SpecError: the file is missing or not valid.
+    """
+    named = not Path(source).exists() and source in preset_names(recipes)
+    return (read_preset(source, recipes) if named else read_overlays(Path(source))), named
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPath, Any]]:

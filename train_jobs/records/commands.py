@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from train_jobs.artifacts.layers import (
-    FINETUNE_PRESETS,
+    FINETUNE_RECIPES,
     KeyPath,
     Layer,
     build,
@@ -90,8 +90,8 @@ def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[
     """
     given = {"init_from": config["init_from"], "data": {"train": "train", "validation": "validation"}}
     bases = {
-        name: dict(leaves(_built(FinetuneConfig, [read_preset(name, FINETUNE_PRESETS), Layer("", given)])))
-        for name in preset_names(FINETUNE_PRESETS)
+        name: dict(leaves(_built(FinetuneConfig, [*read_preset(name, FINETUNE_RECIPES), Layer("", given)])))
+        for name in preset_names(FINETUNE_RECIPES)
     }
     told = {path: value for path, value in leaves(config) if path[0] not in {"init_from", "task", "resume", "per_task"}}
     found = {
@@ -109,7 +109,7 @@ def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[
         ],
         "torchrun": [
             *("torchrun", *_nodes(attempt), "--nproc-per-node", processes, "-m", "train_jobs.finetune"),
-            *("--config", f"train_jobs/presets/finetune/{recipe}.yaml"),
+            *("--config", f"train_jobs/recipes/finetune/{recipe}.yaml"),
             *_flags("--set", [f"task={config['task']}", f"init_from={config['init_from']}", *sets]),
             *("--device", device, "--output", "output"),
         ],
@@ -127,7 +127,7 @@ def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _differences(config: dict[str, Any], recipe: str) -> list[str]:
-    theirs = _built(PretrainConfig, [read_preset(recipe)])
+    theirs = _built(PretrainConfig, read_preset(recipe))
     left_out = APART | (BY_START if any(config.get(key) for key in STARTS) else set())
     base = dict(leaves(theirs))
     return [

@@ -86,6 +86,17 @@ def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_:
     return [f"{key}={value}" for value in choices.get(key, [])]
 
 
+def explained_keys(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
+    """Return the keys and sections that `explain` knows."""
+    from orchestrator.jobs.registry import all_kinds
+    from orchestrator.specs.reference import keys
+    from orchestrator.specs.site import spec_model
+
+    kind = getattr(parsed_args, "kind", None)
+    specs = [spec_model(found.spec) for name, found in all_kinds().items() if kind in {None, name}]
+    return list(dict.fromkeys(key.name for spec in specs for key in keys(spec)))
+
+
 def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:
     """Dotted name of each value of a config -> what it can be, empty where that is more than a few words."""
     from pydantic import BaseModel

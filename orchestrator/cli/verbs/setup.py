@@ -1,4 +1,4 @@
-"""init, doctor, completion: before there is a run."""
+"""init, explain, doctor, completion: before the first run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.doctor import Finding
 
-TEMPLATES = ("pretrain",)
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "orchestrator"
 INSTALL = {
@@ -25,6 +24,7 @@ INSTALL = {
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
     from orchestrator.cli.ui.arguments import add_output, add_verb
+    from orchestrator.cli.ui.completers import explained_keys
 
     init = add_verb(
         verbs,
@@ -32,12 +32,27 @@ def add_verbs(verbs: Any) -> None:
         run_init,
         summary="begin a project",
         description="Write a job, the project's defaults and the list of what stays out of the code, each explained.",
-        example="init my-bert",
+        example="init my-bert\n  orchestrator init --full --template finetune --recipe squad",
     )
     init.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="where (default: here)")
-    init.add_argument("--template", choices=TEMPLATES, default=TEMPLATES[0], help="which job (default: pretrain)")
+    init.add_argument("--template", metavar="KIND", default="pretrain", help="kind of job (default: pretrain)")
+    init.add_argument("--full", action="store_true", help="write every key, each with its help text")
+    init.add_argument("--recipe", metavar="NAME", help="with --full: recipe whose values the keys have")
     init.add_argument("--force", action="store_true", help="replace files that are there")
     add_output(init)
+    explain = add_verb(
+        verbs,
+        "explain",
+        run_explain,
+        summary="show what a key of a spec means",
+        description="Show the type, the default and the help text of a key, and the recipes that change it. For a"
+        " section, show every key below it.",
+        example="explain train.micro_batch_size",
+    )
+    key = explain.add_argument("key", metavar="KEY", help="dotted key, as in a spec or after --set")
+    key.completer = explained_keys  # type: ignore[attr-defined]
+    explain.add_argument("--kind", metavar="KIND", help="kind of job (default: every kind that has the key)")
+    add_output(explain)
     doctor = add_verb(
         verbs,
         "doctor",
@@ -64,17 +79,49 @@ def add_verbs(verbs: Any) -> None:
 def run_init(arguments: argparse.Namespace) -> int:
     """Writes the files, prints their paths."""
     from orchestrator.cli.ui.render import hint, print_document
-    from orchestrator.specs.scaffold import write_project
+    from orchestrator.jobs.scaffold import write_project
+    from orchestrator.support.errors import UsageError
     from train_jobs.config.names import in_shell
 
-    paths = write_project(arguments.folder, arguments.template, force=arguments.force)
+    recipe = arguments.recipe
+    if recipe and not arguments.full:
+        raise UsageError("--recipe has no effect without --full", fix="add --full")
+    paths = write_project(
+        arguments.folder, arguments.template, full=arguments.full, recipe=recipe, force=arguments.force
+    )
     if arguments.output != "text":
         print_document({"files": [str(path) for path in paths]}, arguments.output)
     else:
         print("\n".join(map(str, paths)))
     job = in_shell(arguments.folder / "job.yaml")
-    hint(f"\nnext\n  plan    orchestrator plan pretrain -f {job}\n  submit  orchestrator submit pretrain -f {job}")
+    kind = arguments.template
+    hint(f"\nnext\n  plan    orchestrator plan {kind} -f {job}\n  submit  orchestrator submit {kind} -f {job}")
     return 0
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    """Print what each key means."""
+    from orchestrator.cli.ui.render import print_document
+    from orchestrator.jobs.reference import explain_key
+
+    found = explain_key(arguments.key, arguments.kind)
+    if arguments.output != "text":
+        print_document(found, arguments.output)
+    else:
+        print("\n\n".join("\n".join(_key_lines(entry)) for entry in found))
+    return 0
+
+
+def _key_lines(entry: dict[str, Any]) -> list[str]:
+    """Return the key, its facts, and its help text."""
+    from orchestrator.specs.reference import yaml_text
+    from orchestrator.support.formatting import fact_lines
+
+    rows = [(label, entry[label]) for label in ("type", "default") if entry.get(label)]
+    rows += [("kinds", ", ".join(entry["kinds"]))]
+    if entry["recipes"]:
+        rows.append(("recipes", ", ".join(f"{name} {yaml_text(value)}" for name, value in entry["recipes"].items())))
+    return [entry["key"], *fact_lines([*rows, ("", ""), ("meaning", entry["text"])], label=12)]
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from orchestrator.run import Run
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.ui.follow import finish
 from orchestrator.cli.ui.spec_flags import EXAMPLES, SWEEP, _add_spec, _plan
 
 if TYPE_CHECKING:
@@ -151,6 +150,8 @@ def run_submit(arguments: argparse.Namespace) -> int:
         hint(f"warning: {', '.join(unheeded)}: no effect on a run that is there already; --new starts another")
     if not status.state.terminal:
         next_commands(status)
+    from orchestrator.cli.ui.follow import finish
+
     return finish(run, arguments.output, follow=not arguments.detach, delivery=plan.delivery)
 
 
@@ -229,4 +230,6 @@ def submit_file(arguments: argparse.Namespace) -> int:
     run = Run(backend, handle, created=True)
     hint(f"submitted  {handle}")
     next_commands(run.status())
+    from orchestrator.cli.ui.follow import finish
+
     return finish(run, arguments.output, follow=not arguments.detach)

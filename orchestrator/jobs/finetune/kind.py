@@ -37,9 +37,9 @@ class FinetuneKind(JobKind):
     @property
     def recipes(self) -> Path:
         """Folder of its recipes."""
-        from train_jobs.artifacts.layers import FINETUNE_PRESETS
+        from train_jobs.artifacts.layers import FINETUNE_RECIPES
 
-        return FINETUNE_PRESETS
+        return FINETUNE_RECIPES
 
     @property
     def paths(self) -> PathKeys:

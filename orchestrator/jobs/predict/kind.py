@@ -36,9 +36,9 @@ class PredictKind(JobKind):
     @property
     def recipes(self) -> Path:
         """Folder of its recipes."""
-        from train_jobs.artifacts.layers import PREDICT_PRESETS
+        from train_jobs.artifacts.layers import PREDICT_RECIPES
 
-        return PREDICT_PRESETS
+        return PREDICT_RECIPES
 
     @property
     def paths(self) -> PathKeys:

@@ -37,9 +37,9 @@ class PrepareKind(JobKind):
     @property
     def recipes(self) -> Path:
         """Folder of its recipes."""
-        from train_jobs.artifacts.layers import PREPARE_PRESETS
+        from train_jobs.artifacts.layers import PREPARE_RECIPES
 
-        return PREPARE_PRESETS
+        return PREPARE_RECIPES
 
     @property
     def paths(self) -> PathKeys:

@@ -37,9 +37,9 @@ class PretrainKind(JobKind):
     @property
     def recipes(self) -> Path:
         """Folder of its recipes."""
-        from train_jobs.artifacts.layers import PRESETS
+        from train_jobs.artifacts.layers import PRETRAIN_RECIPES
 
-        return PRESETS
+        return PRETRAIN_RECIPES
 
     @property
     def paths(self) -> PathKeys:

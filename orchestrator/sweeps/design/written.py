@@ -32,7 +32,8 @@ def read_layers(file: Path | None, sets: Iterable[str], problems: Problems) -> l
     recipe = merged.tree.get("recipe")
     with problems.collecting(where=merged.origin(("recipe",))):
         if isinstance(recipe, str):
-            found[:0] = _normal(read_preset(recipe, SWEEP_PRESETS, "sweep preset"), SWEEP_PRESETS)
+            (preset,) = read_preset(recipe, SWEEP_PRESETS, "sweep preset")
+            found[:0] = _normal(preset, SWEEP_PRESETS)
     keys = run_kind(trial_kind(of_trial(layer for layer, _ in found))).paths
     return [_anchored(layer, folder, keys) for layer, folder in found]
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import build_parser
-from orchestrator.cli.verbs import setup
+from orchestrator.jobs.registry import job_kind
 from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.jobs.scaffold import template_files
+from orchestrator.specs.reference import keys
 from orchestrator.specs.resolved import find_project
-from orchestrator.specs.scaffold import template_files
+from orchestrator.specs.site import spec_model
 from orchestrator.support.finding import Finding, fail, ok, warn
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
@@ -117,10 +119,63 @@ def test_init_below_a_file_is_an_error_of_storage(orchestrator: Command) -> None
     assert refused.err.startswith("error[storage]: cannot write to file/below")
 
 
-def test_templates_are_those_that_are_shipped() -> None:
-    from orchestrator.specs.scaffold import TEMPLATES
+@pytest.mark.parametrize("kind", ["pretrain", "prepare"])
+def test_init_full_writes_every_key_and_changes_nothing(orchestrator: Command, kind: str) -> None:
+    done = orchestrator("init", "all", "--template", kind, "--full", "-o", "json")
+    assert done.json == {"files": ["all/job.yaml", "all/orchestrator.yaml", "all/.amlignore"]}
+    text = Path("all/job.yaml").read_text()
+    for key in keys(spec_model(job_kind(kind).spec)):
+        assert f"# {key.text[:40]}" in text or "[]" in key.name, key.name
+    written = resolve_spec(kind, file=Path("all/job.yaml"), environ={"PATH": ""})
+    assert written.spec == resolve_spec(kind, environ={"PATH": ""}).spec
 
-    assert sorted(path.name for path in TEMPLATES.iterdir()) == sorted(setup.TEMPLATES)
+
+def test_init_full_takes_the_values_of_a_recipe(orchestrator: Command) -> None:
+    assert orchestrator("init", "--template", "finetune", "--full", "--recipe", "squad").code == 0
+    text = Path("job.yaml").read_text()
+    assert "\n  max_length: 384\n" in text
+    assert "\n# init_from: needed\n" in text
+    assert "\nrecipe: squad\n" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--template", "pretran"), "unknown kind of job 'pretran' (did you mean \"pretrain\"?)"),
+        (("--full", "--recipe", "bse"), "unknown recipe 'bse' (did you mean \"base\"?)"),
+        (("--recipe", "base"), "--recipe has no effect without --full"),
+    ],
+)
+def test_init_refuses_unknown_names_and_writes_nothing(
+    orchestrator: Command, words: tuple[str, ...], problem: str
+) -> None:
+    refused = orchestrator("init", "new", *words)
+    assert refused.code == 2
+    assert problem in refused.err
+    assert not Path("new").exists()
+
+
+def test_explain_shows_each_meaning_of_a_key(orchestrator: Command) -> None:
+    found = orchestrator("explain", "train.micro_batch_size", "-o", "json").json
+    assert [entry["kinds"] for entry in found] == [["pretrain"], ["finetune"]]
+    pretrain = found[0]
+    assert (pretrain["type"], pretrain["default"]) == ("integer | auto", "32")
+    assert (pretrain["recipes"]["tiny"], pretrain["recipes"]["large"]) == (64, 64)  # large: of the recipe it extends
+    assert "base" not in pretrain["recipes"]
+    text = orchestrator("explain", "optimizer.name", "--kind", "pretrain").out
+    assert "optimizer.name\n  type" in text
+    assert "large lamb" in text
+
+
+def test_explain_of_a_section_shows_the_keys_below_it(orchestrator: Command) -> None:
+    found = orchestrator("explain", "checkpoint", "--kind", "pretrain", "-o", "json").json
+    assert [entry["key"] for entry in found][:2] == ["checkpoint", "checkpoint.every"]
+
+
+def test_explain_names_the_key_that_was_meant(orchestrator: Command) -> None:
+    refused = orchestrator("explain", "optimizer.learning_rat")
+    assert refused.code == 2
+    assert "unknown key 'optimizer.learning_rat' (did you mean \"optimizer.learning_rate\"?)" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import write_bert
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.layers import Layer, build, read_preset, read_text
+from train_jobs.artifacts.layers import Layer, build, merge, read_preset, read_text
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.artifacts.start_model import (
     initial_lineage,
@@ -23,7 +23,7 @@ from train_jobs.artifacts.start_model import (
 )
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 
-TINY = read_preset("tiny")
+TINY = Layer("preset tiny", merge(read_preset("tiny")).tree)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from lineage_runs import TAGS, attempt
 
 from tests.conftest import write_bert
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.layers import build, merge, read_assignments, read_file
+from train_jobs.artifacts.layers import build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, TablesFacts, read_lineage
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.config import ConflictError, FinetuneConfig
@@ -165,11 +165,11 @@ def test_its_command_makes_the_same_configuration(folder: Path) -> None:
     facts = FinetuneFacts.model_validate(begin(folder, train={"epochs": 20}, seeds=[1, 2, 3, 4, 6]).head.facts)
     words = facts.commands["torchrun"]
     recipe = words[words.index("--config") + 1]
-    assert recipe == "train_jobs/presets/finetune/glue-stable.yaml"
+    assert recipe == "train_jobs/recipes/finetune/glue-stable.yaml"
     sets = [words[number + 1] for number, word in enumerate(words) if word == "--set"]
     assert f"task={facts.task}" in sets
     path = Path(finetuning_lineage.__file__).parent.parent.parent / recipe
-    made = build(FinetuneConfig, merge([read_file(path), read_assignments(sets, "--set")]))
+    made = build(FinetuneConfig, merge([*read_overlays(path), read_assignments(sets, "--set")]))
     assert made.model_dump(mode="json") == facts.config
     assert facts.commands["orchestrator"][:7] == [
         *("orchestrator", "submit", "finetune", "--recipe", "glue-stable", "--task", "MRPC")

@@ -1,30 +1,39 @@
-"""Shipped presets: complete, every key explained, valid."""
+"""Shipped recipes and presets: short, valid, with the published values; every key explained."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from orchestrator.jobs.registry import job_kind, kind_names
 from orchestrator.specs.compute import ComputeSpec
+from orchestrator.specs.reference import keys
 from orchestrator.specs.resolved import PRESETS
 from orchestrator.specs.sections import EnvironmentSpec
+from orchestrator.specs.site import spec_model
 from train_jobs.artifacts.layers import (
-    FINETUNE_PRESETS,
-    PREDICT_PRESETS,
-    PREPARE_PRESETS,
+    FINETUNE_RECIPES,
+    PREDICT_RECIPES,
+    PREPARE_RECIPES,
+    PRETRAIN_RECIPES,
+    RECIPES,
     Layer,
     build,
+    dotted,
     leaves,
     merge,
     preset_names,
     read_file,
+    read_overlays,
     read_preset,
 )
-from train_jobs.artifacts.layers import PRESETS as RECIPES
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
+from train_jobs.config.errors import SpecError
 from train_jobs.optim.schedules import learning_rate
 
 RECIPE_NAMES = [
@@ -40,7 +49,35 @@ RECIPE_NAMES = [
     "small",
     "tiny",
 ]
-PRESET_FILES = sorted([*RECIPES.rglob("*.yaml"), *PRESETS.rglob("*.yaml")])
+PRESET_FILES = sorted(PRESETS.rglob("*.yaml"))
+ALL_RECIPES = sorted((path.parent.name, path.stem) for path in RECIPES.rglob("*.yaml"))
+MODELS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "pretrain": (PretrainConfig, {}),
+    "prepare": (PrepareConfig, {}),
+    "finetune": (FinetuneConfig, {"init_from": "bert", "data": {"train": "a.tsv", "validation": "b.tsv"}}),
+    "predict": (PredictConfig, {"model": "bert", "input": "a.tsv"}),
+}
+PINNED = {
+    "finetune/entities": "84f7d0b0f5d2",
+    "finetune/glue": "86240333d8b6",
+    "finetune/glue-roberta": "e9079f8d8a78",
+    "finetune/glue-stable": "964837b172c3",
+    "finetune/squad": "1955d898cf46",
+    "predict/default": "07d781993dcb",
+    "prepare/cased": "0773d979be16",
+    "prepare/uncased": "a53fe8af51f2",
+    "pretrain/base": "37471197599f",
+    "pretrain/base-azureml": "9fb79b020ac6",
+    "pretrain/base-google": "d36905d3af7b",
+    "pretrain/continue": "b009be56408a",
+    "pretrain/large": "f5289fa1ca9e",
+    "pretrain/large-azureml": "06718f567f9e",
+    "pretrain/large-google": "397267368321",
+    "pretrain/large-nvidia-phase1": "c1e60b45e79f",
+    "pretrain/large-nvidia-phase2": "fbf92ef549d0",
+    "pretrain/small": "9f39869467b9",
+    "pretrain/tiny": "c8f294df6303",
+}
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:
@@ -59,23 +96,64 @@ def keys_in(tree: dict[str, Any]) -> set[str]:
 
 
 def test_the_recipes_are_the_published_ones() -> None:
-    assert preset_names(RECIPES) == RECIPE_NAMES
+    assert preset_names(PRETRAIN_RECIPES) == RECIPE_NAMES
 
 
-@pytest.mark.parametrize("name", RECIPE_NAMES)
-def test_a_recipe_says_everything_and_is_valid(name: str) -> None:
-    layer = read_preset(name)
-    assert keys_in(layer.tree) == keys_of(PretrainConfig)
-    build(PretrainConfig, merge([layer]))
+def values_of(kind: str, name: str | None) -> dict[str, Any]:
+    """The values of a job with a recipe, or with defaults alone."""
+    model, given = MODELS[kind]
+    layers = read_preset(name, RECIPES / kind) if name else []
+    return build(model, merge([*layers, Layer("test", given)])).model_dump(mode="json")
 
 
-@pytest.mark.parametrize("name", ["cased", "uncased"])
-def test_a_recipe_of_text_says_everything_and_is_valid(name: str) -> None:
-    layer = read_preset(name, PREPARE_PRESETS)
-    assert keys_in(layer.tree) == keys_of(PrepareConfig)
-    made = build(PrepareConfig, merge([layer]))
-    assert made.data.lowercase == (name == "uncased")
-    assert preset_names(PREPARE_PRESETS) == ["cased", "uncased"]
+@pytest.mark.parametrize(("kind", "name"), ALL_RECIPES)
+def test_recipe_is_short_and_says_only_what_differs(kind: str, name: str) -> None:
+    path = RECIPES / kind / f"{name}.yaml"
+    assert len(path.read_text().splitlines()) <= 40
+    *below, own = read_preset(name, path.parent)
+    base = read_file(path).tree.get("extends")
+    assert [layer.source for layer in below][-1:] == ([f"preset {base}"] if base else [])
+    before = {dotted(key): value for key, value in leaves(values_of(kind, base))}
+    repeated = [dotted(key) for key, value in leaves(own.tree) if before[dotted(key)] == value]
+    assert not base or repeated == []
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL_RECIPES)
+def test_recipe_values_are_pinned(kind: str, name: str) -> None:
+    """A default that changes must not change a recipe: what a paper published stays."""
+    document = json.dumps(values_of(kind, name), sort_keys=True)
+    assert hashlib.sha256(document.encode()).hexdigest()[:12] == PINNED[f"{kind}/{name}"]
+
+
+def test_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("train:\n  steps: 5\nextends: b\n")
+    (tmp_path / "b.yaml").write_text("extends: a\n")
+    with pytest.raises(SpecError, match="cannot read preset b") as caught:
+        read_preset("a", tmp_path)
+    assert caught.value.problems == ["preset b:1: extends: 'a': extends itself"]
+    (tmp_path / "b.yaml").write_text("extends: c\n")
+    with pytest.raises(SpecError, match="cannot read") as caught:
+        read_overlays(tmp_path / "a.yaml")
+    assert caught.value.problems == [f"{tmp_path}/b.yaml:1: extends: 'c': no such file: {tmp_path}/c.yaml"]
+
+
+def test_values_of_an_extended_recipe_keep_their_origin() -> None:
+    merged = merge(read_preset("large"))
+    assert str(merged.origin(("train", "steps"))).startswith("preset large-nvidia-phase1:")
+    assert str(merged.origin(("optimizer", "eps"))).startswith("preset base:")
+    assert str(merged.origin(("checkpoint", "every"))).startswith("preset large:")
+
+
+@pytest.mark.parametrize("kind", kind_names())
+def test_every_key_is_explained(kind: str) -> None:
+    bare = [key.name for key in keys(spec_model(job_kind(kind).spec)) if not key.text]
+    assert bare == []
+
+
+@pytest.mark.parametrize("kind", ["cased", "uncased"])
+def test_recipe_of_text_decides_the_case(kind: str) -> None:
+    assert values_of("prepare", kind)["data"]["lowercase"] == (kind == "uncased")
+    assert preset_names(PREPARE_RECIPES) == ["cased", "uncased"]
 
 
 TUNING = {  # rate, warm-up, epochs, batch, tokens, seeds, weight decay
@@ -88,11 +166,8 @@ TUNING = {  # rate, warm-up, epochs, batch, tokens, seeds, weight decay
 
 
 @pytest.mark.parametrize("name", TUNING)
-def test_a_recipe_of_fine_tuning_says_everything_but_the_model_and_is_valid(name: str) -> None:
-    layer = read_preset(name, FINETUNE_PRESETS)
-    assert keys_in(layer.tree) == keys_of(FinetuneConfig) - {"init_from"}
-    given = {"init_from": "bert", "data": {"train": "a.tsv", "validation": "b.tsv"}}
-    made = build(FinetuneConfig, merge([layer, Layer("test", given)]))
+def test_recipe_of_fine_tuning_is_the_published_one(name: str) -> None:
+    made = build(FinetuneConfig, merge([*read_preset(name, FINETUNE_RECIPES), Layer("test", MODELS["finetune"][1])]))
     optimizer, train = made.optimizer, made.train
     assert TUNING[name] == (
         *(optimizer.learning_rate, made.schedule.warmup_fraction, train.epochs, train.global_batch_size),
@@ -100,15 +175,12 @@ def test_a_recipe_of_fine_tuning_says_everything_but_the_model_and_is_valid(name
     )
     assert (optimizer.name, optimizer.bias_correction, made.ignored()) == ("adamw", True, [])
     assert made.evaluation.patience == (3 if name == "glue-roberta" else None)
-    assert preset_names(FINETUNE_PRESETS) == sorted(TUNING)
+    assert preset_names(FINETUNE_RECIPES) == sorted(TUNING)
 
 
-def test_the_recipe_of_predictions_says_everything_but_what_the_command_does() -> None:
-    layer = read_preset("default", PREDICT_PRESETS)
-    assert keys_in(layer.tree) == keys_of(PredictConfig) - {"model", "input", "evaluate"}
-    made = build(PredictConfig, merge([layer, Layer("test", {"model": "bert", "input": "a.tsv"})]))
-    assert made == PredictConfig(model=Path("bert"), input=[Path("a.tsv")])
-    assert preset_names(PREDICT_PRESETS) == ["default"]
+def test_recipe_of_predictions_changes_no_default() -> None:
+    assert values_of("predict", "default") == values_of("predict", None)
+    assert preset_names(PREDICT_RECIPES) == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +206,7 @@ def test_every_key_has_a_comment_above_it(path: Path) -> None:
 
 
 def recipe(name: str) -> PretrainConfig:
-    return build(PretrainConfig, merge([read_preset(name)]))
+    return build(PretrainConfig, merge(read_preset(name)))
 
 
 def test_large_is_nvidias_first_phase() -> None:

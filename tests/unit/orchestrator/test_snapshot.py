@@ -94,7 +94,7 @@ def test_the_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
     take_snapshot(source).write(tmp_path / "run")
     program = (
         "from train_jobs.artifacts.layers import *; from train_jobs.config import PretrainConfig; import train_jobs;"
-        "build(PretrainConfig, merge([read_preset('tiny')])); print(train_jobs.__file__)"
+        "build(PretrainConfig, merge(read_preset('tiny'))); print(train_jobs.__file__)"
     )
     answer = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path / "run", capture_output=True, text=True, check=True
@@ -104,4 +104,4 @@ def test_the_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
 
 def test_by_default_it_is_the_installed_package() -> None:
     paths = {file.path for file in take_snapshot().files}
-    assert {"train_jobs/config/pretrain.py", "train_jobs/presets/tiny.yaml"} <= paths
+    assert {"train_jobs/config/pretrain.py", "train_jobs/recipes/pretrain/tiny.yaml"} <= paths

@@ -72,7 +72,7 @@ def refused(**sections: Any) -> SpecError:
 def test_a_plain_text_is_the_name_and_leaves_the_rest_as_it_was() -> None:
     written = read_text("optimizer: lion:Lion\nschedule: cosine\n", "job.yaml")
     sets = read_assignments(["optimizer.learning_rate=0.5", "objective=my.own:Goal", "optimizer=lion:Lion2"], "--set")
-    merged = merge([read_preset("base"), written, sets])
+    merged = merge([*read_preset("base"), written, sets])
     config = build(PretrainConfig, merged)
     assert (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.eps) == ("lion:Lion2", 0.5, 1e-6)
     assert (config.schedule.name, config.schedule.warmup_fraction) == ("cosine", 0.01)

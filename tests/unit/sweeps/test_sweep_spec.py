@@ -245,7 +245,7 @@ def test_who_drives(driver: str, backend: str, service: bool) -> None:
 
 @pytest.mark.parametrize("name", preset_names(SWEEP_PRESETS))
 def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
-    layer = read_preset(name, SWEEP_PRESETS)
+    (layer,) = read_preset(name, SWEEP_PRESETS)
     sections = {key: info.annotation for key, info in SweepSpec.model_fields.items()}
     assert set(layer.tree) == set(sections) - {"kind", "recipe", "name"}
     for key in ("sampling", "early_termination", "limits", "objective"):

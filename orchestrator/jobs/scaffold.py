@@ -1,4 +1,4 @@
-"""The files that a new project begins with: a job, the project's defaults, what stays out of the code.
+"""Files of a new project: a job, the defaults of the project, what stays out of the packaged code.
 
 write_project(Path("my-bert"), "pretrain")
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.jobs.reference import full_job
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.files import write_text
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "presets" / "templates"
+DEFAULT = "pretrain"
 IGNORED = """\
 # What is not packed with a run's code. The syntax is that of .gitignore, which is not read where this file is.
 .git/
@@ -31,25 +33,39 @@ __pycache__/
 """
 
 
-def template_files(template: str) -> dict[str, str]:
-    """File name -> text of a project of that kind."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in sorted((TEMPLATES / template).glob("*.yaml"))}
+def template_files(kind: str, *, full: bool = False, recipe: str | None = None) -> dict[str, str]:
+    """Return file name -> text of a project.
+
+    Args:
+        kind: the kind of job.
+        full: a job with every key in place of the few that matter first; always so for a kind without a template.
+        recipe: with `full`, the recipe whose values the keys have.
+    """
+    folder = TEMPLATES / kind if (TEMPLATES / kind).is_dir() else TEMPLATES / DEFAULT
+    found = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
+    if full or folder.name != kind:
+        found["job.yaml"] = full_job(kind, recipe)
     return {**found, ".amlignore": IGNORED}
 
 
-def write_project(folder: Path, template: str, *, force: bool = False) -> list[Path]:
-    """Writes the files of a project; returns their paths.
+def write_project(
+    folder: Path, kind: str, *, full: bool = False, recipe: str | None = None, force: bool = False
+) -> list[Path]:
+    """Write the files of a project and return their paths.
 
     Args:
         folder: where; made if missing.
-        template: a folder of `TEMPLATES`.
-        force: replace files that are there.
+        kind: the kind of job.
+        full: see `template_files`.
+        recipe: see `template_files`.
+        force: replace existing files.
 
     Raises:
-        ConflictError: some of the files are there already; names all of them, and none is written.
+        SpecError: unknown kind or recipe.
+        ConflictError: some of the files exist; the message names them, and none is written.
         StorageError: the folder cannot be written.
     """
-    files = {folder / name: text for name, text in template_files(template).items()}
+    files = {folder / name: text for name, text in template_files(kind, full=full, recipe=recipe).items()}
     taken = [path for path in files if path.exists()]
     if taken and not force:
         raise ConflictError(

@@ -1,0 +1,229 @@
+"""Reference of the keys of a spec, read from the models: type, default, help text, the recipes that change a key.
+
+`orchestrator explain`, `orchestrator init --full` and the documentation are made of it. Help texts are the docstrings
+under the fields; they are read from the source only here, because parsing every model would slow each command down.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from train_jobs.artifacts.layers import dotted, leaves, merge, preset_names, read_preset
+
+NEEDED = "needed"
+WIDTH = 110
+_BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+
+
+class Key(NamedTuple):
+    """One key of a spec."""
+
+    path: tuple[str, ...]
+    """Its parts; a part that ends in `[]` is an element of a list."""
+    type: str
+    """Its type in words; empty for a section."""
+    default: str
+    """Its default as YAML, `needed` if there is none, empty for a section."""
+    text: str
+    """Its help text, on one line."""
+    section: bool = False
+    """Whether other keys are below it."""
+
+    @property
+    def name(self) -> str:
+        """Return the key as users write it: `train.steps`."""
+        return ".".join(self.path)
+
+
+def keys(
+    model: type[BaseModel], path: tuple[str, ...] = (), above: frozenset[type[BaseModel]] = frozenset()
+) -> Iterator[Key]:
+    """Yield every key of a model: first its plain ones, then each section followed by the keys below it."""
+    texts, above = help_texts(model), above | {model}
+    nested = []
+    for name, field in model.model_fields.items():
+        inner, many = _model_of(field.annotation)
+        if inner is None or many:
+            yield Key((*path, name), type_text(field.annotation, field.metadata), default_text(field), texts[name])
+        if inner is not None and inner not in above:  # a model that holds itself is listed once
+            nested.append((f"{name}[]" if many else name, inner))
+    for name, inner in nested:
+        yield Key((*path, name), "", "", prose(inner.__doc__ or ""), section=True)
+        yield from keys(inner, (*path, name), above)
+
+
+def help_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return field -> the docstring under it, in the class or in the classes it inherits from."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        try:
+            source = inspect.getsource(base)
+        except (OSError, TypeError):  # a model that was built at run time has no source of its own
+            found.update({name: prose(field.description or "") for name, field in base.model_fields.items()} | found)
+            continue
+        (tree,) = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in itertools.pairwise([*tree.body, ast.Pass()]):
+            if not isinstance(field, ast.AnnAssign):
+                continue
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = prose(str(text.value.value))
+            else:
+                found[ast.unparse(field.target)] = _own_text(base, field)
+    return found
+
+
+def _own_text(model: type[BaseModel], field: ast.AnnAssign) -> str:
+    """Return the help of a section that has no docstring of its own: that of its model."""
+    inner, _ = _model_of(model.model_fields[ast.unparse(field.target)].annotation)
+    return prose(inner.__doc__ or "") if inner else ""
+
+
+def prose(text: str) -> str:
+    """Return a docstring on one line."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def type_text(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
+    """Return an annotation in words: `int, above 0`, `adamw | lamb`, `text or null`."""
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return type_text(inner, more)
+    bounds = [f"{word} {found:g}" for part in metadata for word, found in _bounds(part)]
+    return ", ".join([_plain_type(annotation), *bounds])
+
+
+def _bounds(part: Any) -> Iterator[tuple[str, float]]:
+    for each in getattr(part, "metadata", [part]):
+        for key, word in _BOUNDS.items():
+            if isinstance(value := getattr(each, key, None), int | float):
+                yield word, value
+
+
+def _plain_type(annotation: Any) -> str:
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, inside))
+    if origin in {list, tuple}:
+        parts = dict.fromkeys(type_text(part) for part in inside if part is not Ellipsis)
+        return f"list of {' | '.join(parts)}"
+    if origin is dict:
+        return f"mapping of {type_text(inside[0])} to {type_text(inside[1])}"
+    if inside:
+        return " | ".join(dict.fromkeys("null" if part is type(None) else type_text(part) for part in inside))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
+    return {str: "text", Path: "path", bool: "true | false", float: "number", int: "integer"}.get(
+        annotation, getattr(annotation, "__name__", str(annotation))
+    )
+
+
+def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """Return the model that a field consists of, if any, and whether there can be several of it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    for argument in get_args(annotation):
+        inner, many = _model_of(argument)
+        if inner is not None:
+            return inner, many or get_origin(annotation) in {dict, list}
+    return None, False
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default of a field as YAML; `needed` where there is none."""
+    if field.is_required():
+        return NEEDED
+    value = field.get_default(call_default_factory=True)
+    return "" if value is PydanticUndefined or isinstance(value, BaseModel) else yaml_text(value)
+
+
+def yaml_text(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=1000, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("...").strip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def recipe_values(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return recipe -> the keys that it sets, those of the recipes it extends among them."""
+    return {
+        name: {dotted(path): value for path, value in leaves(merge(read_preset(name, folder)).tree)}
+        for name in preset_names(folder)
+    }
+
+
+def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> str:
+    """Return a spec as YAML text with every key, each below its help text, and with the values of a recipe.
+
+    Args:
+        kind: the kind of job, for the first line.
+        model: its spec.
+        recipe: whose values the keys have.
+        folder: the recipes of this kind. A key without a value stands in a comment.
+    """
+    values = {**recipe_values(folder)[recipe], "kind": kind, "recipe": recipe}
+    lines = [f"# Every key of a {kind} job, with the values of the recipe {recipe}. Delete what you do not change."]
+    skipped: tuple[str, ...] | None = None
+    for key in keys(model):
+        if skipped is not None and key.path[: len(skipped)] == skipped:
+            continue
+        skipped = key.path if key.path[-1].endswith("[]") else None
+        if skipped:
+            continue  # elements of lists: their keys stand in the reference
+        indent = "  " * (len(key.path) - 1)
+        lines += ["", *textwrap.wrap(key.text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")]
+        value = yaml_text(values[key.name]) if key.name in values else key.default
+        mark = "# " if value == NEEDED else ""
+        lines.append(f"{indent}{mark}{key.path[-1]}:{f' {value}' if value else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def explain(key: str, kinds: Mapping[str, tuple[type[BaseModel], Path]]) -> list[dict[str, Any]]:
+    """Return what is known of a key, once for each meaning that it has among the kinds of jobs.
+
+    Args:
+        key: `train.steps`; of a section, the keys below it are returned as well.
+        kinds: kind -> its spec and the folder of its recipes.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for kind, (model, folder) in kinds.items():
+        recipes = recipe_values(folder)
+        for each in keys(model):
+            if each.name != key and not each.name.startswith((f"{key}.", f"{key}[]")):
+                continue
+            changed = {name: values[each.name] for name, values in recipes.items() if each.name in values}
+            entry = found.setdefault(
+                (each.name, each.type, each.default, each.text, tuple(map(str, changed.items()))),
+                {
+                    "key": each.name,
+                    "kinds": [],
+                    **({} if each.section else {"type": each.type, "default": each.default}),
+                    "text": each.text,
+                    "recipes": changed,
+                },
+            )
+            entry["kinds"].append(kind)
+    return list(found.values())
