@@ -182,10 +182,9 @@ class Sweep:
         """Writes the first figures of that page as PNGs into `folder`; returns where.
 
         Raises:
-            SpecError: matplotlib is not installed.
             StorageError: a file cannot be written.
         """
-        from orchestrator.reports.sweeps.sweep_pictures import write_pictures
+        from orchestrator.reports.sweeps.sweep_drawings import write_pictures
 
         return write_pictures(self.status(), folder)
 

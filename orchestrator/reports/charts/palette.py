@@ -29,6 +29,8 @@ _COLOURS = {  # on a light page, on a dark one
 LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 
+KINDS = tuple(name for name in _COLOURS if name.startswith("run-"))  # colours of several runs, which are classes too
+
 
 def variables(colours: dict[str, str]) -> str:
     """As a style sheet's `--page: #f6f7f9; --card: ...`."""

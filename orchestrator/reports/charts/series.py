@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 Point = tuple[int, float]
@@ -32,6 +35,16 @@ class Series:
     def ends(self) -> tuple[Point, Point]:
         """First and last point of one that has any."""
         return self.points[0], self.points[-1]
+
+    def between(self, first: int, end: int) -> tuple[Point, ...]:
+        """Return the points from step `first` to before step `end`."""
+        by_step = itemgetter(0)
+        return self.points[bisect_left(self.points, first, key=by_step) : bisect_left(self.points, end, key=by_step)]
+
+    @cached_property
+    def thinned(self) -> list[Point]:
+        """Few enough points to draw: see `decimate`."""
+        return decimate(self.points)
 
 
 def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
@@ -68,15 +81,12 @@ def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """
     if len(points) <= most:
         return list(points)
+    by_value = itemgetter(1)
     inner = points[1:-1]
     buckets = (most - 2) // 2
     kept = [points[0]]
     for index in range(buckets):
         bucket = inner[index * len(inner) // buckets : (index + 1) * len(inner) // buckets]
-        extremes = {min(bucket, key=_by_value), max(bucket, key=_by_value)}
+        extremes = {min(bucket, key=by_value), max(bucket, key=by_value)}
         kept += sorted(extremes)
     return [*kept, points[-1]]
-
-
-def _by_value(point: Point) -> float:
-    return point[1]

@@ -1,6 +1,6 @@
 """The look of a report: light or dark as the reader's system is, one column on a phone, two on a desk."""
 
-from orchestrator.reports.charts.palette import DARK, LIGHT, variables
+from orchestrator.reports.charts.palette import DARK, KINDS, LIGHT, variables
 
 _COLOURS = f"""
 :root {{ color-scheme: light dark; {variables(LIGHT)} }}
@@ -9,7 +9,7 @@ _COLOURS = f"""
 }}
 """
 
-_RULES = """
+_SHARED = """
 * { box-sizing: border-box; }
 body {
   margin: 0 auto; padding: 32px 24px 48px; max-width: 1200px; background: var(--page); color: var(--ink);
@@ -60,34 +60,9 @@ code, pre { overflow-wrap: anywhere; }
 .note { margin: 6px 0 0; font-size: 13px; }
 .empty { margin: 14px 0 0; padding: 28px 16px; text-align: center; color: var(--soft); }
 svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--soft); font-size: 12.5px; font-variant-numeric: tabular-nums; }
-svg .value { text-anchor: end; }
-svg .step { text-anchor: middle; }
-svg .end { font-size: 11.5px; }
-svg .corridor { fill: var(--corridor); }
-svg line { stroke: var(--line); }
-svg .axis { stroke: var(--soft); }
-svg .reference { stroke: var(--reference); stroke-width: 1.5; stroke-dasharray: 6 5; }
-svg polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round; }
-svg polyline.training { stroke: var(--training); }
-svg polyline.validation { stroke: var(--validation); stroke-width: 2; }
-svg circle.training { fill: var(--training); }
-svg circle.validation { fill: var(--validation); }
-.run-1 { --own: var(--run-1); }
-.run-2 { --own: var(--run-2); }
-.run-3 { --own: var(--run-3); }
-.run-4 { --own: var(--run-4); }
-.run-5 { --own: var(--run-5); }
-.run-6 { --own: var(--run-6); }
-.run-7 { --own: var(--run-7); }
-.run-8 { --own: var(--run-8); }
-svg polyline[class^="run-"] { stroke: var(--own); }
-svg circle[class^="run-"] { fill: var(--own); }
-:is(.run-5, .run-6, .run-7, .run-8):is(polyline) { stroke-dasharray: 7 3; }
-i[class^="run-"] { display: inline-block; width: 22px; margin-right: 8px; border-top: 3px solid var(--own); }
+i[class^="run-"] { display: inline-block; width: 22px; margin-right: 8px; border-top: 3px solid; }
 i[class^="run-"] { vertical-align: middle; }
 .legend i[class^="run-"] { width: 18px; margin-right: 6px; border-top-width: 2.5px; }
-:is(i.run-5, i.run-6, i.run-7, i.run-8) { border-top-style: dashed; }
 .hover rect { fill: transparent; }
 .hover line, .hover circle { visibility: hidden; pointer-events: none; }
 .hover line { stroke: var(--soft); }
@@ -113,6 +88,9 @@ td table th, td table td { padding-top: 2px; padding-bottom: 2px; border: 0; }
 .panel > table:only-child { margin: 0; }
 .alert + pre { margin-top: 10px; }
 pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code); white-space: pre-wrap; }
+""".strip()
+
+_NARROW = """
 @media (max-width: 600px) {
   body { padding: 20px 14px 36px; }
   .figures { grid-template-columns: 1fr 1fr; gap: 10px; }
@@ -134,20 +112,46 @@ pre { margin: 0; padding: 12px 14px; border-radius: 6px; background: var(--code)
   .wide { overflow: visible; }
   figure, .figures div, .panel { break-inside: avoid; }
 }
-"""
+""".strip()
 
-STYLE = (_COLOURS.strip() + _RULES).strip()
-
-SWEEP_STYLE = """
-svg polyline.line { fill: none; stroke-width: 1.2; }
+_DRAWING = """
+svg text { fill: var(--soft); font-size: 12.5px; font-variant-numeric: tabular-nums; }
+svg .value { text-anchor: end; }
+svg .step { text-anchor: middle; }
+svg .end { font-size: 11.5px; }
+svg .corridor { fill: var(--corridor); }
+svg line { stroke: var(--line); }
+svg .axis { stroke: var(--soft); }
+svg .reference { stroke: var(--reference); stroke-width: 1.5; stroke-dasharray: 6 5; }
+svg polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round; }
+svg .title { fill: var(--ink); font-size: 16px; }
+svg polyline.validation { stroke-width: 2; }
+svg rect.bar { fill: var(--training); }
+svg polyline.line { stroke-width: 1.2; }
 svg polyline.trial { stroke: var(--training); opacity: .55; }
 svg polyline.stopped { stroke: var(--reference); opacity: .55; stroke-dasharray: 4 3; }
 svg polyline.best { stroke: var(--validation); stroke-width: 2.4; }
 svg polyline.bar { stroke-width: 5; stroke-dasharray: none; opacity: .8; }
-svg polyline.line:hover { stroke-width: 3.5; opacity: 1; }
 svg circle.trial { fill: var(--training); opacity: .8; }
 svg circle.stopped { fill: var(--card); stroke: var(--reference); stroke-width: 1.5; }
 svg circle.best { fill: var(--validation); }
+"""
+_LINES = "\n".join(
+    f"svg polyline.{kind} {{ stroke: var(--{kind}); }}\nsvg circle.{kind} {{ fill: var(--{kind}); }}"
+    for kind in ("training", "validation", *KINDS)
+)
+_DASHED = "\n".join(f"svg polyline.{kind} {{ stroke-dasharray: 7 3; }}" for kind in KINDS[4:])
+_KEYS = "\n".join(
+    f"i.{kind} {{ border-color: var(--{kind}); {'border-top-style: dashed; ' if kind in KINDS[4:] else ''}}}"
+    for kind in KINDS
+)
+
+# What an SVG needs by itself, in selectors that converters to PNG know: names of elements and classes
+DRAWING_STYLE = f"{_DRAWING.strip()}\n{_LINES}\n{_DASHED}"
+STYLE = f"{_COLOURS.strip()}\n{_SHARED}\n{DRAWING_STYLE}\n{_KEYS}\n{_NARROW}"
+
+SWEEP_STYLE = """
+svg polyline.line:hover { stroke-width: 3.5; opacity: 1; }
 .legend i.trial { border-color: var(--training); }
 .legend i.stopped { border-color: var(--reference); border-top-style: dashed; }
 .legend i.best { border-color: var(--validation); }
@@ -163,7 +167,6 @@ svg circle.best { fill: var(--validation); }
   .panel > .trials > * > tr > *, .panel > .trials > * > tr > td { display: table-cell; padding: 4px 14px 4px 0; }
 }
 """.strip()
-
 
 COMPARISON_STYLE = """
 .runs { margin: 14px 0 0; padding: 0; list-style: none; }

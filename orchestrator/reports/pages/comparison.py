@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.jobs.registry import run_kind
-from orchestrator.reports.charts.charts import KINDS, Chart, Line, figure
+from orchestrator.reports.charts.charts import Chart, Line, figure
 from orchestrator.reports.charts.notation import counted, duration, number, percent
+from orchestrator.reports.charts.palette import KINDS
 from orchestrator.reports.charts.series import Series, collect, last_step
 from orchestrator.reports.charts.style import COMPARISON_STYLE
 from orchestrator.reports.pages.key_figures import NONE_YET

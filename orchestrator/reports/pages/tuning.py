@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
-from orchestrator.reports.charts.charts import KINDS, STEP, Chart, Line, Reference
+from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference
 from orchestrator.reports.charts.notation import counted, number
+from orchestrator.reports.charts.palette import KINDS
 from orchestrator.reports.charts.series import Series, collect, last_step
 from orchestrator.reports.pages.key_figures import NONE_YET, key_figure, singles, throughput
 from orchestrator.runs.results import APART, Figure, Results, Scores

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.jobs.registry import run_kind
-from orchestrator.reports.charts.pictures import draw_charts
+from orchestrator.reports.charts.charts import write_charts
 from orchestrator.reports.charts.series import last_step
 from orchestrator.reports.pages.comparison import Subject, all_charts, render_comparison, require_comparable
 from orchestrator.reports.pages.profile_table import read_profile
@@ -43,12 +43,12 @@ def write_pictures(subjects: Sequence[Subject], folder: Path) -> list[Path]:
         folder: made if it is not there.
 
     Raises:
-        UsageError: as of `write_report`; or matplotlib is not installed.
+        UsageError: as of `write_report`.
         StorageError: a file cannot be written.
     """
     _require(subjects)
     last = max(last_step(subject.series) for subject in subjects)
-    return draw_charts(all_charts(subjects), folder, last_step=last)
+    return write_charts(all_charts(subjects), folder, last_step=last)
 
 
 def write_page(text: str, path: Path) -> Path:

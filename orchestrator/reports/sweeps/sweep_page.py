@@ -1,25 +1,20 @@
 """The report of a sweep: a single HTML file without network or script.
 
-    html = render_sweep(status, importance)
-
-Figures 4 and 5 of Azure's article on fine-tuning BERT are the first two: the metric of all trials over their reports,
-with those that were stopped marked, and what each setting came to.
+html = render_sweep(status, importance)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from orchestrator.reports.charts.notation import counted, duration, moment, number
-from orchestrator.reports.charts.plot import Axis, Plot, axis, dot, line
 from orchestrator.reports.charts.style import SWEEP_STYLE
 from orchestrator.reports.pages.run_page import document
+from orchestrator.reports.sweeps.sweep_drawings import kind_of, setting_text, settings_that_differ, sweep_drawings
 from orchestrator.support.html import Markup, element, grid
-from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
+from orchestrator.sweeps.driver.sweep_status import SweepStatus
 
 FEW_TRIALS = 20  # below, importance is a guess
-LEGEND = (("best", "best"), ("trial", "to its end"), ("stopped", "stopped early"))
 WIDEST = 85  # percent of its cell: the figure stands beside the bar
 NONE_YET = "\u2014"
 
@@ -51,7 +46,7 @@ def trials_html(status: SweepStatus) -> str:
         [
             f"{row.trial}{' best' if row.incumbent else ''}",
             row.state,
-            *(_text(row.settings.get(path, "")) for path in paths),
+            *(setting_text(row.settings.get(path, "")) for path in paths),
             NONE_YET if row.best is None else number(row.best),
             str(row.reports),
             duration(row.seconds),
@@ -118,126 +113,10 @@ def _figures(status: SweepStatus, importance: Mapping[str, float] | None) -> Ite
     if not any(row.values for row in status.rows):
         yield element("p", f"No trial has reported {status.metric} yet.", class_="panel empty")
         return
-    drawn = [_histories(status)]
-    ended = [row for row in status.rows if row.outcome is not None]
-    if ended:
-        drawn += [_setting(status, path, ended) for path in settings_that_differ(ended)]
-        drawn += [_best_so_far(status, ended), _timeline(status)]
-        if len(settings_that_differ(ended)) > 1:
-            drawn.append(_parallel(status, ended))
-        if importance:
-            drawn.append(_importance(importance, len(ended)))
+    drawn = [drawing.html() for drawing in sweep_drawings(status).values()]
+    if importance:
+        drawn.append(_importance(importance, sum(row.outcome is not None for row in status.rows)))
     yield element("div", *drawn, class_="charts")
-
-
-def _histories(status: SweepStatus) -> Markup:
-    """Metric over reports, a line for each trial."""
-    rows = sorted((row for row in status.rows if row.values), key=lambda row: kind_of(row) == "best")
-    reports, _ = axis("report", [1, max(len(row.values) for row in rows)], log=False, whole=True)
-    values, _ = axis(status.metric, [value for row in rows for value in row.values], log=False)
-    plot = Plot(reports, values)
-    layers: list[Markup] = []
-    for row in rows:
-        points = [(plot.x(place), plot.y(value)) for place, value in enumerate(row.values, start=1)]
-        layers.append(line(points, f"line {kind_of(row)}", _words(row, status.metric)))
-        layers.append(dot(*points[-1], kind_of(row), _words(row, status.metric), radius=3.0))
-    words = f"{status.metric} of {counted(len(rows), 'trial')} over their reports"
-    return plot.figure(f"{status.metric} over reports", layers, words=words, legend=legend(rows))
-
-
-def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Markup:
-    """Outcome by one setting, a dot for each trial that has it."""
-    rows = sorted((row for row in ended if path in row.settings), key=lambda row: kind_of(row) == "best")
-    across, places = axis(path, [row.settings[path] for row in rows])
-    up, outcomes = axis(status.metric, [row.outcome for row in rows], log=False)
-    plot = Plot(across, up)
-    layers = [
-        dot(plot.x(place), plot.y(outcome), kind_of(row), _words(row, status.metric))
-        for row, place, outcome in zip(rows, places, outcomes, strict=True)
-    ]
-    words = f"{status.metric} by {path} of {counted(len(rows), 'trial')}"
-    return plot.figure(f"{status.metric} by {path}", layers, words=words, legend=legend(rows))
-
-
-def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
-    """The best outcome until then, over trials in the order in which they ended."""
-    better = max if status.goal == "maximize" else min
-    rows = sorted(ended, key=lambda row: row.started + row.seconds)
-    outcomes = [row.outcome for row in rows if row.outcome is not None]
-    best = [better(outcomes[: place + 1]) for place in range(len(outcomes))]
-    across, _ = axis("trials ended", [1, max(len(rows), 2)], log=False, whole=True)
-    up, _ = axis(status.metric, outcomes, log=False)
-    plot = Plot(across, up)
-    steps = [
-        point
-        for place, value in enumerate(best, start=1)
-        for point in ((place, best[max(place - 2, 0)]), (place, value))
-    ]
-    layers = [line([(plot.x(place), plot.y(value)) for place, value in steps], "line best")]
-    layers += [
-        dot(plot.x(place), plot.y(outcome), kind_of(row), _words(row, status.metric), radius=3.0)
-        for place, (row, outcome) in enumerate(zip(rows, outcomes, strict=True), start=1)
-    ]
-    return plot.figure(
-        f"Best {status.metric} so far",
-        layers,
-        words=f"best {status.metric} from {number(best[0])} to {number(best[-1])}",
-    )
-
-
-def _timeline(status: SweepStatus) -> Markup:
-    """When each trial ran."""
-    rows = status.rows
-    begin = min(row.started for row in rows)
-    across, _ = axis("minutes", [0, max((row.started + row.seconds - begin) / 60 for row in rows)], log=False)
-    up, _ = axis("trial", [0, max(rows[-1].trial, 1)], log=False, whole=True)
-    plot = Plot(across, up)
-    layers = [
-        line(
-            [(plot.x((moment - begin) / 60), plot.y(row.trial)) for moment in (row.started, row.started + row.seconds)],
-            f"line bar {kind_of(row)}",
-            f"{_words(row, status.metric)}\n{duration(row.seconds)}",
-        )
-        for row in rows
-    ]
-    return plot.figure(
-        "Timeline of the trials", layers, words=f"{counted(len(rows), 'trial')}, each from its begin to its end"
-    )
-
-
-def _parallel(status: SweepStatus, ended: Sequence[TrialRow]) -> Markup:
-    """Every trial as one line through its settings and its outcome."""
-    paths = [path for path in settings_that_differ(ended) if all(path in row.settings for row in ended)]
-    scales = [axis(path, [row.settings[path] for row in ended]) for path in paths]
-    scales.append(axis(status.metric, [row.outcome for row in ended], log=False))
-    names = [*(path.rpartition(".")[2] for path in paths), status.metric]
-    across, _ = axis("setting", names)
-    up, _ = axis("", [0.0, 1.0], log=False)
-    plot = Plot(across, up)
-    order = sorted(range(len(ended)), key=lambda place: kind_of(ended[place]) == "best")
-    layers = list(_uprights(plot, scales))
-    layers += [
-        line(
-            [
-                (plot.x(number_of_axis), plot.y(scale.share(places[place])))
-                for number_of_axis, (scale, places) in enumerate(scales)
-            ],
-            f"line {kind_of(ended[place])}",
-            _words(ended[place], status.metric),
-        )
-        for place in order
-    ]
-    return plot.figure("Parallel coordinates", layers, words="each trial through its settings", legend=legend(ended))
-
-
-def _uprights(plot: Plot, scales: Sequence[tuple[Axis, list[float]]]) -> Iterator[Markup]:
-    """An axis for each setting, with its ends."""
-    for place, (scale, values) in enumerate(scales):
-        x = plot.x(place)
-        yield element("line", class_="axis", x1=x, y1=plot.y(0.0), x2=x, y2=plot.y(1.0))
-        for value in {min(values), max(values)}:
-            text = scale.names[int(value)] if scale.names else number(value)
-            yield element("text", text, class_="end", x=x + 6, y=plot.y(scale.share(value)) + 4)
 
 
 def _importance(importance: Mapping[str, float], ended: int) -> Markup:
@@ -267,7 +146,7 @@ def _table(status: SweepStatus) -> Markup:
             "tr",
             element("td", str(row.trial)),
             element("td", row.state, *([element("div", row.why, class_="soft")] if row.why else [])),
-            *(element("td", _text(row.settings.get(path, ""))) for path in paths),
+            *(element("td", setting_text(row.settings.get(path, ""))) for path in paths),
             element("td", NONE_YET if row.outcome is None else number(row.outcome)),
             element("td", str(row.reports)),
             element("td", duration(row.seconds)),
@@ -276,35 +155,6 @@ def _table(status: SweepStatus) -> Markup:
         for row in status.rows
     ]
     return element("div", element("table", head, *rows, class_="trials"), class_="panel wide")
-
-
-def settings_that_differ(rows: Sequence[TrialRow]) -> list[str]:
-    """Settings that differ between trials, in the order of the space."""
-    paths = dict.fromkeys(path for row in rows for path in row.settings)
-    return [path for path in paths if len({str(row.settings.get(path)) for row in rows}) > 1] or list(paths)
-
-
-def legend(rows: Iterable[TrialRow]) -> list[tuple[str, str]]:
-    """What of the three kinds there is."""
-    kinds = {kind_of(row) for row in rows}
-    return [(kind, label) for kind, label in LEGEND if kind in kinds]
-
-
-def kind_of(row: TrialRow) -> str:
-    """What it is drawn as: best, stopped, or trial."""
-    if row.incumbent:
-        return "best"
-    return "stopped" if row.state == "stopped" else "trial"
-
-
-def _words(row: TrialRow, metric: str) -> str:
-    settings = "\n".join(f"{path} {_text(value)}" for path, value in row.settings.items())
-    came = "" if row.outcome is None else f"\n{metric} {number(row.outcome)}"
-    return f"trial {row.trial}, {row.state}\n{settings}{came}"
-
-
-def _text(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def _share(part: int, whole: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.charts.charts import KINDS
+from orchestrator.reports.charts.palette import KINDS
 from orchestrator.reports.pages.comparison import Subject, render_comparison, require_comparable
 from orchestrator.reports.pages.written_pages import write_pictures, write_report
 from orchestrator.runs.differences import Side

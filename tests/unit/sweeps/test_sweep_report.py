@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.reports.sweeps.importance import importance_of
+from orchestrator.reports.sweeps.sweep_drawings import write_pictures
 from orchestrator.reports.sweeps.sweep_page import render_sweep, trials_html
-from orchestrator.reports.sweeps.sweep_pictures import write_pictures
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
