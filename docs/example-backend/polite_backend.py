@@ -2,7 +2,7 @@
 
     pip install ./docs/example-backend
     orchestrator submit pretrain -b polite
-    ORCHESTRATOR_POLITE_LOAD=4 orchestrator submit pretrain -b polite     # refuse above this load average
+    orchestrator submit pretrain -b polite --set polite.load=4     # refuse above this load average
 
 A backend with machines of its own derives from `orchestrator.backends.base.Backend` and answers every method there. One
 whose runs are folders on this machine, as here, derives from what it changes and says only what differs.
@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import shutil
 
+from polite_site import PoliteOptions
+
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
 from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import CapacityError, UsageError
-
-LOAD = "ORCHESTRATOR_POLITE_LOAD"
 
 
 class PoliteBackend(LocalBackend):
@@ -35,18 +35,18 @@ class PoliteBackend(LocalBackend):
 
     def schedule(self, request: LocalRequest, plan: Plan) -> Handle:
         """Starts the run, unless the machine is busy."""
-        _check_load()
+        _check_load(plan.spec.settings_of(PoliteOptions).load)
         return super().schedule(request, plan)
 
 
-def _check_load() -> None:
+def _check_load(limit: float | None) -> None:
     """Raise CapacityError if the machine is too busy for a job."""
     if shutil.which("nice") is None:
         raise UsageError("the polite backend needs the command nice", fix="--backend local")
-    load, limit = os.getloadavg()[0], float(os.environ.get(LOAD, "inf"))
-    if load > limit:
+    load = os.getloadavg()[0]
+    if limit is not None and load > limit:
         raise CapacityError(
             "this machine is busy",
-            facts={"load average": f"{load:.2f}", "limit": f"{limit:g} ({LOAD})"},
+            facts={"load average": f"{load:.2f}", "limit": f"{limit:g} (polite.load)"},
             fix="the same command later, or --backend local",
         )

@@ -96,7 +96,6 @@ class Site:
         return ()
 
 
-@cache
 def site_of(name: str) -> Site:
     """Return the site of a backend; of an unknown name this machine, as loading the backend will report it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,14 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-@cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Takes about 40 ms: call it only when no name of ours fits."""
+    return _installed(group, tuple(sys.path))
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """As `installed`, for one `sys.path`: a notebook may install a package while it runs."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=group)}

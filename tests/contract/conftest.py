@@ -1,9 +1,16 @@
-"""Which of the contract's tests are for `make test-all`."""
+"""Which of the contract's tests are for `make test-all`, and the example backend."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
 ELSEWHERE = ("test_a_preempted_run_starts_again_by_itself[local]",)  # tests/pains/test_eviction.py
 COVERED = ("polite", "debug")  # share their machinery with `local`, whose long tests are not slow ones
 
@@ -17,3 +24,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if (long and params.get("name") in COVERED) or item.name in ELSEWHERE:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the example backend installed in it, seen by this process and those that it starts."""
+    target = tmp_path_factory.mktemp("site-packages")
+    source = tmp_path_factory.mktemp("example") / "source"
+    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # the build leaves files beside it
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(source)], check=True)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(target), *([before] if before else [])])
+    sys.path.insert(0, str(target))
+    yield target
+    sys.path.remove(str(target))
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
 from tests.unit.reports.drawings import empty_figures, figures, references
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
 BACKENDS = ("local", "debug", "polite", "azure")
 AZURE = {"cluster": "cpu-ds3", "sku": "Standard_DS3_v2"}  # what a job on Azure says besides: on what machines
 STEPS = 300
@@ -39,25 +37,6 @@ LIVE = {"checkpoint": {"every": 50}, "validation": {"every": STEPS}}
 def live(seed: int) -> dict[str, Any]:
     """Sections of a run that goes on for a while; another seed is another run."""
     return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the example backend installed in it, seen by this process and those that it starts."""
-    target = tmp_path_factory.mktemp("site-packages")
-    source = tmp_path_factory.mktemp("example") / "source"
-    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # the build leaves files beside it
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--target", str(target), str(source)], check=True)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(target), *([before] if before else [])])
-    sys.path.insert(0, str(target))
-    yield target
-    sys.path.remove(str(target))
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=BACKENDS)
