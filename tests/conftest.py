@@ -18,6 +18,8 @@ from typing import IO, Any
 import pytest
 import yaml
 
+from orchestrator.jobs.base import Plan
+from orchestrator.jobs.inputs import Content
 from train_jobs.config.telemetry import no_telemetry
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tests run side by side, and threads of small models wait and spin
@@ -261,3 +263,9 @@ def console(tmp_path: Path) -> Iterator[Console]:
 def corpus(tmp_path: Path) -> Path:
     """A text file of 60 documents."""
     return write_corpus(tmp_path / "corpus.txt")
+
+
+def files_of(plan: Plan, name: str) -> dict[str, Content]:
+    """The files of an input of a plan."""
+    (found,) = (one for one in plan.needs.inputs if one.name == name)
+    return dict(found.list_files())

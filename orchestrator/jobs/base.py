@@ -6,6 +6,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import Field
+
+from orchestrator.jobs.inputs import JobOutput, Needs
 from orchestrator.runs.status import Counts
 from orchestrator.snapshot import Snapshot
 from orchestrator.specs.compute import ResolvedCompute
@@ -14,9 +17,8 @@ from orchestrator.specs.resolved import Change
 from orchestrator.support.formatting import wrapped
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.lineage import Link
+from train_jobs.config import CheckpointConfig
 from train_jobs.config.base import Config
-
-Content = bytes | Path
 
 
 class Plan(Config):
@@ -44,6 +46,8 @@ class Plan(Config):
     """Version of Python and of each package that shapes a result."""
     warnings: tuple[str, ...]
     """For the user to read; nothing is refused for them."""
+    needs: Needs = Field(default=Needs(), exclude=True)
+    """What the job needs from outside, for a backend on another machine."""
     delivery: Path | None = None
     """Where on this machine a result is put once it is complete; None: it stays with the run."""
     stores: ClassVar[bool] = False
@@ -58,6 +62,31 @@ class Plan(Config):
     def counts(self) -> Counts:
         """What its reports are numbered by."""
         return "steps"
+
+    @property
+    def makes(self) -> tuple[JobOutput, ...]:
+        """What the job writes: the run's own outputs and, of some kinds, the folder of token stores."""
+        return (JobOutput("run"), *((JobOutput("stores", shared=True),) if self.stores else ()))
+
+    @property
+    def saves(self) -> CheckpointConfig | None:
+        """When checkpoints are saved; None: the job saves none."""
+        return None
+
+    def portable(self) -> dict[str, Any]:
+        """Return the job's configuration as JSON without paths of this machine, which `needs.placed` replaces."""
+        config = self.job.model_dump(mode="json")
+        for key in self.needs.local:
+            tree, model = config, type(self.job)
+            *sections, last = key.split(".")
+            for section in sections:
+                tree, model = tree[section], type(getattr(self.job, section))
+            field = model.model_fields[last]
+            if field.is_required():
+                del tree[last]
+            else:
+                tree[last] = field.get_default(call_default_factory=True)
+        return config
 
     @property
     def world_size(self) -> int:

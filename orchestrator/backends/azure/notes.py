@@ -10,8 +10,6 @@ from orchestrator.backends.azure.assets.uploads import _key, _read
 from orchestrator.backends.azure.machines.clusters import Cluster, shape_text
 from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.jobs.finetune.plan import FinetunePlan
-from orchestrator.jobs.pretrain.plan import PretrainPlan
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -46,9 +44,9 @@ def _eviction(plan: Plan) -> str:
     """The most work that one eviction loses: Azure promises no warning before it."""
     times = f"up to {plan.spec.max_restarts} times" if plan.spec.max_restarts else "not at all (--max-restarts 0)"
     again = f"and Azure promises no warning; whoever follows the run submits it again {times}"
-    if not isinstance(plan, FinetunePlan | PretrainPlan):
+    checkpoint = plan.saves
+    if checkpoint is None:
         return f"each loses the parts that are being made, {again}"
-    checkpoint = plan.job.checkpoint
     parts = []
     if checkpoint.every:
         parts.append(f"{checkpoint.every:,} steps")

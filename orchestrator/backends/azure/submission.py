@@ -8,8 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.assets import Asset, _code, _data, _environment, asset_id
-from orchestrator.backends.azure.assets.bindings import left_behind
+from orchestrator.backends.azure.assets.assets import Asset, _code, _data, _environment, asset_id, data_name
 from orchestrator.backends.azure.assets.command import job_command, job_variables
 from orchestrator.backends.azure.machines.clusters import Cluster, _shared_memory, _silent, cluster_body, duration
 from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
@@ -98,8 +97,8 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 
 def _check(plan: Plan) -> None:
-    if problems := left_behind(plan):
-        raise SpecError("some of what is named cannot go to Azure", problems=problems, fix="-b local")
+    if plan.needs.stays:
+        raise SpecError("some of what is named cannot go to Azure", problems=list(plan.needs.stays), fix="-b local")
     size = find_size(plan.compute.size) if plan.compute.size else None
     azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
     if size is not None and azure.environment == "auto":
@@ -116,6 +115,7 @@ def _check(plan: Plan) -> None:
 def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
     spec, compute, azure = plan.spec, plan.compute, plan.spec.settings_of(AzureSpec)
     ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets.values()}
+    own = places.outputs_folder(run)
     properties: Body = {
         "jobType": "Command",
         "displayName": run,
@@ -129,8 +129,8 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
         "environmentVariables": job_variables(plan),
         "inputs": _inputs(plan, run, workspace, assets),
         "outputs": {
-            "run": _output(azure.datastore, places.outputs_folder(run)),
-            **({"stores": _output(azure.datastore, places.TOKEN_STORES)} if plan.stores else {}),
+            output.name: _output(azure.datastore, places.TOKEN_STORES if output.shared else own)
+            for output in plan.makes
         },
         "tags": job_tags(plan, run, workspace),
         "properties": {},
@@ -148,17 +148,15 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
 def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
     azure = plan.spec.settings_of(AzureSpec)
     found = {"job": _input(places.datastore_uri(azure.datastore, places.job_folder(run)), "Download")}
-    if azure.data is not None:
-        uri = azure.data
-        if not uri.startswith(("azureml://", "https://")):
-            _, name, version = uri.split(":")
-            uri = asset_id(workspace, "data", name, version)
-        found["text"] = _input(uri, MODES[azure.data_mode])
-    inputs = {**dict.fromkeys((places.TEXT, places.STORE, places.TABLES), "text"), places.MODEL: "start"}
-    for asset, name in inputs.items():
-        if asset in assets:
-            known = assets[asset]
-            found[name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])
+    for one in plan.needs.inputs:
+        if one.remote is not None:
+            uri = one.remote
+            if not uri.startswith(("azureml://", "https://")):
+                _, name, version = uri.split(":")
+                uri = asset_id(workspace, "data", name, version)
+            found[one.name] = _input(uri, MODES[azure.data_mode])
+        elif (known := assets.get(data_name(one))) is not None:
+            found[one.name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])
     return found
 
 

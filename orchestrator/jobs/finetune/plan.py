@@ -10,6 +10,7 @@ from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
 from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning, tokens_per_row
+from orchestrator.jobs.finetune.inputs import finetuning_needs
 from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
 from orchestrator.jobs.ground import Ground, files_fingerprint, remote_data
 from orchestrator.jobs.row_counts import count_rows
@@ -22,7 +23,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprin
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.start_model import InitialModel, initial_lineage, initial_weights, read_initial_model
 from train_jobs.artifacts.task_files import FOLDERS, SPLITS, TaskFile, task_files
-from train_jobs.config import FinetuneConfig, ModelConfig
+from train_jobs.config import CheckpointConfig, FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
 from train_jobs.config.finetune import GLUE, GLUE_TASKS
 from train_jobs.config.pretrain import OBSERVERS
@@ -91,6 +92,11 @@ class FinetunePlan(Plan):
             return "tasks"
         return "runs" if self.runs > 1 else "steps"
 
+    @property
+    def saves(self) -> CheckpointConfig:
+        """When checkpoints are saved."""
+        return self.job.checkpoint
+
     def facts(self) -> list[tuple[str, str]]:
         """The plan for humans: label and fact; a label that is empty goes on with the one before."""
         return plan_rows(self, tuned_model_rows(self), finetuning_rows(self))
@@ -143,6 +149,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
     ]
     return FinetunePlan(
         **ground.fields(_shaping(job, data, parent, cache), data, warnings),
+        needs=finetuning_needs(job, files, data, remote, parent.weights),
         job=job,
         accumulation_steps=_accumulation(job, ground.compute.world_size),
         parent=parent,

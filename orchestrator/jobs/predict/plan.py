@@ -15,6 +15,7 @@ from orchestrator.jobs.facts import _memory, plan_rows
 from orchestrator.jobs.finetune.estimate import tokens_per_row
 from orchestrator.jobs.ground import Ground, files_fingerprint
 from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
+from orchestrator.jobs.predict.inputs import prediction_needs
 from orchestrator.jobs.predict.spec import PredictSpec
 from orchestrator.jobs.row_counts import count_table, portable_names
 from orchestrator.runs.status import Counts
@@ -43,8 +44,6 @@ class PredictPlan(Plan):
     """The model, as the last link of its lineage."""
     rows: int | None
     """Rows of the input; None: only the job can tell."""
-    delivery: Path | None
-    """Where on this machine the predictions are put once they are complete; None: they stay with the run."""
     estimates: PredictEstimates
     """What it will need."""
 
@@ -88,7 +87,8 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
         raise SpecError(f"no such folder: {spec.delivery.parent}", facts={"where": f"output: {spec.delivery}"})
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)
-    data = files_fingerprint(", ".join(map(str, job.input)), portable_names(job.input), cache)
+    files = portable_names(job.input)
+    data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
     ground = Ground.of(resolved, home, [job.model, *job.input], like)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
@@ -104,6 +104,7 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     warnings = memory_warnings(estimates.process_bytes, ground.compute, "--set batching.batch_tokens=N lessens that")
     return PredictPlan(
         **ground.fields(shaping, data, warnings),
+        needs=prediction_needs(job, files, data.sha256, parent.weights),
         job=job,
         parent=parent,
         rows=rows,

@@ -11,6 +11,7 @@ from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
 from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
 from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
+from orchestrator.jobs.prepare.inputs import preparation_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.runs.status import Counts
 from orchestrator.specs.local_machine import usable_cores
@@ -64,7 +65,8 @@ def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> Prepa
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=ground.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
-    return PreparePlan(**ground.fields(shaping, data, warnings), job=job, estimates=estimates)
+    needs = preparation_needs(job, data, remote)
+    return PreparePlan(**ground.fields(shaping, data, warnings), needs=needs, job=job, estimates=estimates)
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:

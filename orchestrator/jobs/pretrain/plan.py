@@ -11,6 +11,7 @@ from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
 from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
+from orchestrator.jobs.pretrain.inputs import pretraining_needs
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text
@@ -20,7 +21,7 @@ from train_jobs.artifacts.lineage import Link, PhaseFacts
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.artifacts.start_phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.artifacts.store_manifest import StoreManifest, on_store, require_manifest, store_folder
-from train_jobs.config import PretrainConfig
+from train_jobs.config import CheckpointConfig, PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.own import own_names
 from train_jobs.config.pretrain import OBSERVERS
@@ -45,6 +46,11 @@ class PretrainPlan(Plan):
     def steps(self) -> int:
         """Optimizer steps that it shall take."""
         return self.job.train.steps
+
+    @property
+    def saves(self) -> CheckpointConfig:
+        """When checkpoints are saved."""
+        return self.job.checkpoint
 
     def facts(self) -> list[tuple[str, str]]:
         """The plan for humans: label and fact; a label that is empty goes on with the one before."""
@@ -93,6 +99,7 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
     warnings += training_warnings(job, estimates, ground.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
         **ground.fields(_training(job, store or data, phase or parent), data, warnings),
+        needs=pretraining_needs(job, data, remote, phase or parent),
         job=job,
         accumulation_steps=job.train.accumulation_steps(world_size),
         parent=parent,

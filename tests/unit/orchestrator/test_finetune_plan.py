@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from orchestrator.backends.azure.assets.bindings import data_files
 from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
@@ -25,7 +24,7 @@ from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.specs.resolved import Flag, Resolved
 from orchestrator.support.errors import DataError, SpecError
-from tests.conftest import write_bert
+from tests.conftest import files_of, write_bert
 from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config.finetune import ExamplesConfig
 
@@ -321,13 +320,13 @@ def test_azure_gets_tables_and_model_as_data_assets(folder: Path) -> None:
         "orchestrator-tables",
         "orchestrator-start",
     }
-    assert sorted(data_files(found)) == [f"glue/MRPC/{split}.tsv" for split in ("dev", "test", "train")]
+    assert sorted(files_of(found, "text")) == [f"glue/MRPC/{split}.tsv" for split in ("dev", "test", "train")]
     sent = json.loads(job_documents(request, found)["config.json"])
-    assert (sent["init_from"], sent["data"]["glue"], sent["data"]["text"]) == (None, None, "text")
+    assert ("init_from" in sent, sent["data"]["glue"], sent["data"]["text"]) == (False, None, "text")
     own = plan("data=own", *AZURE)
     words = shlex.split(build_request(own, own.name, WORKSPACE).job["properties"]["command"])
     assert 'data.train="${{inputs.text}}/train/train.csv"' in words
-    assert sorted(data_files(own)) == ["train/train.csv", "validation/dev.csv"]
+    assert sorted(files_of(own, "text")) == ["train/train.csv", "validation/dev.csv"]
 
 
 def test_a_folder_that_lies_in_azure_stands_for_its_files(folder: Path) -> None:

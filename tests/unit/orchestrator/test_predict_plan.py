@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends.azure.assets.bindings import data_files, start_files
 from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import build_request
 from orchestrator.backends.azure.wire.workspace import Workspace
@@ -21,7 +20,7 @@ from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.support.errors import DataError, SpecError
-from tests.conftest import write_bert
+from tests.conftest import files_of, write_bert
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 AZURE = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "azure.preflight": False}
@@ -137,8 +136,8 @@ def test_azure_gets_files_and_model(folder: Path) -> None:
         "${{inputs.text}}/1-new.tsv",
     ]
     assert "model=${{inputs.start}}" in words
-    assert data_files(found) == {"0-new.tsv": folder / "new.tsv", "1-new.tsv": folder / "more" / "new.tsv"}
-    assert {"config.json", "model.safetensors", "vocab.txt"} <= {*start_files(found)}
+    assert files_of(found, "text") == {"0-new.tsv": folder / "new.tsv", "1-new.tsv": folder / "more" / "new.tsv"}
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= {*files_of(found, "start")}
     sent = json.loads(job_documents(request, found)["config.json"])
     assert (sent["output"], "model" in sent, "input" in sent) == ("predictions.tsv", False, False)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.bindings import data_asset
 from orchestrator.backends.azure.assets.images import CPU_IMAGE, train_image
 from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.jobs.pretrain.inputs import start_digest
+from orchestrator.jobs.inputs import START, JobInput
 from train_jobs.config.base import Config
 
 if TYPE_CHECKING:
@@ -60,16 +59,21 @@ def _code(plan: Plan) -> Asset:
 
 
 def _data(plan: Plan) -> list[Asset]:
-    found, datastore = [], plan.spec.settings_of(AzureSpec).datastore
-    if (data := data_asset(plan)) is not None:
-        version, folder = data.digest[: places.DIGITS], places.data_folder(data.digest)
-        found.append(_data_asset(data.name, version, datastore, folder))
-    if (start := start_digest(plan)) is not None:
-        found.append(_data_asset(places.MODEL, start[: places.DIGITS], datastore, places.model_folder(start)))
-    return found
+    return [_data_asset(one, plan.spec.settings_of(AzureSpec).datastore) for one in uploaded(plan)]
 
 
-def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
+def uploaded(plan: Plan) -> list[JobInput]:
+    """Return the inputs that become data assets: all but what lies in Azure and what travels with the job."""
+    return [one for one in plan.needs.inputs if one.digest and not one.inline and one.remote is None]
+
+
+def data_name(held: JobInput) -> str:
+    """Return the name of the asset of an input."""
+    return f"orchestrator-{held.holds}"
+
+
+def _data_asset(held: JobInput, datastore: str) -> Asset:
+    folder = places.model_folder(held.digest) if held.name == START else places.data_folder(held.digest)
     body = {
         "properties": {
             "dataType": "uri_folder",
@@ -78,4 +82,4 @@ def _data_asset(name: str, version: str, datastore: str, folder: str) -> Asset:
             "isArchived": False,
         }
     }
-    return Asset(kind="data", name=name, version=version, body=body, folder=folder)
+    return Asset(kind="data", name=data_name(held), version=held.digest[: places.DIGITS], body=body, folder=folder)

@@ -16,10 +16,6 @@ ROOT = "orchestrator/"
 TOKEN_STORES = f"{ROOT}token-stores/"
 DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
-TEXT = "orchestrator-text"
-STORE = "orchestrator-store"
-TABLES = "orchestrator-tables"
-MODEL = "orchestrator-start"
 ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore; filled in when it is known
 
 

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.bindings import data_files, start_files
 from orchestrator.backends.azure.assets.images import train_image
-from orchestrator.jobs.base import Content
+from orchestrator.jobs.inputs import Content
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -17,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from orchestrator.backends.azure.assets.assets import Asset
+from orchestrator.backends.azure.assets.assets import Asset, data_name, uploaded
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Store, Wire
 from orchestrator.backends.azure.wire.workspace import Workspace
@@ -44,7 +42,7 @@ def asset_files(kind: str, name: str, plan: Plan, scratch: Path) -> dict[str, Co
     if kind == "codes":
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}
-    return start_files(plan) if name == places.MODEL else data_files(plan)
+    return dict(next(one.list_files() for one in uploaded(plan) if data_name(one) == name))
 
 
 def remember_asset(home: Path, workspace: Workspace, name: str, version: str) -> None:

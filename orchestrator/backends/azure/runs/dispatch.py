@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.bindings import vocabulary
 from orchestrator.backends.azure.assets.uploads import ensure_asset, remember_asset, say
 from orchestrator.backends.azure.machines.clusters import Cluster, provision
 from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.backends.azure.runs.az_yaml import JobFile
     from orchestrator.backends.azure.wire.workspace import Workspace
     from orchestrator.jobs.base import Plan
-from orchestrator.backends.azure.assets.bindings import portable
 from orchestrator.backends.azure.assets.command import CONFIG, TAGS
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
@@ -78,9 +76,10 @@ def prepare(
         ensure_asset(wire, files, store, asset, plan)
         remember_asset(home, request.workspace, asset.name, asset.version)
     documents = {**job_documents(request, plan), **(more or {})}
+    inline = {name: content for one in plan.needs.inputs if one.inline for name, content in one.list_files().items()}
     files.upload(
         places.job_folder(request.name),
-        {**{name: text.encode() for name, text in documents.items()}, **vocabulary(plan)},
+        {**{name: text.encode() for name, text in documents.items()}, **inline},
     )
     return documents
 
@@ -228,7 +227,7 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
 
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
     return {
-        CONFIG: json.dumps(portable(plan), indent=1),
+        CONFIG: json.dumps(plan.portable(), indent=1),
         TAGS: json.dumps(tags),
         "plan.json": json.dumps(plan.as_dict(), indent=1),
         "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.wire.azure_errors import explained, retry_after
 from orchestrator.backends.azure.wire.control_plane import Store
-from orchestrator.jobs.base import Content
+from orchestrator.jobs.inputs import Content
 from orchestrator.support.errors import ConflictError, NotFoundError
 
 T = TypeVar("T")

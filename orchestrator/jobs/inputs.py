@@ -1,0 +1,128 @@
+"""What a job needs from outside: named inputs, and where its configuration names them.
+
+A kind computes its needs while planning. A backend on another machine delivers the inputs and renders each `At` as the
+path that the job finds there; a backend on this machine needs none of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.start_model import VOCABULARY
+from train_jobs.artifacts.text_files import source_files
+from train_jobs.config import TextConfig
+from train_jobs.config.text import SourceConfig
+
+Content = bytes | Path
+DATA, START = "text", "start"  # inputs of jobs: data, and the model or checkpoint that a job starts from
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """Files that a job reads, or data that lies at its site already."""
+
+    name: str
+    """The input's name in a submission."""
+    holds: str
+    """What it is: text, store, tables, start."""
+    digest: str = ""
+    """SHA-256 that stands for its content."""
+    remote: str | None = None
+    """Name of data at the site; None: the files are on this machine."""
+    inline: bool = False
+    """Whether it is small and travels beside the job's configuration."""
+    list_files: Callable[[], Mapping[str, Content]] = dict
+    """Return name below the input's folder -> content; called only when the files are sent."""
+
+
+@dataclass(frozen=True)
+class JobOutput:
+    """A folder that a job writes to."""
+
+    name: str
+    """Its name in a submission."""
+    shared: bool = False
+    """Whether all runs share it."""
+
+
+@dataclass(frozen=True)
+class At:
+    """A path inside an input or output, known once a backend has placed it."""
+
+    name: str
+    """Of the input or output."""
+    below: str = ""
+    """Path below its folder."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a job needs from outside."""
+
+    inputs: tuple[JobInput, ...] = ()
+    """What is delivered to the job."""
+    placed: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key of the job's configuration -> value with `At` in it: an `At`, or a list of `At` and of mappings."""
+    local: tuple[str, ...] = ()
+    """Keys of the configuration that hold paths of this machine."""
+    stays: tuple[str, ...] = ()
+    """Problems: paths that cannot be delivered to another machine."""
+
+
+def text_needs(data: TextConfig, found: DataFingerprint, remote: str | None) -> Needs:
+    """Return the needs of a section of text: its files and its vocabulary.
+
+    Args:
+        data: the section.
+        found: its text by content.
+        remote: name of the text at the site, which replaces that of this machine.
+    """
+    inputs, placed = list[JobInput](), dict[str, Any]()
+    if remote is not None:
+        inputs.append(JobInput(DATA, "text", remote=remote))
+        placed["data.text"] = [At(DATA)]
+    elif data.text:
+        placed["data.text"] = [_placed_source(source, _text_root(data.text)) for source in data.text]
+        if _text_root(data.text) is not None:
+            inputs.append(JobInput(DATA, "text", found.sha256, list_files=lambda: _text_files(data.text)))
+    if data.vocabulary is not None:
+        vocabulary = data.vocabulary
+        inputs.append(JobInput("vocabulary", "vocabulary", inline=True, list_files=lambda: {VOCABULARY: vocabulary}))
+        placed["data.vocabulary"] = At("vocabulary", VOCABULARY)
+    return Needs(tuple(inputs), placed, ("data.text", "data.vocabulary"))
+
+
+def model_input(folder: Path, digest: str) -> JobInput:
+    """Return the input of a model that a job starts from: the files of its folder."""
+
+    def files() -> dict[str, Content]:
+        return {path.name: path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."}
+
+    return JobInput(START, "start", digest, list_files=files)
+
+
+def _text_root(text: Sequence[SourceConfig]) -> Path | None:
+    """The folder below which each path of a text keeps its name; None: all of it is datasets that the job fetches."""
+    folders = [Path(path).parent for source in text for path in source.path]
+    return Path(os.path.commonpath(folders)) if folders else None
+
+
+def _text_files(text: Sequence[SourceConfig]) -> dict[str, Content]:
+    root = str(_text_root(text))
+    paths = [file.path for source in text for file in source_files(source)]
+    return {path.relative_to(root).as_posix(): path for path in paths}
+
+
+def _placed_source(source: SourceConfig, root: Path | None) -> At | dict[str, Any]:
+    """A source of text with its paths below the input."""
+    there = [At(DATA, Path(path).relative_to(str(root)).as_posix()) for path in source.path]
+    told = source.model_dump(mode="json")
+    if isinstance(told, str):
+        return there[0]
+    more = {key: value for key, value in told.items() if key != "path" and value is not None}
+    return {**({"path": there} if there else {}), **more}
