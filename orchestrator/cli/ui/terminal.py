@@ -1,5 +1,8 @@
 """What a stream is to its reader: how wide, and whether in colours. In a pipe or a file nothing is cut or coloured.
 
+Bars and views that are redrawn are rich's. Tables are ours: rich cuts cells at their end, and the hash at the end of a
+run's name is what tells it from others (`shortened`).
+
 NO_COLOR (no-color.org) and --no-color win over FORCE_COLOR, which colours what is no terminal too.
 """
 
@@ -9,7 +12,11 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
 
 USUAL = 80  # columns of a terminal that does not say
 NARROWEST = 9  # of a column that had to give way: a state, or a name that still tells something
@@ -67,6 +74,35 @@ def _colours(is_terminal: bool, environ: Mapping[str, str]) -> bool:
     if (forced := environ.get("FORCE_COLOR")) is not None:
         return forced not in {"", "0"}
     return is_terminal and environ.get("TERM") != "dumb"
+
+
+def redraws(stream: TextIO) -> bool:
+    """Return whether what was drawn can be drawn over: on a terminal that moves its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
+
+
+def console_of(stream: TextIO) -> Console:
+    """Return rich's console for a stream, with colours where `terminal_of` has them."""
+    from rich.console import Console
+
+    return Console(file=stream, no_color=not terminal_of(stream).colours)
+
+
+def live_view(stream: TextIO) -> Live:
+    """Return a block of text on a terminal that its next version replaces; it never outgrows the terminal."""
+    from rich.live import Live
+
+    console = console_of(stream)
+    return Live(
+        console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
+    )
+
+
+def show_block(view: Live, text: str) -> None:
+    """Draw a text, which may have ANSI colours, over the one before; longer lines are cut."""
+    from rich.text import Text
+
+    view.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
 
 
 def paint(text: str, kind: str, terminal: Terminal) -> str:

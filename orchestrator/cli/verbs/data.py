@@ -7,18 +7,14 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 BAR = 40
 SHORT = 100  # characters of a sentence
 
 PUBLISHED = ("glue", "squad", "wikipedia")
-SECONDS_BETWEEN = 0.2  # progress on a terminal, in place
-SECONDS_BETWEEN_LINES = 30.0  # elsewhere, a line each
-WORTH_SHOWING = 2.0  # seconds that a file may take without a word
 
 
 def add_verbs(verbs: Any) -> None:
@@ -74,6 +70,7 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     import os
 
     from orchestrator.cli.ui.render import hint, print_document
+    from orchestrator.cli.ui.transfer import TransferLine
     from orchestrator.fetch import fetch
     from orchestrator.support.home import home_folder
 
@@ -109,49 +106,6 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     for file in found:
         hint(f"{file.path.name}: {'fetched' if file.new else 'was there'}, checked: {file.checked}")
     return 0
-
-
-class TransferLine:
-    """How far a file is, how fast it comes, when it will be there: in place on a terminal, else a line now and then."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._live = stream.isatty()
-        self._name = ""
-        self._began = self._last = 0.0
-        self._before = 0  # bytes that were there when it began
-        self._open = False
-
-    def __call__(self, name: str, done: int, total: int | None) -> None:
-        """Shows a file's state, unless that was done a moment ago."""
-        now = time.monotonic()
-        if name != self._name or done < self._before:
-            self.end()
-            self._name, self._before, self._began, self._last = name, done, now, now
-        often = SECONDS_BETWEEN if self._live else SECONDS_BETWEEN_LINES
-        if now - self._began < WORTH_SHOWING or (now - self._last < often and done != total):
-            return
-        self._last = now
-        text = self._text(done, total, now - self._began)
-        self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
-        self._stream.flush()
-        self._open = self._live
-
-    def end(self) -> None:
-        """Ends a line that is shown in place."""
-        if self._open:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._open = False
-
-    def _text(self, done: int, total: int | None, seconds: float) -> str:
-        from orchestrator.cli.ui.render import duration
-        from orchestrator.support.formatting import bytes_text
-
-        speed = (done - self._before) / seconds
-        amount = bytes_text(done) + (f" of {bytes_text(total)}" if total else "")
-        text = f"{self._name}: {amount}, {speed / 1e6:.1f} MB/s"
-        return f"{text}, {duration((total - done) / speed)} left" if total and speed > 0 else text
 
 
 def add_actions(actions: Any) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     from orchestrator.backends.retention import Item, Pruning
 
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
-WORTH_SHOWING = 50_000_000  # bytes; less is copied before one has read the line
-SECONDS_BETWEEN = 0.2
 
 
 def add_verbs(verbs: Any) -> None:
@@ -71,36 +68,24 @@ def run_download(arguments: argparse.Namespace) -> int:
     """Copies, prints where to."""
     from orchestrator.cli.ui.arguments import attached
     from orchestrator.cli.ui.render import print_document
+    from orchestrator.cli.ui.transfer import TransferLine
     from orchestrator.support.errors import UsageError
 
     if arguments.all and arguments.outputs:
         raise UsageError("--all is every output: do not name some", fix=f"orchestrator download {arguments.name} --all")
     run = attached(arguments)
     outputs = [] if arguments.all else arguments.outputs or ["model"]
-    show = transfer(sys.stderr.write) if sys.stderr.isatty() else None
-    paths = run.download(*outputs, to=arguments.to, force=arguments.force, progress=show)
+    line = TransferLine(sys.stderr)
+    show = partial(line, run.name) if sys.stderr.isatty() else None
+    try:
+        paths = run.download(*outputs, to=arguments.to, force=arguments.force, progress=show)
+    finally:
+        line.end()
     if arguments.output != "text":
         print_document({"run": run.name, "paths": [str(path) for path in paths]}, arguments.output)
     else:
         print("\n".join(map(str, paths)))
     return 0
-
-
-def transfer(write: Callable[[str], Any]) -> Callable[[int, int], None]:
-    """Shows bytes done of bytes in all, in place, for copies that take a while."""
-    from orchestrator.support.formatting import bytes_text
-
-    last = 0.0
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if total < WORTH_SHOWING or (done < total and now - last < SECONDS_BETWEEN):
-            return
-        last = now
-        write(f"\r\x1b[K{bytes_text(done)} of {bytes_text(total)}" + ("\n" if done >= total else ""))
-
-    return show
 
 
 def run_prune(arguments: argparse.Namespace) -> int:

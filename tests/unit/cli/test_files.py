@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from orchestrator.cli.verbs import downloads
+from orchestrator.cli.ui import transfer
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import make_run
@@ -51,17 +51,29 @@ def test_download_of_what_is_asked_for_and_of_everything(home: Path, orchestrato
     assert "has    logs, model, plan" in missing.err
 
 
-def test_a_transfer_that_takes_a_while_is_shown_in_place() -> None:
-    stream = io.StringIO()
-    show = downloads.transfer(stream.write)
-    show(1_000, 10_000)
-    show(10_000, 10_000)
+def test_a_transfer_that_takes_a_while_is_shown_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    clock = [0.0]
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Stream()
+    show = transfer.TransferLine(stream)
+    show("one", 0, 50_000_000)
+    show("one", 10_000_000, 50_000_000)
     assert stream.getvalue() == ""
-    total = downloads.WORTH_SHOWING
-    show(total // 2, total)
-    show(total // 2 + 1, total)  # at once: not worth a line
-    show(total, total)
-    assert stream.getvalue() == "\r\x1b[K25 MB of 50 MB\r\x1b[K50 MB of 50 MB\n"
+    clock[0] = transfer.WORTH_SHOWING
+    show("one", 25_000_000, 50_000_000)
+    show("one", 26_000_000, 50_000_000)  # at once: not worth a frame
+    show("one", 50_000_000, 50_000_000)
+    show.end()
+    assert [amount in stream.getvalue() for amount in ("25.0/50.0 MB", "26.0/50.0", "50.0/50.0 MB")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_prune_needs_a_rule(home: Path, orchestrator: Command) -> None:

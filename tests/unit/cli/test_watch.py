@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.cli.ui import status_watch as watching
+from orchestrator.cli.ui.terminal import live_view, show_block
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import PLAN, make_run, report
@@ -82,13 +84,13 @@ def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path)
         command[0],
         command[1:],
         cwd=str(tmp_path),
-        env=console.environ(NO_COLOR="1"),
+        env=console.environ(NO_COLOR="1", TERM="xterm"),
         dimensions=(24, 60),
         encoding="utf-8",
     )
     terminal.expect("state      running")
-    terminal.expect(r"\x1b\[(\d+)A\r\x1b\[J")  # back over as many lines as were drawn, and clear
-    drawn = terminal.match.group(1)
+    terminal.expect(r"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")  # back over as many lines as were drawn, and clear
+    drawn = terminal.match.group(1).count("A") + 1
     report(live.run, 70, loss=1.0)
     terminal.expect("step       70 of 100")
     live.end()
@@ -96,30 +98,24 @@ def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path)
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
-    assert int(drawn) == 7  # name, handle, state, submitted, time, cost, folder
+    assert drawn == 7  # name, handle, state, submitted, time, cost, folder
 
 
-def test_a_block_never_outgrows_the_terminal() -> None:
-    class Stream:
-        text = ""
+def test_a_block_never_outgrows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return True
 
-        def write(self, text: str) -> None:
-            self.text += text
-
-        def flush(self) -> None:
-            pass
-
+    for name, value in {"COLUMNS": "30", "LINES": "5", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
     stream = Stream()
-    screen = watching.Screen(stream)  # type: ignore[arg-type]
-    columns, rows = watching.shutil.get_terminal_size()
-    screen.show("\n".join(["x" * (columns + 5)] * (rows + 5)))
-    assert stream.text == "\r\x1b[J" + "\n".join(["x" * columns] * (rows - 1)) + "\n"
-    stream.text = ""
-    screen.show("y")
-    assert stream.text == f"\x1b[{rows - 1}A\r\x1b[Jy\n"
-    stream.text = ""
-    screen.show("z" * (columns + 5), last=True)
-    assert stream.text == "\x1b[1A\r\x1b[J" + "z" * (columns + 5) + "\n"
+    with live_view(stream) as view:
+        show_block(view, "\n".join(["x" * 35] * 10))
+        assert stream.getvalue().replace("\x1b[?25l", "") == "\n".join(["x" * 30] * 5)
+        stream.seek(0)
+        stream.truncate()
+        show_block(view, "\x1b[32my\x1b[0m")
+        assert stream.getvalue() == "\r\x1b[2K" + "\x1b[1A\x1b[2K" * 4 + "\x1b[32my\x1b[0m"
 
 
 def test_ctrl_c_ends_the_watching_and_leaves_the_run_alone(tmp_path: Path) -> None:
