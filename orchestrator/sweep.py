@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.azure.options import AZURE
+from orchestrator.backends import capability_of, load_backend
+from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.reports.sweeps.importance import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
@@ -27,6 +28,7 @@ from orchestrator.support.html import card
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
+from orchestrator.sweeps.driver.control import SERVICE, Control, HereControl
 from orchestrator.sweeps.driver.history import History, read_history
 from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
@@ -36,9 +38,9 @@ from orchestrator.sweeps.policy.limits import differing
 from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
+    from orchestrator.backends.base import Backend, Request
     from orchestrator.jobs.base import Plan
     from orchestrator.specs.resolved import Flag
-from orchestrator.sweeps.driver.control import SERVICE, Control, HereControl
 
 SHOWN_TRIALS = 3  # of a plan
 WATCH_SECONDS = 2.0
@@ -52,10 +54,17 @@ class PlannedSweep:
     """The sweep."""
     plan: Plan
     """The plan of its trial, without a setting of the space."""
-    on_service: bool
-    """Whether Azure's own service drives it."""
+    backend: Backend
+    """The backend of its trials."""
+    request: Request | None = None
+    """What is sent to the service that drives it; None: a process of this machine drives it."""
     history: History = NO_HISTORY
     """Trials of earlier sweeps that it begins with."""
+
+    @property
+    def on_service(self) -> bool:
+        """Whether a service of the backend drives it."""
+        return self.request is not None
 
     def facts(self) -> list[tuple[str, str]]:
         """What would be done, for humans: label and fact."""
@@ -64,7 +73,7 @@ class PlannedSweep:
         numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
         rows = [
             ("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}"),
-            *([("driven by", "Azure's own sweep service, which draws points of its own")] if self.on_service else []),
+            *self._driver(),
             ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
             ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
             ("stopped by", " ".join([policy.policy, *(f"{key} {value}" for key, value in numbers.items())])),
@@ -76,11 +85,15 @@ class PlannedSweep:
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
         return [*rows, *self._kept()]
 
+    def _driver(self) -> Iterator[tuple[str, str]]:
+        if self.on_service and isinstance(self.backend, SweepsNatively):
+            yield "driven by", f"{self.backend.sweep_service}, which draws points of its own"
+
     def _kept(self) -> Iterator[tuple[str, str]]:
         """Which trials keep their checkpoints and models, and what these take."""
         spec, keep = self.record.spec, self.record.keep
         yield "keeps", f"checkpoints and models {told(keep)}"
-        if (most := most_bytes(spec, self.plan, keep)) is not None:
+        if not self.backend.remote and (most := most_bytes(spec, self.plan, keep)) is not None:
             count = at_once(spec, keep)
             several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
             each = bytes_text(most // (count * spec.replicates))
@@ -217,13 +230,12 @@ class Sweep:
         """Goes on with it.
 
         Raises:
-            ConflictError: it goes on already, has all of its trials, or Azure's service, which takes none up again,
-                drove it.
+            ConflictError: it is running, has all of its trials, or was driven by a service, which resumes none.
         """
         self._control.resume()
 
     def way_on(self) -> str:
-        """The command that goes on with it once it has ended: of Azure's service, the same sweep driven from here."""
+        """Return the command that resumes it; after a service drove it, the same sweep driven from here."""
         return self._control.way_on()
 
     def extend(self, more: int = 0, *, hours: float | None = None, cost: float | None = None) -> None:
@@ -236,8 +248,7 @@ class Sweep:
 
         Raises:
             UsageError: its space has not so many points, or they would be more than a sweep may have.
-            ConflictError: its driver, which has read how many there are to be, is at work, or is Azure's service; or
-                a limit would be used up all the same.
+            ConflictError: it is running, a service drove it, or a limit would be used up all the same.
             SpecError: there would be a limit of the cost, and its trials have no price.
         """
         record = self.folder.record()
@@ -304,23 +315,28 @@ class Sweeps:
         told = [(earlier.folder.record(), earlier.status().rows) for earlier in begun]
         history = read_history(sweep.spec, sweep.trial.spec.kind, told)
         record, plan = plan_sweep(sweep, self._home, history)
-        return PlannedSweep(record, plan, on_service(sweep.spec, sweep.trial.spec.backend), history)
+        backend, request = load_backend(plan.spec.backend, self._home), None
+        if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
+            trial = backend.request(plan.model_copy(update={"name": record.name}), record.name)
+            request = backend.prepare_sweep(record.spec, trial)
+        return PlannedSweep(record, plan, backend, request, history)
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Starts a sweep, or returns the one of the same hash that is there.
 
         Raises:
             ConflictError: that one did not complete; it is for the user to take it up again.
-            UserError: Azure, to whose own service it is sent, refused.
+            UserError: the service that it is sent to refused.
         """
         record = planned.record
         there = SweepFolder(self._home / SWEEPS / record.name)
         if there.path.is_dir():
             return self._there(there, record)
-        if planned.on_service:
+        if planned.request is not None:
             from orchestrator.sweeps.driver.service import send_sweep
 
-            return Sweep(send_sweep(record, planned.plan, self._home), self._home, created=True)
+            folder = send_sweep(record, planned.plan, planned.request, self._home)
+            return Sweep(folder, self._home, created=True)
         folder = make_sweep(record, self._home, history=planned.history)
         start_driver(folder, self._home)
         return Sweep(folder, self._home, created=True)
@@ -361,13 +377,15 @@ class Sweeps:
             folder = SweepFolder(self._home / SWEEPS / name)
             return Sweep(folder, self._home) if name and (folder.path / "sweep.json").is_file() else None
         handle = Handle.parse(name)
-        if handle.backend != AZURE or (known := self.find(handle.name)) is not None:
-            return known if handle.backend == AZURE else None
-        if handle.place is None or (self._home / AZURE / handle.name).is_dir():  # a run of this machine's record
+        if capability_of(handle.backend, SweepsNatively) is None:
             return None
+        if (known := self.find(handle.name)) is not None:
+            return known
+        if handle.place is None or handle.name in load_backend(handle.backend, self._home).names():
+            return None  # a run on record here
         from orchestrator.sweeps.driver.service import adopt_sweep
 
-        folder_there = adopt_sweep(handle.place, handle.name, self._home)
+        folder_there = adopt_sweep(handle.backend, handle.place, handle.name, self._home)
         return None if folder_there is None else Sweep(folder_there, self._home)
 
     def attach(self, name: str) -> Sweep:

@@ -87,6 +87,13 @@ def _class_of(name: str) -> type[Backend]:
     return cast(type[Backend], getattr(import_module(module), attribute))
 
 
+def capability_of(name: str, capability: type[C]) -> type[C] | None:
+    """Return the class of the backend of that name if it has a capability; asks no service."""
+    point = None if name in _OURS else _installed().get(name)
+    found = _class_of(name) if name in _OURS else point and point.load()
+    return found if isinstance(found, type) and issubclass(found, capability) else None
+
+
 def remember(name: str, home: Path) -> None:
     """Notes that runs were sent to a backend, so that `used_backends` looks there."""
     if name in _HERE or name in _noted(home):

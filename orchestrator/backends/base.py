@@ -63,6 +63,12 @@ class Backend(ABC):
     """Longest pause between two looks at a run that is waited for."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Name of a capability that it lacks -> what its user can do instead."""
+    remote: bool = False
+    """Whether runs are on other machines, and a service is asked about them over a network."""
+    own_tracking: bool = False
+    """Whether the backend itself keeps the runs of MLflow."""
+    shares_machine: bool = False
+    """Whether runs at the same time share the cores, memory and GPUs of this machine."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

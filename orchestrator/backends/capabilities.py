@@ -6,17 +6,24 @@ A backend has a capability by deriving from its class, beside `Backend`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from orchestrator.support.errors import ServiceError
+
 if TYPE_CHECKING:
     from orchestrator.backends.base import Request
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.status import Handle, RunState, RunStatus
     from orchestrator.specs.job import JobSpec
     from orchestrator.specs.sweep_spec import Settings, SweepSpec
     from orchestrator.support.finding import Finding
     from train_jobs.artifacts.layers import KeyPath
+
+
+class UnknownError(ServiceError):
+    """It is unknown whether a service accepted a submission: its record stays, and the next status settles it."""
 
 
 class Capability(ABC):
@@ -201,17 +208,43 @@ class NativeTrial(NamedTuple):
     """What the service chose for it."""
     status: RunStatus
     """Of its run."""
-    reports: Sequence[tuple[int, float]]
-    """Step and objective, in the order of the reports."""
+    reports: Sequence[float]
+    """Values of the objective, in the order of the reports."""
+
+
+class NativeSweep(NamedTuple):
+    """A sweep as the service that drives it reports it."""
+
+    state: RunState
+    """Of the sweep."""
+    reason: str | None
+    """Error that the service gives for its end."""
+    ended: float | None
+    """Seconds since the epoch; None while it runs."""
+    cancelled: bool
+    """Whether anyone cancelled it."""
+    best: int | None
+    """Number of the trial that the service calls the best."""
+    mlflow_run_id: str | None
+    """Parent of the trials' runs in MLflow."""
+    trials: Sequence[NativeTrial]
+    """Trials that have begun and were not known before, in the order of their numbers."""
 
 
 class SweepsNatively(Capability):
-    """Drives sweeps by a service of its own, which goes on when this machine is off."""
+    """Drives sweeps by a service of its own, which works while this machine is off.
+
+    A sweep is known by its documents, name -> text, which `stage_sweep` or `adopt_sweep` returned and its folder keeps.
+    """
 
     verb = "drive a sweep by its own service"
 
+    sweep_service: ClassVar[str]
+    """Name of the service in messages."""
+
+    @classmethod
     @abstractmethod
-    def refusals(self, spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
+    def refusals(cls, spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
         """Yield what the service would refuse: the key, and what works instead."""
 
     @abstractmethod
@@ -219,21 +252,48 @@ class SweepsNatively(Capability):
         """Return the request for a sweep, made from that for a trial without settings: pure, offline."""
 
     @abstractmethod
-    def submit_sweep(self, submission: Request) -> Handle:
-        """Send a sweep."""
+    def stage_sweep(self, request: Request, plan: Plan, documents: Mapping[str, str]) -> dict[str, str]:
+        """Create and upload what the trials need; return the documents to keep.
+
+        Args:
+            request: of the sweep.
+            plan: of its trial.
+            documents: to keep with the service, for other machines that attach.
+
+        Raises:
+            ConflictError: the service has a job of that name.
+            UserError: the service refused.
+        """
 
     @abstractmethod
-    def sweep_state(self, name: str) -> RunState:
-        """Return the state of a sweep."""
+    def submit_sweep(self, documents: Mapping[str, str]) -> None:
+        """Submit a sweep that is staged and on record.
+
+        Raises:
+            UnknownError: it is unknown whether the service accepted it.
+            UserError: the service refused it.
+        """
 
     @abstractmethod
-    def sweep_trials(self, name: str, spec: SweepSpec) -> Iterator[NativeTrial]:
-        """Yield the trials that have begun, in the order of their numbers."""
+    def describe_sweep(
+        self, documents: Mapping[str, str], spec: SweepSpec, known: Container[int]
+    ) -> NativeSweep | None:
+        """Return the state of a sweep with its trials; None if the service has no such sweep.
+
+        Args:
+            documents: of the sweep.
+            spec: of the sweep.
+            known: numbers of trials to leave out: they have ended, and are on record.
+        """
 
     @abstractmethod
-    def cancel_sweep(self, name: str) -> None:
+    def cancel_sweep(self, documents: Mapping[str, str]) -> None:
         """Ask the service to end a sweep and its trials."""
 
     @abstractmethod
-    def adopt_sweep(self, place: str, name: str) -> Mapping[str, str] | None:
-        """Return the documents of a sweep that was submitted from another machine, by name; None: no such sweep."""
+    def adopt_sweep(self, place: str, name: str) -> dict[str, str] | None:
+        """Return the documents of a sweep that was submitted from another machine; None if there is none.
+
+        Raises:
+            NotFoundError: its files are gone.
+        """

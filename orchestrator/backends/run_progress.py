@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,11 @@ def last_report(path: Path) -> dict[str, Any]:
         start = max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES)
         stream.seek(start)
         return newest(parse_reports(whole_lines(stream.read(), cut=start > 0)))
+
+
+def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    """Return the values of one metric, in the order of the reports that have it."""
+    return [float(report["metrics"][metric]) for report in reports if metric in report["metrics"]]
 
 
 @dataclass(frozen=True)

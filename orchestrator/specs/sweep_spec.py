@@ -27,6 +27,9 @@ OF_POLICY = {
 }  # key of `early_termination` that one policy has -> that policy
 
 
+OLD_DRIVERS = {"azure": "service"}  # word of earlier versions, in files and records -> today's
+
+
 class SamplingSpec(Config):
     """How points of the space are chosen."""
 
@@ -110,9 +113,9 @@ class SweepSpec(Config):
     """Sweep preset that the other keys are laid over. None: none."""
     name: Slug | None = None
     """First part of the sweep's name, before the hash. None: sweep-KIND-RECIPE of the trial."""
-    driver: Literal["auto", "here", "azure"] = "auto"
-    """Who draws points, starts and stops trials. here: a process of this machine, wherever trials run. azure: Azure's
-    own sweep service. auto: azure where the trial's backend is azure, else here."""
+    driver: Literal["auto", "here", "service"] = "auto"
+    """Who draws points, starts and stops trials. here: a process of this machine, wherever trials run. service: the
+    sweep service of the trial's backend, which Azure has. auto: service where the backend has one, else here."""
     trial: dict[str, Any] = Field(default={})
     """The job that is varied: a job spec, or the path of one."""
     space: dict[str, Parameter]
@@ -131,6 +134,11 @@ class SweepSpec(Config):
     they reported, logs and records stay. auto: 3 on this machine, all elsewhere. all: every trial keeps its own."""
     trials_per_gpu: Positive = 1
     """Trials that share a GPU of this machine. On CPUs its cores are shared out over `limits.concurrent`."""
+
+    @field_validator("driver", mode="before")
+    @classmethod
+    def _old_driver(cls, written: Any) -> Any:
+        return OLD_DRIVERS.get(written, written) if isinstance(written, str) else written
 
     @field_validator("sampling", mode="before")
     @classmethod

@@ -266,7 +266,7 @@ def test_how_trials_ended_is_told(azure: AzureDouble, orchestrator: Orchestrator
         ("stopped", "stopped at report 2: 3.5 > 2 + 1"),
         ("timed out", "took more than 2 h"),
         ("failed", "it never reported validation_loss"),
-        ("stopped", "by Azure's bandit, which does not say by what numbers"),
+        ("stopped", "by Azure's sweep service (bandit), which does not report its numbers"),
         ("running", None),
     ]
     assert [row.outcome for row in status.rows] == [2.0, 2.9, 2.5, None, 2.0, None]

@@ -16,9 +16,10 @@ from orchestrator.backends.azure.runs.adoption import adopt
 from orchestrator.backends.azure.runs.observer import Look
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest, build_request
+from orchestrator.backends.azure.sweeps.native import AzureSweeps
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.azure.wire.workspace import Workspace, find_workspace
-from orchestrator.backends.base import SUBMITTED, Backend, Progress
+from orchestrator.backends.base import SUBMITTED, Progress
 from orchestrator.backends.capabilities import Deletes, Discovers, Examines, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
@@ -38,7 +39,7 @@ OUTAGE_SECONDS = 3600.0  # that Azure may be away from one who follows a run: ru
 MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
-class AzureBackend(Backend, Resumes, Preempts, Examines, Deletes, Registers, Discovers):
+class AzureBackend(AzureSweeps, Resumes, Preempts, Examines, Deletes, Registers, Discovers):
     """Runs on Azure ML. A run may be named `WORKSPACE/NAME`, which finds it without a record on this machine.
 
     Args:
@@ -47,6 +48,7 @@ class AzureBackend(Backend, Resumes, Preempts, Examines, Deletes, Registers, Dis
     """
 
     name = "azure"
+    remote = own_tracking = True
     instead: ClassVar[Mapping[str, str]] = {
         "Inspects": "orchestrator download RUN stacks, once it has hung for watchdog.hang_minutes"
     }

@@ -28,6 +28,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
     """Runs below HOME/runs, each under a supervisor of its own."""
 
     name = "local"
+    shares_machine = True
     place = RUNS
 
     def request(self, plan: Plan, run_name: str) -> LocalRequest:

@@ -237,16 +237,17 @@ def validate_sweep(arguments: argparse.Namespace) -> int:
 
 
 def show_plan(arguments: argparse.Namespace) -> int:
-    """Prints what submit would do; for Azure's service with the very body."""
+    """Print what submit would do; where a service drives the sweep, with the very body that it gets."""
     from orchestrator.cli.ui.render import print_document
 
     planned = _planned(arguments)
-    body = _body(planned) if planned.on_service else None
     if arguments.output == "text":
         print(plan_text(planned))
         return 0
-    document = {"sweep": planned.record.model_dump(mode="json"), "plan": planned.plan.as_dict()}
-    print_document(document if body is None else {**document, "request": body}, arguments.output)
+    document: dict[str, Any] = {"sweep": planned.record.model_dump(mode="json"), "plan": planned.plan.as_dict()}
+    if planned.request is not None:
+        document["request"] = planned.request.file()
+    print_document(document, arguments.output)
     return 0
 
 
@@ -270,12 +271,3 @@ def _planned(arguments: argparse.Namespace) -> PlannedSweep:
     for warning in planned.record.warnings:
         hint(f"warning: {warning}")
     return planned
-
-
-def _body(planned: PlannedSweep) -> dict[str, Any]:
-    """The body that Azure's service would get."""
-    from orchestrator.backends.azure.sweeps.sweep_job import sweep_request
-    from orchestrator.client import Orchestrator
-
-    request: Any = Orchestrator().request(planned.plan.model_copy(update={"name": planned.record.name}))
-    return sweep_request(planned.record.spec, request).job

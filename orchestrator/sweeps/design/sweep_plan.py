@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.backends.azure.options import AZURE
+from orchestrator.backends import capability_of
+from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.problem_list import Problems
 from orchestrator.specs.resolved import Flag, Resolved
@@ -42,13 +43,13 @@ class ResolvedSweep:
 
 
 def on_service(spec: SweepSpec, backend: str) -> bool:
-    """Whether Azure's own service draws points and stops trials, and no process of this machine.
+    """Whether a service of the backend draws points and stops trials, and no process of this machine.
 
     Args:
         spec: the sweep.
         backend: of its trials.
     """
-    return (backend if spec.driver == "auto" else spec.driver) == AZURE
+    return spec.driver != "here" and capability_of(backend, SweepsNatively) is not None
 
 
 def resolve_sweep(
@@ -96,13 +97,11 @@ def _resolve_trial(kind: str, layers: tuple[Layer, ...], flags: Mapping[str, Fla
 
 
 def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
-    backend = trial.spec.backend
-    if spec.driver == AZURE and backend != AZURE:
-        yield ("driver",), f"Azure's sweep service runs on Azure alone, and the trial's backend is {backend}"
-    elif on_service(spec, backend):
-        from orchestrator.backends.azure.sweeps.sweep_job import refusals
-
-        yield from refusals(spec, trial.spec)
+    service = capability_of(trial.spec.backend, SweepsNatively)
+    if spec.driver == "service" and service is None:
+        yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: here"
+    elif spec.driver != "here" and service is not None:
+        yield from service.refusals(spec, trial.spec)
 
 
 def _placed(merged: Merged, problems: Iterable[Problem]) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """A sweep as whoever drives it has it: how it stands, and what may be asked of it.
 
-There are two kinds, which their users see no difference of: those that a process of this machine drives, and those of
-Azure's own sweep service (`orchestrator.sweeps.driver.service`).
+There are two kinds, which look the same to their users: those that a process of this machine drives, and those that a
+service of the backend drives (`orchestrator.sweeps.driver.service`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 POLL_SECONDS = 0.5
-SERVICE = "service.json"  # in the folder of a sweep that Azure's service drives, and of no other
+SERVICE = "service.json"  # in the folder of a sweep that a service drives, and of no other
 
 
 class Control(Protocol):

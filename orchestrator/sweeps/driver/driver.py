@@ -13,16 +13,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import load_backend, remember, require
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Resumes
+from orchestrator.backends.run_progress import metric_values
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.local_machine import visible_gpus
 from orchestrator.specs.sweep_spec import trials
@@ -116,7 +115,8 @@ class Driver:
         state: RunState = RunState.FAILED
         reason: str | None = "a mistake of ours: see driver.log"
         try:
-            self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
+            if not self.backend.own_tracking:
+                self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
             self.planner = Planner(self.record, self.home, self.parent.tags())
             self._take_stock()
             state, reason = self._loop()
@@ -136,7 +136,7 @@ class Driver:
         self.study = self.folder.study()
         self.decided = self.folder.decisions()
         self.earlier = as_trials(self.folder, self.spec.space)
-        on_gpus = self.planner.first.compute.device == "gpu" and self.backend.name == "local"
+        on_gpus = self.planner.first.compute.device == "gpu" and self.backend.shares_machine
         self.gpus = _gpus() if on_gpus else []
         for trial in self._trials():
             self.histories[trial.number] = list(trial.intermediate_values.values())
@@ -170,7 +170,7 @@ class Driver:
 
     def _pause(self) -> None:
         """Until the next look: here a hundredth of what the youngest trial has taken, so that none waits for long."""
-        if self.backend.name == AZURE:
+        if self.backend.remote:
             return time.sleep(self.backend.poll_seconds)
         age = time.time() - max((live.started for live in self.live.values()), default=0.0)
         return time.sleep(min(max(age / 100, SHORTEST_POLL), POLL_SECONDS))
@@ -330,7 +330,8 @@ class Driver:
         for status in found:
             stands = (status.step, status.state, status.metrics.get(self.spec.objective.metric))
             if live.moved.get(status.name) != stands:
-                seeds[live.runs.index(status.name)] = list(self._values(status.name))
+                values = metric_values(self.backend.metrics(status.name), self.spec.objective.metric)
+                seeds[live.runs.index(status.name)] = values
                 live.moved[status.name] = stands
         self.seeds[live.number] = seeds
 
@@ -362,12 +363,6 @@ class Driver:
             self.decided[number, report] = decision
             print(f"trial {number} {decision.text}", flush=True)
         return decision
-
-    def _values(self, run: str) -> Iterator[float]:
-        metric = self.spec.objective.metric
-        for report in self.backend.metrics(run):
-            if metric in report["metrics"]:
-                yield float(report["metrics"][metric])
 
     def _report(self, number: int, report: int, value: float) -> None:
         from optuna.trial import Trial

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
 from orchestrator.support.errors import ServiceError
@@ -30,7 +29,7 @@ LEFT_OUT = ("trial", "recipe", "kind")  # of the sweep: the runs have the trial'
 
 
 class Parent:
-    """The parent of a sweep's runs. On Azure, where the workspace keeps MLflow's runs, there is none.
+    """The parent of a sweep's runs; never opened where the backend itself keeps MLflow's runs.
 
     Args:
         folder: of the sweep; tracking.json in it says to the mirror which MLflow run it is.
@@ -51,8 +50,6 @@ class Parent:
         Raises:
             ServiceError: MLflow refused.
         """
-        if self._record.trial["backend"] == AZURE:
-            return None
         told = {key: value for key, value in self._record.sweep.items() if key not in LEFT_OUT}
         request = TrackingRequest(
             uri=self._uri,

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends import load_backend
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.ground import HASH_DIGITS
 from orchestrator.jobs.resolve import make_plan
@@ -23,6 +22,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.specs.job import LONGEST_NAME
 from orchestrator.specs.local_machine import usable_cores, visible_gpus
 from orchestrator.specs.resolved import Resolved
+from orchestrator.specs.sweep_spec import OLD_DRIVERS
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, SpecError, StorageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
@@ -49,18 +49,21 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) 
         SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than there are, or has no price
             where there is a limit of the cost.
     """
-    trial = _shared(sweep)
-    _check_gpus(sweep, trial)
+    backend, trial = load_backend(sweep.trial.spec.backend, home), sweep.trial
+    if backend.shares_machine:
+        trial = _shared(sweep)
+        _check_gpus(sweep, trial)
     plan = make_plan(trial, home=home)
     require_price(sweep.spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
     told = sweep.spec.model_dump(mode="json", include=set(SHAPING))
     if on_service(sweep.spec, trial.spec.backend):
-        told["driver"] = AZURE  # which draws other points, and never lets a name be used twice
+        told["driver"] = trial.spec.backend  # whose service draws other points, and never lets a name be used twice
     begun = [history.digest] if history.earlier else []
     identity = json.dumps([plan.run_hash, told, *begun], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
     name = sweep.spec.name or f"sweep-{trial.spec.slug}"[:LONGEST_NAME].rstrip("-")
-    keep = kept_trials(sweep.spec, load_backend(trial.spec.backend, home))
+    keep = kept_trials(sweep.spec, backend)
+    full = [] if backend.remote else shortage(sweep.spec, plan, keep, home)
     record = SweepRecord(
         name=f"{name}-{digest}",
         created=time.time(),
@@ -72,7 +75,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) 
         snapshot=plan.snapshot.digest,
         data=plan.data.sha256,
         environment=plan.environment,
-        warnings=[*plan.warnings, *shortage(sweep.spec, plan, keep, home)],
+        warnings=[*plan.warnings, *_old_words(sweep), *full],
         keep=keep,
         earlier=history.earlier,
     )
@@ -188,11 +191,14 @@ def start_driver(
     process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
 
 
+def _old_words(sweep: ResolvedSweep) -> list[str]:
+    word = sweep.tree.get("driver")
+    return [f"driver: {word} is now called {OLD_DRIVERS[word]}"] if word in OLD_DRIVERS else []
+
+
 def _shared(sweep: ResolvedSweep) -> Resolved:
     """The trial with its share of this machine's cores and memory."""
     trial, spec = sweep.trial, sweep.spec
-    if trial.spec.backend != "local":
-        return trial
     runs = spec.limits.concurrent * spec.replicates
     update: dict[str, int] = {}
     if trial.spec.compute.threads_per_process == "auto":
@@ -205,7 +211,7 @@ def _shared(sweep: ResolvedSweep) -> Resolved:
 
 
 def _check_gpus(sweep: ResolvedSweep, trial: Resolved) -> None:
-    if trial.spec.backend != "local" or trial.compute.device != "gpu":
+    if trial.compute.device != "gpu":
         return
     need = sweep.spec.replicates * trial.compute.processes_per_node
     have = visible_gpus(os.environ)

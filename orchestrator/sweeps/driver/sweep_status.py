@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -143,23 +144,37 @@ def standing(
     )
 
 
+def row_of(reports: Sequence[float], *, maximize: bool, **known: Any) -> TrialRow:
+    """Return the row of a trial.
+
+    Args:
+        reports: all of its reports.
+        maximize: whether more is better.
+        known: the other fields of the row.
+    """
+    values = [value for value in reports if math.isfinite(value)]
+    return TrialRow(
+        last=reports[-1] if reports and math.isfinite(reports[-1]) else None,
+        best=best(values, maximize=maximize) if values else None,
+        reports=len(reports),
+        values=values,
+        **known,
+    )
+
+
 def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     told = trial.user_attrs
-    reports = list(trial.intermediate_values.values())
-    top = best(reports, maximize=maximize)
     end = told.get("end", {}) if trial.state.is_finished() else {}
     left = sweep.state == RunState.CANCELLED  # its trials ended with it, and go on with it
     until = end.get("ended") or (sweep.ended if left else None) or time.time()
-    return TrialRow(
+    return row_of(
+        list(trial.intermediate_values.values()),
+        maximize=maximize,
         trial=trial.number,
         state=end.get("state", (sweep.state if left else RunState.RUNNING).value),
         settings=told["settings"],
         runs=told["runs"],
-        last=reports[-1] if reports and math.isfinite(reports[-1]) else None,
-        best=top if math.isfinite(top) else None,
         outcome=end.get("outcome"),
-        reports=len(reports),
-        values=[value for value in reports if math.isfinite(value)],
         started=told["started"],
         seconds=max(until - told["started"], 0.0),
         cost=end.get("cost") or 0.0,

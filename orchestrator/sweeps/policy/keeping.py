@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends.azure.options import AZURE
 from orchestrator.jobs.base import Plan
 from orchestrator.specs.sweep_spec import SweepSpec, trials
 
@@ -34,9 +33,9 @@ def at_once(spec: SweepSpec, keep: int | None) -> int:
 
 
 def most_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
-    """What they take on this machine's disk at a time, at most; None: nothing, or nobody knows of such a job."""
+    """Return the most bytes that they take on the disk at a time; None: no estimate for such a job."""
     estimates: Any = getattr(plan, "estimates", None)
-    if plan.spec.backend == AZURE or not hasattr(estimates, "model_bytes"):
+    if not hasattr(estimates, "model_bytes"):
         return None
     return int(at_once(spec, keep) * spec.replicates * estimates.disk_bytes)
 

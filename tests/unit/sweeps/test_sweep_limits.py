@@ -64,7 +64,7 @@ def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: py
 def test_limits_that_a_submission_does_not_change_are_told(tmp_path: Path) -> None:
     found, other = make(tmp_path, limits={"trials": 4, "hours": 1}), make(tmp_path / "other", limits={"trials": 4})
     wanted = other.folder.record()
-    differing = found.differing_limits(PlannedSweep(wanted, None, False))  # type: ignore[arg-type]
+    differing = found.differing_limits(PlannedSweep(wanted, None, None))  # type: ignore[arg-type]
     assert differing == {"hours": "none (it has 1)"}
 
 

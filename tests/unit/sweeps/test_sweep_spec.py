@@ -16,6 +16,7 @@ from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.design.written import SWEEP_PRESETS
+from orchestrator.sweeps.driver.start import plan_sweep
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.artifacts.layers import preset_names, read_preset
@@ -149,7 +150,8 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
             },
             "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
         ),
-        ({"space": RATE, "driver": "azure"}, "driver: Azure's sweep service runs on Azure alone"),
+        ({"space": RATE, "driver": "service"}, "driver: backend local of the trial has no sweep service"),
+        ({"space": RATE, "driver": "azure"}, "driver: backend local of the trial has no sweep service"),
         (
             {"space": {**RATE, "optimizer": ["lamb", "adamw"]}},
             "space.optimizer.learning_rate: is also decided by optimizer",
@@ -309,3 +311,13 @@ def test_keys_of_a_sweep_are_offered_to_the_shell() -> None:
     found = assignments("", argparse.Namespace(kind="sweep"))
     assert {"limits.trials=", "objective.metric=", "sampling.name="} <= set(found)
     assert "sampling.name=sobol" in assignments("sampling.name=", argparse.Namespace(kind="sweep"))
+
+
+def test_driver_azure_of_earlier_versions_means_service() -> None:
+    """The word is in files and in records of earlier versions; the plan warns of it."""
+    compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    found = resolve({"space": RATE, "driver": "azure", "trial": {"backend": "azure", "compute": compute}})
+    assert found.spec.driver == "service"
+    record, _ = plan_sweep(found, Path("home"))
+    assert "driver: azure is now called service" in record.warnings
+    assert (record.sweep["driver"], record.spec.driver) == ("azure", "service")

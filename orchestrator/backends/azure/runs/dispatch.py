@@ -17,6 +17,7 @@ from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.azure_errors import passing, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire
+from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
@@ -153,10 +154,6 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
             folder.write(folder.read().with_last(**ended, refused=not away))
         raise
     folder.write(folder.read().with_last(confirmed=True))
-
-
-class UnknownError(ServiceError):
-    """Nobody can tell whether Azure has the job: the record keeps its name, and the next look settles it."""
 
 
 def put(wire: Wire, name: str, body: Body) -> None:

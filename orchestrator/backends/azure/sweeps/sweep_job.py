@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.backends.azure.assets import places
+from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.specs.settings import names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree, trials
@@ -28,7 +29,6 @@ from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.submission import AzureRequest
     from orchestrator.specs.job import JobSpec
 
 HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
@@ -41,6 +41,14 @@ CLASSES = {
 SECONDS = 3600
 SHORTEST = 60  # seconds: Azure takes less for a minute
 TAGS_OF_RUNS = ("orchestrator.run", "orchestrator.handle", "orchestrator.attempt", "orchestrator.request")
+
+
+class AzureSweepRequest(AzureRequest):
+    """The request of a sweep."""
+
+    def file(self) -> dict[str, Any]:
+        """Return the body that the service gets: `az ml` has no file for it."""
+        return self.job
 
 
 def refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -185,8 +193,9 @@ def sweep_body(job: Any, request: AzureRequest) -> dict[str, Any]:
 
 
 def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
-    """The request of a sweep: its trial's, with the sweep in the place of the job."""
-    return request.model_copy(update={"job": sweep_body(sweep_job(spec, request), request), "max_restarts": 0})
+    """Return the request of a sweep: its trial's, with the sweep in the place of the job."""
+    body = sweep_body(sweep_job(spec, request), request)
+    return AzureSweepRequest(**{**dict(request), "job": body, "max_restarts": 0})
 
 
 def settings_of(space: Space, told: Mapping[str, Any]) -> Settings:
