@@ -140,7 +140,8 @@ def in_browser(browser: str, page: str) -> dict[str, list[float]]:
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
-            self.wfile.write(page.encode())
+            with suppress(ConnectionError):  # the browser asks twice, and drops one answer
+                self.wfile.write(page.encode())
 
         def do_POST(self) -> None:
             posted.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.reports.charts.notation import duration, number
-from orchestrator.reports.pages.key_figures import MEMORY, NONE_YET, planned_memory
+from orchestrator.reports.pages.key_figures import MEMORY, planned_memory
+from orchestrator.reports.pages.parts import NONE_YET, figures_panel
 from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.formatting import bytes_text
-from orchestrator.support.html import Markup, element
+from orchestrator.support.html import Markup
 
 HEADER = ("", "Planned", "Came", "Came / planned")
 GIGA = 1e9
@@ -37,15 +38,8 @@ class Row(NamedTuple):
 
 def beside_plan(status: RunStatus, reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> Markup:
     """The table. Estimates are formulas and rules of thumb, so the share tells how good they were."""
-    head = element("tr", *(element("th", text, scope="col") for text in HEADER))
-    rows = [
-        element("tr", element("th", row.what, scope="row"), *(element("td", cell) for cell in row.cells))
-        for row in _rows(status, reports, plan)
-        if row.planned is not None or row.came is not None
-    ]
-    return element(
-        "div", element("table", element("thead", head), element("tbody", *rows)), class_="panel profile wide"
-    )
+    rows = (row for row in _rows(status, reports, plan) if row.planned is not None or row.came is not None)
+    return figures_panel(HEADER, ([row.what, *row.cells] for row in rows))
 
 
 def _rows(status: RunStatus, reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[Row]:

@@ -19,16 +19,15 @@ from orchestrator.reports.charts.notation import counted, duration, number, perc
 from orchestrator.reports.charts.palette import KINDS
 from orchestrator.reports.charts.series import Series, collect, last_step
 from orchestrator.reports.charts.style import COMPARISON_STYLE
-from orchestrator.reports.pages.key_figures import NONE_YET
+from orchestrator.reports.pages.parts import HELD_OUT, NONE_YET, PLUS_MINUS, badge, wide_panel
 from orchestrator.reports.pages.run_page import charts_of, document
 from orchestrator.reports.pages.tuning import seed_charts
 from orchestrator.runs.differences import Side, Table, tabulate
 from orchestrator.support.errors import UsageError
-from orchestrator.support.html import Markup, element
+from orchestrator.support.html import Markup, element, join
 
 SEED = "train.seed"
-TRAINING, HELD_OUT = "training", "validation"
-PLUS_MINUS = "\u00b1"
+TRAINING = "training"
 SAME_TEXT = ("data.sha256", "data.vocabulary", "data.vocab_size", "data.sequence_length")
 # Of results: the same in other words, or what is no result
 NOT_TOLD = {
@@ -72,7 +71,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Replicates, or a run alone."""
 
     kind: str
@@ -115,17 +114,17 @@ def _fix(subjects: Sequence[Subject]) -> str:
     return f"orchestrator report {subjects[0].name}"
 
 
-def grouped(subjects: Sequence[Subject], table: Table) -> list[Group]:
+def grouped(subjects: Sequence[Subject], table: Table) -> list[RunGroup]:
     """Runs by what they differ in beside the seed, each with a colour of its own."""
     keys = [key for key in table.settings if key not in {SEED, "name"}]
     found: dict[str, list[Subject]] = {}
     for subject in subjects:
         told = json.dumps([table.settings[key].get(subject.name) for key in keys], sort_keys=True, default=str)
         found.setdefault(told, []).append(subject)
-    return [Group(kind, tuple(members)) for kind, members in zip(KINDS, found.values(), strict=False)]
+    return [RunGroup(kind, tuple(members)) for kind, members in zip(KINDS, found.values(), strict=False)]
 
 
-def compared_charts(groups: Sequence[Group]) -> list[Chart]:
+def compared_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """The charts that any of them has, on the same axes: training and held-out text apart, a line for each run."""
     first: dict[str, Chart] = {}
     lines: dict[str, list[Line]] = {}
@@ -154,7 +153,7 @@ def _title(chart: Chart, line: Line) -> str:
     return f"{chart.title}, {'training' if line.kind == TRAINING else 'held out'}"
 
 
-def _label(group: Group, subject: Subject) -> str:
+def _label(group: RunGroup, subject: Subject) -> str:
     return group.label if subject is group.members[0] else subject.name
 
 
@@ -191,14 +190,14 @@ def _notes(table: Table) -> Iterator[Markup]:
         yield element("p", told, class_="note")
 
 
-def _legend(groups: Sequence[Group]) -> Markup:
+def _legend(groups: Sequence[RunGroup]) -> Markup:
     items = [
         element(
             "li",
             element("i", class_=group.kind),
             " ",
             *(
-                element("span", element("code", subject.name), " ", _badge(subject), class_="member")
+                element("span", element("code", subject.name), " ", badge(subject.side.status.state), class_="member")
                 for subject in group.members
             ),
         )
@@ -207,12 +206,7 @@ def _legend(groups: Sequence[Group]) -> Markup:
     return element("ul", *items, class_="runs")
 
 
-def _badge(subject: Subject) -> Markup:
-    state = subject.side.status.state
-    return element("span", state, class_=f"badge {state}")
-
-
-def _figures(groups: Sequence[Group]) -> Markup:
+def _figures(groups: Sequence[RunGroup]) -> Markup:
     drawn = compared_charts(groups)
     if not drawn:
         return element("p", "None of these runs has reported a metric yet.", class_="panel empty")
@@ -220,38 +214,25 @@ def _figures(groups: Sequence[Group]) -> Markup:
     return element("div", *(figure(chart, last_step=last) for chart in drawn), class_="charts")
 
 
-def _results(groups: Sequence[Group], table: Table) -> Markup:
+def _results(groups: Sequence[RunGroup], table: Table) -> Markup:
     """A row for each figure, a column for each run; of replicates mean and deviation before them."""
-    columns: list[tuple[Markup, list[str]]] = []
+    columns: list[tuple[str, str, list[str]]] = []
     for group in groups:
         names = [subject.name for subject in group.members]
         if len(names) > 1:
-            columns.append((element("span", f"mean {PLUS_MINUS} sd of {len(names)}"), names))
-        columns += [(element("span", name), [name]) for name in names]
-    kinds = [group.kind for group in groups for _ in range(len(group.members) + (len(group.members) > 1))]
-    head = element(
-        "tr",
-        element("th", "", scope="col"),
-        *(
-            element("th", element("i", class_=kind), label, scope="col")
-            for kind, (label, _) in zip(kinds, columns, strict=True)
-        ),
-    )
+            columns.append((group.kind, f"mean {PLUS_MINUS} sd of {len(names)}", names))
+        columns += [(group.kind, name, [name]) for name in names]
+    header = ["", *(join([element("i", class_=kind), label]) for kind, label, _ in columns)]
     results = {**table.results, **_scores(groups)}
     rows = [
-        element(
-            "tr",
-            element("th", _named(key), scope="row"),
-            *(element("td", _told(key, values, names)) for _, names in columns),
-        )
+        [_named(key), *(_told(key, values, names) for *_, names in columns)]
         for key, values in sorted(results.items(), key=lambda one: _rank(one[0]))
         if key not in NOT_TOLD and all(isinstance(value, int | float | str) for value in values.values())
     ]
-    whole = element("table", element("thead", head), element("tbody", *rows), class_="beside")
-    return element("div", whole, class_="panel wide", tabindex="0", role="region", aria_label="Results")
+    return wide_panel("Results", header, rows)
 
 
-def _scores(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+def _scores(groups: Sequence[RunGroup]) -> dict[str, dict[str, float]]:
     """What fine-tunings came to: task and metric -> run -> mean over its seeds."""
     found: dict[str, dict[str, float]] = {}
     for subject in (subject for group in groups for subject in group.members):
@@ -305,18 +286,12 @@ def _text(key: str, value: Any) -> str:
 def _settings(table: Table) -> Markup:
     if not table.settings:
         return element("p", "Nothing: spec, compute, environment, data and code are the same.", class_="panel empty")
-    head = element("tr", element("th", "", scope="col"), *(element("th", name, scope="col") for name in table.names))
     rows = [
-        element(
-            "tr",
-            element("th", element("code", key), scope="row"),
-            *(element("td", element("code", _setting(values, name))) for name in table.names),
-        )
+        [element("code", key), *(element("code", _setting(values, name)) for name in table.names)]
         for key, values in table.settings.items()
         if key != "name"
     ]
-    whole = element("table", element("thead", head), element("tbody", *rows), class_="beside")
-    return element("div", whole, class_="panel wide", tabindex="0", role="region", aria_label="Settings that differ")
+    return wide_panel("Settings that differ", ["", *table.names], rows)
 
 
 def _setting(values: Mapping[str, Any], name: str) -> str:

@@ -12,10 +12,10 @@ from orchestrator.reports.charts.charts import Chart, Line, Reference, figure
 from orchestrator.reports.charts.corridors import frequencies_alone, levels, published
 from orchestrator.reports.charts.notation import number, percent
 from orchestrator.reports.charts.series import Series, last_step
+from orchestrator.reports.pages.parts import NONE_YET, key_figure, key_figures
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.html import Markup, element
 
-NONE_YET = "\u2014"  # an em dash
 PAIRS = (  # what is measured in training and on held-out text: metric, title, in shares of one
     ("mlm_loss", "MLM loss (nats per token)", False),
     ("mlm_accuracy", "MLM accuracy", True),
@@ -35,7 +35,7 @@ PARTS = ("state_bytes", "activation_bytes", "library_bytes")  # of the estimate 
 GB = 1e9
 
 
-def key_figures(
+def pretraining_figures(
     status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any], result: Mapping[str, Any]
 ) -> Markup:
     """The figures that one looks for first, each with what it is to be compared with."""
@@ -48,7 +48,7 @@ def key_figures(
     if objective["next_sentence"] and ":" not in objective.get("name", ""):
         figures.append(_accuracy("NSP accuracy", "nsp_accuracy", series, result))
     figures += [throughput(series), _steps(status, series, plan, result)]
-    return element("dl", *figures, class_="figures")
+    return key_figures(figures)
 
 
 def charts(
@@ -116,7 +116,7 @@ def _ended(state: RunState) -> str:
 def _mlm_loss(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
     loss, where = _validation("mlm_loss", series, result)
     entropy = _known_entropy(series, result)
-    lines = [element("dd", f"nats, {where}" if loss is not None else where, class_="soft")]
+    lines = [f"nats, {where}" if loss is not None else where]
     if loss is not None and entropy is not None:
         lines.append(_verdict(loss, entropy))
     return key_figure("Validation MLM loss", number(loss) if loss is not None else NONE_YET, *lines)
@@ -138,15 +138,13 @@ def _known_entropy(series: Mapping[str, Series], result: Mapping[str, Any]) -> f
 def _entropy(series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
     entropy = _known_entropy(series, result)
     told = "nats, of the held-out text" if entropy is not None else "known once the run has validated"
-    return key_figure(
-        "Unigram entropy", number(entropy) if entropy is not None else NONE_YET, element("dd", told, class_="soft")
-    )
+    return key_figure("Unigram entropy", number(entropy) if entropy is not None else NONE_YET, told)
 
 
 def _accuracy(label: str, metric: str, series: Mapping[str, Series], result: Mapping[str, Any]) -> Markup:
     share, where = _validation(metric, series, result)
     value = percent(share) if share is not None else NONE_YET
-    return key_figure(label, value, element("dd", where, class_="soft"))
+    return key_figure(label, value, where)
 
 
 def throughput(series: Mapping[str, Series]) -> Markup:
@@ -155,7 +153,7 @@ def throughput(series: Mapping[str, Series]) -> Markup:
     value = number(statistics.median(speeds)) if speeds else NONE_YET
     utilised = [value for _, value in series.get("mfu", Series()).points]
     lines = ["median of the run", *([f"MFU {percent(statistics.median(utilised))}"] if utilised else [])]
-    return key_figure("Sequences/s", value, *(element("dd", text, class_="soft") for text in lines))
+    return key_figure("Sequences/s", value, *lines)
 
 
 def _steps(
@@ -167,12 +165,7 @@ def _steps(
     skipped = series.get("skipped_steps", Series()).last
     if skipped and skipped[1]:
         lines.append(f"{skipped[1]:,.0f} skipped for gradients that were not finite")
-    return key_figure("Steps done", f"{done:,}", *(element("dd", text, class_="soft") for text in lines))
-
-
-def key_figure(label: str, value: str, *lines: Markup) -> Markup:
-    """A figure with what it is, and what it is to be compared with."""
-    return element("div", element("dt", label), element("dd", value, class_="value"), *lines)
+    return key_figure("Steps done", f"{done:,}", *lines)
 
 
 def _validation(metric: str, series: Mapping[str, Series], result: Mapping[str, Any]) -> tuple[float | None, str]:

@@ -44,13 +44,13 @@ def run_html(
     )
 
 
-class Shown(Protocol):
+class NotebookView(Protocol):
     """What a notebook can show."""
 
     def _repr_html_(self) -> str: ...
 
 
-def display_of(shown: Shown) -> Callable[[], None]:
+def display_of(shown: NotebookView) -> Callable[[], None]:
     """What draws it anew at the same place of a notebook's cell; where there is no notebook, nothing is drawn."""
     try:
         from IPython import get_ipython

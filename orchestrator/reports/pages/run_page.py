@@ -19,7 +19,8 @@ from orchestrator.reports.charts.series import Series, collect
 from orchestrator.reports.charts.style import STYLE
 from orchestrator.reports.pages.actual import beside_plan
 from orchestrator.reports.pages.details import commands, plan_table
-from orchestrator.reports.pages.key_figures import charts, figures_of, key_figures
+from orchestrator.reports.pages.key_figures import charts, figures_of, pretraining_figures
+from orchestrator.reports.pages.parts import facts, titled
 from orchestrator.reports.pages.profile_table import profile_section
 from orchestrator.reports.pages.tuning import score_table, seed_charts, seed_table, tuning_charts, tuning_figures
 from orchestrator.runs.status import RunStatus
@@ -110,7 +111,7 @@ def _outcome(
 ) -> Iterator[Markup]:
     """Figures and charts, by the kind of job."""
     if not run_kind(status.kind).scored:
-        yield key_figures(status, series, plan, result)
+        yield pretraining_figures(status, series, plan, result)
     else:
         yield tuning_figures(status, series)
         if status.results is not None:
@@ -129,14 +130,8 @@ def charts_of(
 
 
 def _header(status: RunStatus, result: Mapping[str, Any], last_heard: float | None) -> Iterator[Markup]:
-    name = element("h1", status.name)
-    yield element("div", name, element("span", status.state, class_=f"badge {status.state}"), class_="title")
-    facts = _facts(status, result, last_heard)
-    yield element(
-        "dl",
-        *(element("div", element("dt", label), element("dd", value)) for label, value in facts),
-        class_="facts",
-    )
+    yield titled(status.name, status.state)
+    yield facts(_facts(status, result, last_heard))
     if status.reason:
         yield element("p", status.reason, class_="alert")
     if status.state.resumable:

@@ -11,14 +11,13 @@ from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference
 from orchestrator.reports.charts.notation import counted, number
 from orchestrator.reports.charts.palette import KINDS
 from orchestrator.reports.charts.series import Series, collect, last_step
-from orchestrator.reports.pages.key_figures import NONE_YET, key_figure, singles, throughput
+from orchestrator.reports.pages.key_figures import singles, throughput
+from orchestrator.reports.pages.parts import HELD_OUT, NONE_YET, PLUS_MINUS, figures_panel, key_figure, key_figures
 from orchestrator.runs.results import APART, Figure, Results, Scores
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import Markup, element
 
-HELD_OUT = "validation_"
 SCORED = ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")
-PLUS_MINUS = "\u00b1"
 
 
 def tuning_figures(status: RunStatus, series: Mapping[str, Series]) -> Markup:
@@ -26,26 +25,23 @@ def tuning_figures(status: RunStatus, series: Mapping[str, Series]) -> Markup:
     if status.results is not None:
         figures = list(_result_figures(status.results))
     else:
-        figures = [key_figure(name, number(value), _soft(f"step {step:,}")) for name, step, value in _last(series)]
+        figures = [key_figure(name, number(value), f"step {step:,}") for name, step, value in _last(series)]
     done = f"{status.step:,}" if status.step is not None else NONE_YET
     total = f"of {status.steps:,}" if status.steps is not None else "of as many as the rows make"
-    figures.append(key_figure(f"{status.counts.capitalize()} done", done, _soft(total)))
+    figures.append(key_figure(f"{status.counts.capitalize()} done", done, total))
     if status.counts == "steps":
         figures.append(throughput(series))
-    return element("dl", *figures, class_="figures")
+    return key_figures(figures)
 
 
 def score_table(results: Results) -> Markup:
     """A row for each task, or cell of GLUE's table, and metric."""
-    head = element("tr", *(element("th", text, scope="col") for text in SCORED))
     rows = [_score_row(scores, name, found) for scores in results.scores for name, found in scores.metrics.items()]
     if results.average is not None:
-        rows.append(_mean_row("Average", "of the cells that the paper on BERT averages", results.average))
+        rows.append(("Average", "of the cells that the paper on BERT averages", number(results.average), "", "", ""))
     if results.glue_score is not None:
-        rows.append(_mean_row("GLUE score", "mean over tasks", results.glue_score))
-    return element(
-        "div", element("table", element("thead", head), element("tbody", *rows)), class_="panel profile wide"
-    )
+        rows.append(("GLUE score", "mean over tasks", number(results.glue_score), "", "", ""))
+    return figures_panel(SCORED, rows)
 
 
 def seed_table(result: Mapping[str, Any]) -> Iterator[Markup]:
@@ -54,18 +50,15 @@ def seed_table(result: Mapping[str, Any]) -> Iterator[Markup]:
     names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in APART]
     if not names:
         return
-    head = element("tr", *(element("th", text, scope="col") for text in ("Seed", *names, "best step")))
-    rows = [
-        element(
-            "tr",
-            element("th", f"{run['seed']}{' best' if run['seed'] == result.get('best_seed') else ''}", scope="row"),
-            *(element("td", number(run["metrics"][name])) for name in names),
-            element("td", f"{run['best_step']:,}" if run.get("best_step") is not None else NONE_YET),
+    rows = (
+        (
+            f"{run['seed']}{' best' if run['seed'] == result.get('best_seed') else ''}",
+            *(number(run["metrics"][name]) for name in names),
+            f"{run['best_step']:,}" if run.get("best_step") is not None else NONE_YET,
         )
         for run in runs
-    ]
-    table = element("table", element("thead", head), element("tbody", *rows))
-    yield element("div", table, class_="panel profile wide")
+    )
+    yield figures_panel(("Seed", *names, "best step"), rows)
 
 
 def tuning_charts(status: RunStatus, series: Mapping[str, Series], plan: Mapping[str, Any]) -> list[Chart]:
@@ -132,14 +125,14 @@ def _result_figures(results: Results) -> Iterator[Markup]:
     """GLUE's means, or the metrics of the one task."""
     if results.glue_score is not None:
         if results.average is not None:
-            yield key_figure("Average", number(results.average), _soft("of the paper's cells"))
-        yield key_figure("GLUE score", number(results.glue_score), _soft("mean over tasks"))
+            yield key_figure("Average", number(results.average), "of the paper's cells")
+        yield key_figure("GLUE score", number(results.glue_score), "mean over tasks")
         return
     for scores in results.scores:
         for name, found in scores.metrics.items():
-            yield key_figure(name, number(found.mean), _soft(_of(scores, found)))
+            yield key_figure(name, number(found.mean), _of(scores, found))
         if scores.collapsed:
-            yield key_figure("Collapsed", str(scores.collapsed), _soft(f"of {counted(scores.seeds, 'run')}"))
+            yield key_figure("Collapsed", str(scores.collapsed), f"of {counted(scores.seeds, 'run')}")
 
 
 def _of(scores: Scores, found: Figure) -> str:
@@ -155,22 +148,12 @@ def _last(series: Mapping[str, Series]) -> Iterator[tuple[str, int, float]]:
             yield short, *found.last
 
 
-def _score_row(scores: Scores, name: str, found: Figure) -> Markup:
+def _score_row(scores: Scores, name: str, found: Figure) -> tuple[str, ...]:
     spread = f" {PLUS_MINUS} {number(found.sd)}" if found.sd is not None else ""
     rest = [number(value) if value is not None else "" for value in (found.median, found.max)]
     seeds = str(scores.seeds) + (f", {scores.collapsed} collapsed" if scores.collapsed else "")
-    cells = (name, f"{number(found.mean)}{spread}", *rest, seeds)
-    return element("tr", element("th", scores.task, scope="row"), *(element("td", cell) for cell in cells))
-
-
-def _mean_row(label: str, what: str, value: float) -> Markup:
-    cells = (what, number(value), "", "", "")
-    return element("tr", element("th", label, scope="row"), *(element("td", cell) for cell in cells))
+    return (scores.task, name, f"{number(found.mean)}{spread}", *rest, seeds)
 
 
 def _title(name: str) -> str:
     return name.removeprefix(HELD_OUT).replace("_", " ").capitalize()
-
-
-def _soft(text: str) -> Markup:
-    return element("dd", text, class_="soft")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from orchestrator.reports.charts.notation import counted, duration, moment, number
 from orchestrator.reports.charts.style import SWEEP_STYLE
+from orchestrator.reports.pages.parts import NONE_YET, facts, key_figure, key_figures, titled
 from orchestrator.reports.pages.run_page import document
 from orchestrator.reports.sweeps.sweep_drawings import kind_of, setting_text, settings_that_differ, sweep_drawings
 from orchestrator.support.html import Markup, element, grid
@@ -16,7 +17,6 @@ from orchestrator.sweeps.driver.sweep_status import SweepStatus
 
 FEW_TRIALS = 20  # below, importance is a guess
 WIDEST = 85  # percent of its cell: the figure stands beside the bar
-NONE_YET = "\u2014"
 
 
 def render_sweep(
@@ -32,7 +32,7 @@ def render_sweep(
     body = element(
         "body",
         element("header", *_header(status)),
-        element("main", _key_figures(status), *_figures(status, importance), element("h2", "Trials"), _table(status)),
+        element("main", _sweep_figures(status), *_figures(status, importance), element("h2", "Trials"), _table(status)),
         element("h2", "Commands"),
         _commands(status, way_on),
     )
@@ -58,16 +58,11 @@ def trials_html(status: SweepStatus) -> str:
 
 
 def _header(status: SweepStatus) -> Iterator[Markup]:
-    badge = element("span", status.state, class_=f"badge {status.state}")
-    yield element("div", element("h1", status.name), badge, class_="title")
-    facts = [("Objective", f"{status.goal} {status.metric}"), ("Submitted", moment(status.created))]
+    yield titled(status.name, status.state)
+    known = [("Objective", f"{status.goal} {status.metric}"), ("Submitted", moment(status.created))]
     if status.earlier:
-        facts.append(("Began with", "; ".join(earlier.text for earlier in status.earlier)))
-    yield element(
-        "dl",
-        *(element("div", element("dt", label), element("dd", text)) for label, text in facts),
-        class_="facts",
-    )
+        known.append(("Began with", "; ".join(earlier.text for earlier in status.earlier)))
+    yield facts(known)
     if status.reason:
         yield element("p", status.reason, class_="alert")
 
@@ -80,7 +75,7 @@ def _commands(status: SweepStatus, way_on: str | None) -> Markup:
     return element("pre", element("code", "\n".join(line for line in lines if line)))
 
 
-def _key_figures(status: SweepStatus) -> Markup:
+def _sweep_figures(status: SweepStatus) -> Markup:
     best = status.best
     stopped = [row for row in status.rows if kind_of(row) == "stopped"]
     took = sum(row.seconds for row in status.rows)
@@ -97,16 +92,7 @@ def _key_figures(status: SweepStatus) -> Markup:
     cost = sum(row.cost for row in status.rows)
     if cost:
         figures.append(("Cost", f"${cost:,.2f}", "of all trials"))
-    return element(
-        "dl",
-        *(
-            element(
-                "div", element("dt", label), element("dd", value, class_="value"), element("dd", more, class_="soft")
-            )
-            for label, value, more in figures
-        ),
-        class_="figures",
-    )
+    return key_figures(key_figure(*figure) for figure in figures)
 
 
 def _figures(status: SweepStatus, importance: Mapping[str, float] | None) -> Iterator[Markup]:
