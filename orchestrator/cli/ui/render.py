@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cli.ui.terminal import Terminal, paint_head, paint_word, table, terminal_of
+from orchestrator.cli.ui.terminal import Terminal, paint_word, table, terminal_of
+from orchestrator.cli.ui.terminal import hint as hint
+from orchestrator.cli.ui.terminal import print_document as print_document
 from orchestrator.jobs.registry import run_kind
 from orchestrator.runs.results import APART
 from orchestrator.runs.status import RunState, RunStatus
@@ -31,21 +32,6 @@ FIGURES = (
     ("mlm_accuracy", "MLM accuracy", ".1%"),
     ("nsp_accuracy", "NSP accuracy", ".1%"),
 )
-
-
-def print_document(document: Any, style: str) -> None:
-    """One JSON or YAML document on stdout."""
-    if style == "json":
-        print(json.dumps(document, indent=2))
-        return
-    import yaml
-
-    print(yaml.safe_dump(document, sort_keys=False), end="")
-
-
-def hint(text: str) -> None:
-    """Anything that is not the result."""
-    print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,3 +157,28 @@ def shortened(text: str, width: int | None) -> str:
         return text
     end = min(HASH_WIDTH, (width - 3) // 2)
     return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
+
+
+def print_document(document: Any, style: str) -> None:
+    """One JSON or YAML document on stdout."""
+    import json
+
+    if style == "json":
+        print(json.dumps(document, indent=2))
+        return
+    import yaml
+
+    print(yaml.safe_dump(document, sort_keys=False), end="")
+
+
+def print_result(style: str, document: Any, text: Callable[[], object]) -> None:
+    """Print a result on stdout: `text()` in the style `text`, else the document."""
+    if style == "text":
+        print(text())
+    else:
+        print_document(document, style)
+
+
+def hint(text: str) -> None:
+    """Anything that is not the result."""
+    print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)

@@ -6,6 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.ui.arguments import add_output, add_run, add_verb, orchestrator_of
+from orchestrator.cli.ui.terminal import hint, print_document, print_result, shortened, table, terminal_of
+
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
     from orchestrator.runs.differences import Difference
@@ -16,8 +19,6 @@ LISTED_FILES = 20
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.arguments import add_output, add_run, add_verb
-
     diff = add_verb(
         verbs,
         "diff",
@@ -44,23 +45,15 @@ def add_verbs(verbs: Any) -> None:
 
 def run_diff(arguments: argparse.Namespace) -> int:
     """Prints what differs."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
-    from orchestrator.cli.ui.render import print_document
-
     orchestrator = orchestrator_of(arguments)
     a, b = (orchestrator.attach(name) for name in arguments.name)
     difference = a.compare(b, patch=arguments.code)
-    if arguments.output != "text":
-        print_document(difference.model_dump(mode="json"), arguments.output)
-    else:
-        print("\n".join(_difference_lines(difference)))
+    print_result(arguments.output, difference.model_dump(mode="json"), lambda: "\n".join(_difference_lines(difference)))
     return 0
 
 
 def run_cost(arguments: argparse.Namespace) -> int:
     """Prints hours and money."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
-    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.support.errors import StorageError, UsageError
 
     if arguments.all == bool(arguments.name):
@@ -110,8 +103,6 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
 
 def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """`key  a -> b` where that fits the terminal's lines, else a and b below the key."""
-    from orchestrator.cli.ui.terminal import shortened, terminal_of
-
     if not pairs:
         return
     yield f"\n{name}"
@@ -126,8 +117,6 @@ def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def _results(difference: Difference) -> Iterator[str]:
-    from orchestrator.cli.ui.terminal import table
-
     rows = [
         [key, *(_word(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
         for key, pair in difference.results.items()
@@ -165,7 +154,6 @@ def _cost_text(cost: RunCost) -> str:
 
 def _cost_table(costs: list[RunCost]) -> str:
     from orchestrator.cli.ui.render import money
-    from orchestrator.cli.ui.terminal import table
 
     def cells(hours: float, processes: float, cost: float | None, repeated: float) -> list[str]:
         return [f"{hours:.3g}", f"{processes:.3g}", "" if cost is None else money(cost), f"{repeated:.3g}"]

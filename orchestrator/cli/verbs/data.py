@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import add_group, add_output, add_verb
+from orchestrator.cli.ui.terminal import hint, print_document, print_result, table
+from orchestrator.support.formatting import bytes_text
+from orchestrator.support.home import home_folder
+
 BAR = 40
 SHORT = 100  # characters of a sentence
 
@@ -19,8 +25,6 @@ PUBLISHED = ("glue", "squad", "wikipedia")
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.arguments import add_group
-
     actions = add_group(
         verbs,
         "data",
@@ -33,9 +37,6 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_fetch(actions: Any) -> None:
-    from orchestrator.cli.ui import completers
-    from orchestrator.cli.ui.arguments import add_output, add_verb
-
     fetch = add_verb(
         actions,
         "fetch",
@@ -69,10 +70,8 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     """Fetches, prints where to."""
     import os
 
-    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.cli.ui.transfer import TransferLine
     from orchestrator.fetch import fetch
-    from orchestrator.support.home import home_folder
 
     progress = TransferLine(sys.stderr)
 
@@ -110,8 +109,6 @@ def run_fetch(arguments: argparse.Namespace) -> int:
 
 def add_actions(actions: Any) -> None:
     """Adds the actions to the verb group."""
-    from orchestrator.cli.ui.arguments import add_output, add_verb
-
     show = add_verb(
         actions,
         "show",
@@ -141,18 +138,13 @@ def add_actions(actions: Any) -> None:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Prints what is in it."""
-    from orchestrator.cli.ui.render import hint, print_document
-
     words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
     found = _ask("show", *words, str(arguments.store))
     if arguments.png:
         from orchestrator.reports.pages.length_chart import draw_lengths
 
         draw_lengths(found["lengths"], arguments.png)
-    if arguments.output != "text":
-        print_document(found, arguments.output)
-    else:
-        print("\n".join(_lines(found)))
+    print_result(arguments.output, found, lambda: "\n".join(_lines(found)))
     if arguments.png:
         hint(f"written: {arguments.png}")
     return 0
@@ -160,8 +152,6 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 def run_verify(arguments: argparse.Namespace) -> int:
     """Prints what is wrong with it."""
-    from orchestrator.cli.ui.render import hint, print_document
-
     found = _ask("verify", str(arguments.store))
     if arguments.output != "text":
         print_document(found, arguments.output)
@@ -199,9 +189,6 @@ def _ask(*words: str) -> Any:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """All of it for people."""
-    from orchestrator.cli.ui.terminal import table
-    from orchestrator.support.formatting import bytes_text
-
     manifest = found["manifest"]
     size = sum(shard["size"] for shard in manifest["shards"])
     yield found["folder"]

@@ -8,6 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import (
+    ENDED,
+    add_backend,
+    add_output,
+    add_run,
+    add_states,
+    add_verb,
+    attached,
+    orchestrator_of,
+    positive,
+    seconds,
+)
+from orchestrator.cli.ui.terminal import hint, print_document, print_result, table
+from orchestrator.support.formatting import bytes_text
+
 if TYPE_CHECKING:
     from orchestrator.backends.retention import Item, Pruning
 
@@ -16,18 +32,6 @@ OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", 
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui import completers
-    from orchestrator.cli.ui.arguments import (
-        ENDED,
-        add_backend,
-        add_output,
-        add_run,
-        add_states,
-        add_verb,
-        positive,
-        seconds,
-    )
-
     download = add_verb(
         verbs,
         "download",
@@ -66,8 +70,6 @@ def add_verbs(verbs: Any) -> None:
 
 def run_download(arguments: argparse.Namespace) -> int:
     """Copies, prints where to."""
-    from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.render import print_document
     from orchestrator.cli.ui.transfer import TransferLine
     from orchestrator.support.errors import UsageError
 
@@ -81,20 +83,16 @@ def run_download(arguments: argparse.Namespace) -> int:
         paths = run.download(*outputs, to=arguments.to, force=arguments.force, progress=show)
     finally:
         line.end()
-    if arguments.output != "text":
-        print_document({"run": run.name, "paths": [str(path) for path in paths]}, arguments.output)
-    else:
-        print("\n".join(map(str, paths)))
+    print_result(
+        arguments.output, {"run": run.name, "paths": [str(path) for path in paths]}, lambda: "\n".join(map(str, paths))
+    )
     return 0
 
 
 def run_prune(arguments: argparse.Namespace) -> int:
     """Shows what would go, asks, deletes."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
-    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.runs.status import RunState
     from orchestrator.support.errors import UsageError
-    from orchestrator.support.formatting import bytes_text
 
     if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
         raise UsageError(
@@ -139,7 +137,6 @@ def _agreed(pruning: Pruning) -> bool:
     Raises:
         UsageError: nobody is there to ask.
     """
-    from orchestrator.cli.ui.render import hint
     from orchestrator.support.errors import UsageError
 
     if not sys.stdin.isatty():
@@ -153,7 +150,6 @@ def _agreed(pruning: Pruning) -> bool:
 
 def _amount(pruning: Pruning) -> str:
     from orchestrator.cli.ui.render import counted
-    from orchestrator.support.formatting import bytes_text
 
     kinds = ((pruning.runs, "run"), (pruning.leftovers, "leftover"), (pruning.token_stores, "token store"))
     return ", ".join([*(counted(len(items), noun) for items, noun in kinds if items), bytes_text(pruning.total_bytes)])
@@ -161,8 +157,6 @@ def _amount(pruning: Pruning) -> str:
 
 def _listed(items: list[Item]) -> str:
     from orchestrator.cli.ui.render import ago
-    from orchestrator.cli.ui.terminal import table
-    from orchestrator.support.formatting import bytes_text
 
     rows = [
         (

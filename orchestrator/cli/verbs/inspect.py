@@ -7,11 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cli.ui.arguments import (
+    add_backend,
+    add_output,
+    add_run,
+    add_states,
+    add_verb,
+    attached,
+    orchestrator_of,
+    positive,
+)
+from orchestrator.cli.ui.terminal import hint, print_document, print_result
+
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.arguments import add_backend, add_output, add_run, add_states, add_verb, positive
-
     listing = add_verb(
         verbs,
         "list",
@@ -73,8 +83,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Prints runs."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
-    from orchestrator.cli.ui.render import hint, print_document, run_table
+    from orchestrator.cli.ui.render import run_table
     from orchestrator.runs.status import RunState
 
     states = [RunState(state) for state in arguments.states]
@@ -92,9 +101,8 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints how a run stands."""
-    from orchestrator.cli.ui.arguments import attached
     from orchestrator.cli.ui.follow import leaving_alone
-    from orchestrator.cli.ui.render import next_commands, print_document, status_text
+    from orchestrator.cli.ui.render import next_commands, status_text
     from orchestrator.cli.ui.status_watch import watch
 
     if arguments.lineage:
@@ -114,23 +122,15 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def print_lineage(arguments: argparse.Namespace) -> int:
     """Prints where a run comes from."""
-    from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.render import print_document
     from orchestrator.runs.lineage_report import lineage_text
 
     checked = attached(arguments).lineage()
-    if arguments.output != "text":
-        print_document(checked.as_dict(), arguments.output)
-    else:
-        print(lineage_text(checked))
+    print_result(arguments.output, checked.as_dict(), lambda: lineage_text(checked))
     return 0
 
 
 def run_debug(arguments: argparse.Namespace) -> int:
     """Prints stacks."""
-    from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.render import hint, print_document
-
     run = attached(arguments)
     stacks = run.stacks(rank=arguments.rank)
     if arguments.output != "text":
@@ -149,9 +149,7 @@ def run_debug(arguments: argparse.Namespace) -> int:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Writes the page, and pictures if asked; prints where they are."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
     from orchestrator.cli.ui.named import named
-    from orchestrator.cli.ui.render import print_document
     from orchestrator.run import Run
     from orchestrator.support.errors import UsageError
 
@@ -171,8 +169,9 @@ def run_report(arguments: argparse.Namespace) -> int:
         run, *beside = (one for one in found if isinstance(one, Run))
         page = run.report(arguments.to, beside=beside)
         pictures = run.pictures(arguments.png, beside=beside) if arguments.png else []
-    if arguments.output != "text":
-        print_document({"report": str(page), "pictures": [str(path) for path in pictures]}, arguments.output)
-    else:
-        print("\n".join(map(str, [page, *pictures])))
+    print_result(
+        arguments.output,
+        {"report": str(page), "pictures": [str(path) for path in pictures]},
+        lambda: "\n".join(map(str, [page, *pictures])),
+    )
     return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.ui.arguments import seconds
+from orchestrator.cli.ui.arguments import add_output, add_run, add_verb, attached, orchestrator_of, seconds
+from orchestrator.cli.ui.terminal import hint, print_document, print_result
 
 if TYPE_CHECKING:
     from orchestrator.run import Run
@@ -16,8 +17,6 @@ CANCEL_SECONDS = 60.0  # the job's 30 s to save, and then some
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.arguments import add_output, add_run, add_verb
-
     attach = add_verb(
         verbs,
         "attach",
@@ -93,7 +92,6 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _named(arguments: argparse.Namespace) -> Run | Sweep:
-    from orchestrator.cli.ui.arguments import orchestrator_of
     from orchestrator.cli.ui.named import named
 
     return named(orchestrator_of(arguments), arguments.name)
@@ -135,7 +133,6 @@ def _restarts(text: str) -> int:
 
 def run_supervise(arguments: argparse.Namespace) -> int:
     """Waits as `wait` does, and tells of each attempt."""
-    from orchestrator.cli.ui.arguments import attached
     from orchestrator.cli.ui.follow import finish, leaving_alone
 
     run = attached(arguments)
@@ -146,9 +143,7 @@ def run_supervise(arguments: argparse.Namespace) -> int:
 
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Ends runs, prints how they stand."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
     from orchestrator.cli.ui.named import named
-    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.run import Run
     from orchestrator.runs.status import RunState
 
@@ -180,22 +175,16 @@ def run_cancel(arguments: argparse.Namespace) -> int:
 
 def run_preempt(arguments: argparse.Namespace) -> int:
     """Asks the job to stop as a preemption does."""
-    from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.render import print_document
-
     run = attached(arguments)
     run.preempt()
-    if arguments.output != "text":
-        print_document({"handle": str(run.handle)}, arguments.output)
-    else:
-        print(run.handle)
+    print_result(arguments.output, {"handle": str(run.handle)}, lambda: run.handle)
     return 0
 
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Starts a run again and follows it."""
     from orchestrator.cli.ui.follow import finish
-    from orchestrator.cli.ui.render import hint, next_commands
+    from orchestrator.cli.ui.render import next_commands
     from orchestrator.run import Run
 
     run = _named(arguments)

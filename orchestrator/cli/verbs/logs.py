@@ -8,6 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.ui.arguments import add_output, add_run, attached, seconds
+from orchestrator.cli.ui.terminal import hint
+
 if TYPE_CHECKING:
     from orchestrator.backends.log_query import LogQuery
     from orchestrator.run import Run
@@ -27,8 +30,6 @@ examples:
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verb to the parser."""
-    from orchestrator.cli.ui.arguments import add_output, add_run
-
     logs = verbs.add_parser(
         "logs",
         help="the logs of a run",
@@ -66,8 +67,6 @@ def _moment(text: str) -> float:
     """`10m` ago, or an ISO 8601 time, in seconds since the epoch."""
     from datetime import datetime
 
-    from orchestrator.cli.ui.arguments import seconds
-
     try:
         return time.time() - seconds(text)
     except argparse.ArgumentTypeError:
@@ -86,9 +85,7 @@ def _moment(text: str) -> float:
 def run_logs(arguments: argparse.Namespace) -> int:
     """Prints logs."""
     from orchestrator.backends.log_query import LogQuery
-    from orchestrator.cli.ui.arguments import attached
     from orchestrator.cli.ui.follow import leaving_alone, print_logs
-    from orchestrator.cli.ui.render import hint
     from orchestrator.support.errors import UsageError
 
     query = _query(arguments)

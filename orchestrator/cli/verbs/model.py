@@ -6,12 +6,21 @@ import argparse
 import sys
 from typing import Any
 
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import (
+    add_backend,
+    add_group,
+    add_output,
+    add_run,
+    add_verb,
+    attached,
+    orchestrator_of,
+)
+from orchestrator.cli.ui.terminal import hint, print_document
+
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui import completers
-    from orchestrator.cli.ui.arguments import add_backend, add_group, add_output, add_run, add_verb
-
     actions = add_group(
         verbs,
         "model",
@@ -62,17 +71,12 @@ def add_verbs(verbs: Any) -> None:
 
 def run_register(arguments: argparse.Namespace) -> int:
     """Registers, prints name and version."""
-    from orchestrator.cli.ui.arguments import attached
-
     document = attached(arguments).register_model(arguments.model_name)
     return _print(document, f"{document['name']}:{document['version']}", arguments.output)
 
 
 def run_deploy(arguments: argparse.Namespace) -> int:
     """Deploys, prints the address."""
-    from orchestrator.cli.ui.arguments import attached
-    from orchestrator.cli.ui.render import hint
-
     run = attached(arguments)
     if run.handle.backend == "azure":
         _confirmed(arguments, f"deploy {run.name}: the endpoint's machine costs until it is deleted")
@@ -83,8 +87,6 @@ def run_deploy(arguments: argparse.Namespace) -> int:
 
 def run_delete(arguments: argparse.Namespace) -> int:
     """Deletes an endpoint."""
-    from orchestrator.cli.ui.arguments import orchestrator_of
-
     _confirmed(arguments, f"delete endpoint {arguments.endpoint}")
     orchestrator_of(arguments).delete_endpoint(arguments.endpoint)
     document = {"endpoint": arguments.endpoint, "done": "deleted"}
@@ -92,8 +94,6 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 def _print(document: dict[str, Any], text: str, style: str) -> int:
-    from orchestrator.cli.ui.render import print_document
-
     if style != "text":
         print_document(document, style)
     else:

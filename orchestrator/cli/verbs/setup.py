@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.ui.arguments import add_output, add_verb
+from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print_result, terminal_of
+from orchestrator.support.formatting import fact_lines
+from orchestrator.support.home import home_folder
+
 if TYPE_CHECKING:
     from orchestrator.doctor import Finding
 
@@ -23,7 +28,6 @@ INSTALL = {
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.arguments import add_output, add_verb
     from orchestrator.cli.ui.completers import explained_keys
 
     init = add_verb(
@@ -78,7 +82,6 @@ def add_verbs(verbs: Any) -> None:
 
 def run_init(arguments: argparse.Namespace) -> int:
     """Writes the files, prints their paths."""
-    from orchestrator.cli.ui.render import hint, print_document
     from orchestrator.jobs.scaffold import write_project
     from orchestrator.support.errors import UsageError
     from train_jobs.config.names import in_shell
@@ -89,10 +92,7 @@ def run_init(arguments: argparse.Namespace) -> int:
     paths = write_project(
         arguments.folder, arguments.template, full=arguments.full, recipe=recipe, force=arguments.force
     )
-    if arguments.output != "text":
-        print_document({"files": [str(path) for path in paths]}, arguments.output)
-    else:
-        print("\n".join(map(str, paths)))
+    print_result(arguments.output, {"files": [str(path) for path in paths]}, lambda: "\n".join(map(str, paths)))
     job = in_shell(arguments.folder / "job.yaml")
     kind = arguments.template
     hint(f"\nnext\n  plan    orchestrator plan {kind} -f {job}\n  submit  orchestrator submit {kind} -f {job}")
@@ -101,21 +101,16 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_explain(arguments: argparse.Namespace) -> int:
     """Print what each key means."""
-    from orchestrator.cli.ui.render import print_document
     from orchestrator.jobs.reference import explain_key
 
     found = explain_key(arguments.key, arguments.kind)
-    if arguments.output != "text":
-        print_document(found, arguments.output)
-    else:
-        print("\n\n".join("\n".join(_key_lines(entry)) for entry in found))
+    print_result(arguments.output, found, lambda: "\n\n".join("\n".join(_key_lines(entry)) for entry in found))
     return 0
 
 
 def _key_lines(entry: dict[str, Any]) -> list[str]:
     """Return the key, its facts, and its help text."""
     from orchestrator.specs.reference import yaml_text
-    from orchestrator.support.formatting import fact_lines
 
     rows = [(label, entry[label]) for label in ("type", "default") if entry.get(label)]
     rows += [("kinds", ", ".join(entry["kinds"]))]
@@ -126,9 +121,7 @@ def _key_lines(entry: dict[str, Any]) -> list[str]:
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Prints what each check found."""
-    from orchestrator.cli.ui.render import print_document
     from orchestrator.doctor import examine
-    from orchestrator.support.home import home_folder
 
     found = []
     for finding in examine(
@@ -147,7 +140,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     import textwrap
 
     from orchestrator.cli.ui.render import COLUMNS
-    from orchestrator.cli.ui.terminal import paint_word, terminal_of
 
     indent = f"{'':<4}  {finding.name:<15}  "
     wrapper = textwrap.TextWrapper(COLUMNS, indent, " " * len(indent), break_on_hyphens=False, break_long_words=False)
@@ -161,8 +153,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 def run_completion(arguments: argparse.Namespace) -> int:
     """Prints the shell's code, and how to keep it."""
     from argcomplete.shell_integration import shellcode
-
-    from orchestrator.cli.ui.render import hint
 
     print(shellcode([PROGRAM], shell=arguments.shell))
     if sys.stdout.isatty():
