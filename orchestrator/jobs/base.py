@@ -73,6 +73,11 @@ class Plan(Config):
         """When checkpoints are saved; None: the job saves none."""
         return None
 
+    @property
+    def weights_bytes(self) -> int | None:
+        """Most that checkpoints and models take of the disk; None: the job saves none."""
+        return None
+
     def portable(self) -> dict[str, Any]:
         """Return the job's configuration as JSON without paths of this machine, which `needs.placed` replaces."""
         config = self.job.model_dump(mode="json")

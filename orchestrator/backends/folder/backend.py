@@ -312,15 +312,18 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         )
 
     def _job(self, run: RunFolder, name: str, plan: Plan) -> Config:
-        """What the job reads, with a copy of the vocabulary: the run can be resumed whatever becomes of the file."""
-        data: Any = getattr(plan.job, "data", None)
-        if getattr(data, "vocabulary", None) is None:
-            return plan.job
-        from train_jobs.artifacts.start_model import VOCABULARY
+        """What the job reads, with copies of its small inputs: the run can be resumed whatever becomes of the files."""
+        from orchestrator.jobs.inputs import At
 
-        shutil.copyfile(data.vocabulary, run.path / VOCABULARY)
-        copied = data.model_copy(update={"vocabulary": self._folder(name).path / VOCABULARY})
-        return plan.job.model_copy(update={"data": copied})
+        inline = {one.name: one for one in plan.needs.inputs if one.inline}
+        for one in inline.values():
+            for below, content in one.list_files().items():
+                (run.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+        job = plan.job
+        for key, value in plan.needs.placed.items():
+            if isinstance(value, At) and value.name in inline:
+                job = _with(job, key.split("."), self._folder(name).path / value.below)
+        return job
 
     def _folder(self, name: str) -> RunFolder:
         return RunFolder(self._runs / name)
@@ -375,3 +378,9 @@ def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
         "orchestrator.data": plan.data.sha256,
         **({"orchestrator.commit": commit} if commit else {}),
     }
+
+
+def _with(config: Config, keys: Sequence[str], value: Any) -> Config:
+    """A configuration with another value of a key."""
+    key, *rest = keys
+    return config.model_copy(update={key: _with(getattr(config, key), rest, value) if rest else value})

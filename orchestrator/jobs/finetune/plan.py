@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.estimates.rows import tokens_per_row
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
-from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning, tokens_per_row
+from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning
 from orchestrator.jobs.finetune.inputs import finetuning_needs
 from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
 from orchestrator.jobs.ground import Ground, files_fingerprint, remote_data
@@ -96,6 +97,11 @@ class FinetunePlan(Plan):
     def saves(self) -> CheckpointConfig:
         """When checkpoints are saved."""
         return self.job.checkpoint
+
+    @property
+    def weights_bytes(self) -> int:
+        """Most that checkpoints and models take of the disk."""
+        return self.estimates.disk_bytes
 
     def facts(self) -> list[tuple[str, str]]:
         """The plan for humans: label and fact; a label that is empty goes on with the one before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.estimates.memory import FP32, LIBRARIES, activation_width, layer_activation_bytes
-from orchestrator.jobs.finetune.estimate import cost_of, seconds_of
+from orchestrator.estimates.rows import cost_of, seconds_of
 from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.estimates.rows import tokens_per_row
 from orchestrator.estimates.shortages import memory_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, plan_rows
-from orchestrator.jobs.finetune.estimate import tokens_per_row
 from orchestrator.jobs.ground import Ground, files_fingerprint
 from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
 from orchestrator.jobs.predict.inputs import prediction_needs

@@ -52,6 +52,11 @@ class PretrainPlan(Plan):
         """When checkpoints are saved."""
         return self.job.checkpoint
 
+    @property
+    def weights_bytes(self) -> int:
+        """Most that checkpoints and models take of the disk."""
+        return self.estimates.disk_bytes
+
     def facts(self) -> list[tuple[str, str]]:
         """The plan for humans: label and fact; a label that is empty goes on with the one before."""
         return plan_rows(self, model_rows(self), training_rows(self))

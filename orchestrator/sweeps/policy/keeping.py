@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.jobs.base import Plan
 from orchestrator.specs.sweep_spec import SweepSpec, trials
@@ -33,11 +32,10 @@ def at_once(spec: SweepSpec, keep: int | None) -> int:
 
 
 def most_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
-    """Return the most bytes that they take on the disk at a time; None: no estimate for such a job."""
-    estimates: Any = getattr(plan, "estimates", None)
-    if not hasattr(estimates, "model_bytes"):
+    """Return the most bytes that they take on the disk at a time; None: such a job saves none."""
+    if plan.weights_bytes is None:
         return None
-    return int(at_once(spec, keep) * spec.replicates * estimates.disk_bytes)
+    return at_once(spec, keep) * spec.replicates * plan.weights_bytes
 
 
 def told(keep: int | None) -> str:

@@ -73,8 +73,8 @@ def adopt_trial(
     own = {**plan, "name": folder.name, **{part: _with(plan[part], tree) for part in ("spec", "job")}}
     if "train.steps" in settings:
         own["steps"] = settings["train.steps"]
-    elif own["spec"]["kind"] == "finetune" and any(path.startswith("train.") for path in settings):
-        own["steps"] = None  # by which of them it has so many, only the job finds out
+    elif "steps" not in own["job"].get("train", {}) and any(path.startswith("train.") for path in settings):
+        own["steps"] = None  # they follow from epochs and rows, which only the job counts
     asked = {**request, "name": folder.name, "job": {}, "max_restarts": 0}
     documents = {"plan.json": json.dumps(own, indent=1), "request.json": json.dumps(asked, indent=1)}
     first = AzureAttempt(job=folder.name, intended=created, confirmed=True)
