@@ -28,9 +28,9 @@ from orchestrator.support.html import card
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
-from orchestrator.sweeps.driver.control import SERVICE, Control, HereControl
-from orchestrator.sweeps.driver.history import History, read_history
-from orchestrator.sweeps.driver.start import NO_HISTORY, make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.control import SERVICE, DriverControl, SweepControl
+from orchestrator.sweeps.driver.history import WarmStart, read_history
+from orchestrator.sweeps.driver.start import NO_WARM_START, make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.policy.keeping import at_once, most_bytes, told
@@ -58,7 +58,7 @@ class PlannedSweep:
     """The backend of its trials."""
     request: Request | None = None
     """What is sent to the service that drives it; None: a process of this machine drives it."""
-    history: History = NO_HISTORY
+    history: WarmStart = NO_WARM_START
     """Trials of earlier sweeps that it begins with."""
 
     @property
@@ -411,7 +411,7 @@ class Sweeps:
         raise NotFoundError(what, facts={"sweeps": names or "none"}, fix="orchestrator sweep list")
 
 
-def control_of(folder: SweepFolder, home: Path) -> Control:
+def control_of(folder: SweepFolder, home: Path) -> SweepControl:
     """The control of a sweep.
 
     Args:
@@ -422,4 +422,4 @@ def control_of(folder: SweepFolder, home: Path) -> Control:
         from orchestrator.sweeps.driver.service import ServiceControl
 
         return ServiceControl(folder, home)
-    return HereControl(folder, home)
+    return DriverControl(folder, home)

@@ -30,7 +30,7 @@ def follow(sweep: Sweep) -> None:
     Raises:
         Interrupted: Ctrl-C; the sweep goes on.
     """
-    shown = Shown(live=sys.stderr.isatty())
+    shown = SweepFollower(live=sys.stderr.isatty())
     with leaving_alone(sweep):
         while True:
             status = sweep.status()
@@ -59,7 +59,7 @@ def leaving_alone(sweep: Sweep) -> Iterator[None]:
         ) from None
 
 
-class Shown:
+class SweepFollower:
     """What a follower has seen already.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ CANCEL_SECONDS = 120.0  # of trials that save a checkpoint each
 def add_verbs(verbs: Any) -> None:
     """Adds the verb and what it does to the parser."""
     from orchestrator.cli.ui import completers
-    from orchestrator.cli.ui.arguments import above_zero, add_group, add_output, add_verb, positive
+    from orchestrator.cli.ui.arguments import add_group, add_output, add_verb
 
     actions = add_group(
         verbs,
@@ -63,6 +63,12 @@ def add_verbs(verbs: Any) -> None:
     )
     report.add_argument("--to", type=Path, metavar="FILE", help="the page (default: report.html in the sweep's folder)")
     report.add_argument("--png", type=Path, metavar="FOLDER", help="write its first figures as pictures too")
+    _add_extend(add)
+
+
+def _add_extend(add: Callable[[str, Any, str, str, str], argparse.ArgumentParser]) -> None:
+    from orchestrator.cli.ui.arguments import above_zero, positive
+
     extend = add(
         "extend",
         run_extend,

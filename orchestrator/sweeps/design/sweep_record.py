@@ -11,7 +11,7 @@ from orchestrator.specs.sweep_spec import SweepSpec
 from train_jobs.config.base import Config
 
 
-class Earlier(Config):
+class EarlierSweep(Config):
     """A sweep that another begins with."""
 
     sweep: str
@@ -55,7 +55,7 @@ class SweepRecord(Config):
     """Of the trial."""
     keep: int | None = None
     """How many trials keep their checkpoints and models; None: all."""
-    earlier: list[Earlier] = Field(default=[])
+    earlier: list[EarlierSweep] = Field(default=[])
     """Sweeps whose trials it begins with; the trials are in history.json."""
 
     @property

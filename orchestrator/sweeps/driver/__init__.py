@@ -1,1 +1,1 @@
-"""Asking for points, submitting, watching, telling."""
+"""Ask for points, submit trials, watch them, report to the study."""

@@ -1,4 +1,4 @@
-"""A sweep as whoever drives it has it: how it stands, and what may be asked of it.
+"""Control of a sweep: its status, and what can be done with it.
 
 There are two kinds, which look the same to their users: those that a process of this machine drives, and those that a
 service of the backend drives (`orchestrator.sweeps.driver.service`).
@@ -6,9 +6,10 @@ service of the backend drives (`orchestrator.sweeps.driver.service`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute
@@ -27,52 +28,52 @@ POLL_SECONDS = 0.5
 SERVICE = "service.json"  # in the folder of a sweep that a service drives, and of no other
 
 
-class Control(Protocol):
-    """What can be asked of and about one sweep."""
+class SweepControl(ABC):
+    """What can be done with one sweep, whatever drives it."""
 
     poll_seconds: float
-    """Between two looks of somebody who waits."""
+    """Pause between two looks at a sweep that is waited for."""
 
+    @abstractmethod
     def status(self) -> SweepStatus:
-        """How it stands now, with all of its trials."""
-        ...
+        """Return the status with all trials."""
 
+    @abstractmethod
     def state(self) -> RunState:
-        """Where it stands now."""
-        ...
+        """Return the state."""
 
+    @abstractmethod
     def cancel(self) -> None:
-        """Asks it and its trials to end; one that has ended is left alone."""
-        ...
+        """Ask the sweep and its trials to end; one that has ended stays as it is."""
 
+    @abstractmethod
     def resume(self) -> None:
-        """Goes on with it.
+        """Resume the sweep.
 
         Raises:
-            ConflictError: it goes on already, has all of its trials, or can't be taken up again.
+            ConflictError: it is running, has all of its trials, or cannot be resumed.
         """
-        ...
 
+    @abstractmethod
     def extend(self, longer: SweepRecord) -> None:
-        """Goes on with it, with more trials or higher limits.
+        """Resume the sweep with more trials or higher limits.
 
         Raises:
-            ConflictError: it goes on already, or can't be taken up again.
+            ConflictError: it is running, or cannot be resumed.
             SpecError: there would be a limit of the cost, and its trials have no price.
         """
-        ...
 
+    @abstractmethod
     def way_on(self, trials: int | None = None) -> str:
-        """The command that goes on with it once it has ended.
+        """Return the command that resumes the sweep once it has ended.
 
         Args:
-            trials: that it is to have in all; None: as many as it was to have.
+            trials: in all; None: as many as before.
         """
-        ...
 
 
-class HereControl(Control):
-    """Of a sweep that a process of this machine drives.
+class DriverControl(SweepControl):
+    """Control of a sweep that a process of this machine drives.
 
     Args:
         folder: of the sweep.
@@ -89,19 +90,19 @@ class HereControl(Control):
         return self._folder.study()
 
     def status(self) -> SweepStatus:
-        """By its study, which the driver writes."""
+        """Read the study, which the driver writes."""
         return sweep_status(self._folder, self._study)
 
     def state(self) -> RunState:
-        """By state.json and the driver's lock."""
+        """Read state.json and the driver's lock."""
         return self._folder.state().state
 
     def cancel(self) -> None:
-        """Leaves the driver a file; does itself what a driver that is gone can't."""
+        """Ask the driver by a file; without a driver, cancel the runs."""
         cancel_sweep(self._folder, self._home)
 
     def resume(self) -> None:
-        """Starts another driver."""
+        """Start another driver."""
         status = self.status()
         if status.state == RunState.COMPLETED and status.ended == status.trials:
             raise ConflictError(
@@ -133,7 +134,7 @@ class HereControl(Control):
             require_left(record, sum(row.cost for row in status.rows))
 
     def way_on(self, trials: int | None = None) -> str:
-        """What it began with goes on."""
+        """Return the command that continues the same sweep."""
         if trials is None:
             return f"orchestrator resume {self._folder.name}"
         return f"orchestrator sweep extend {self._folder.name} --trials {trials - self.status().trials}"

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -37,10 +39,10 @@ from orchestrator.support.errors import (
 from orchestrator.sweeps.design.points import values
 from orchestrator.sweeps.design.sampling import distributions, propose
 from orchestrator.sweeps.driver.history import as_trials
-from orchestrator.sweeps.driver.keeper import Keeper
-from orchestrator.sweeps.driver.parent import Parent
+from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
-from orchestrator.sweeps.driver.trials import GPUS, Planner, place, run_names
+from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, place, run_names
+from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached
 from orchestrator.sweeps.policy.termination import Decision, best, judge, outcome, together
 
@@ -56,7 +58,7 @@ ENDING = "ending"  # attribute of a trial whose runs are being cancelled: as wha
 
 
 @dataclass
-class Live:
+class LiveTrial:
     """A trial that goes on."""
 
     number: int
@@ -81,7 +83,7 @@ class Driver:
         home: the home folder.
     """
 
-    planner: Planner
+    planner: TrialPlanner
     study: Study
     earlier: list[FrozenTrial]
 
@@ -91,13 +93,13 @@ class Driver:
         self.spec = self.record.spec
         self.state = folder.stored_state()
         self.backend: Backend = load_backend(self.record.trial["backend"], home)
-        self.parent = Parent(folder, self.record, home)
+        self.parent = ParentRun(folder, self.record, home)
         self.asked_to_stop = False
-        self.live: dict[int, Live] = {}
+        self.live: dict[int, LiveTrial] = {}
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
         self.outcomes: dict[int, float | None] = {}
-        self.keeper = Keeper(self.record, self.backend)
+        self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
 
     def begin(self) -> None:
@@ -117,7 +119,7 @@ class Driver:
         try:
             if not self.backend.own_tracking:
                 self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
-            self.planner = Planner(self.record, self.home, self.parent.tags())
+            self.planner = TrialPlanner(self.record, self.home, self.parent.tags())
             self._take_stock()
             state, reason = self._loop()
         except UserError as problem:
@@ -158,7 +160,7 @@ class Driver:
                 return self._cancel()
             if self.asked_to_stop:
                 return RunState.PREEMPTED, "the driver was stopped; trials that were running go on"
-            settled = self.keeper.settle(self.outcomes)
+            settled = self.pruner.settle(self.outcomes)
             limit = self._limit()
             for live in self.live.values() if limit else ():
                 live.end = live.end or ("ended early", str(limit))
@@ -220,17 +222,15 @@ class Driver:
         trial = create_trial(state=TrialState.RUNNING, params=drawn, distributions=told, user_attrs=attributes)
         self.study.add_trial(trial)
 
-    def _look(self, live: Live) -> None:
+    def _look(self, live: LiveTrial) -> None:
         """Sees to it that its runs are there, judges what they reported, and notes its end.
 
         While a cloud does not answer nothing is known of a trial, so nothing is decided: the next look may tell.
         """
-        try:
+        with reporting_outages():
             self._look_closely(live)
-        except ServiceError as problem:
-            print(problem, file=sys.stderr, flush=True)
 
-    def _look_closely(self, live: Live) -> None:
+    def _look_closely(self, live: LiveTrial) -> None:
         found = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
         self._read(live, found)
         if not self.live.keys() <= self.seeds.keys():
@@ -251,13 +251,12 @@ class Driver:
         if len(found) == expected and all(status.state.terminal for status in found):
             self._finish(live, found)
 
-    def _note_ending(self, live: Live) -> None:
+    def _note_ending(self, live: LiveTrial) -> None:
         """Writes down as what a trial ends, before its runs are cancelled for it: afterwards nobody could tell."""
-        trial = self._trials()[live.number]
-        if ENDING not in trial.user_attrs:
-            self.study._storage.set_trial_user_attr(trial._trial_id, ENDING, live.end)
+        if ENDING not in self._trials()[live.number].user_attrs:
+            self._note(live.number, ENDING, live.end)
 
-    def _run(self, live: Live, number: int) -> RunStatus | None:
+    def _run(self, live: LiveTrial, number: int) -> RunStatus | None:
         """A run of a trial: submitted if it never was, taken up again if it may be. None: there is none."""
         name = live.runs[number]
         try:
@@ -296,7 +295,7 @@ class Driver:
         except NotFoundError:
             return None
 
-    def _submit(self, live: Live, number: int) -> None:
+    def _submit(self, live: LiveTrial, number: int) -> None:
         seed = self.spec.seeds[number] if self.spec.seeds else None
         plan = self.planner.plan(live.number, live.settings, seed)
         request: Any = self.backend.request(plan, live.runs[number])
@@ -324,7 +323,7 @@ class Driver:
         print(f"{name} was there already, of the same plan: it is this trial's", flush=True)
         self._update(interrupted=[*self.state.interrupted, name])
 
-    def _read(self, live: Live, found: list[RunStatus]) -> None:
+    def _read(self, live: LiveTrial, found: list[RunStatus]) -> None:
         """What each of its runs has reported until now."""
         seeds = [*self.seeds.get(live.number, [[] for _ in live.runs])]
         for status in found:
@@ -335,7 +334,7 @@ class Driver:
                 live.moved[status.name] = stands
         self.seeds[live.number] = seeds
 
-    def _judge(self, live: Live) -> None:
+    def _judge(self, live: LiveTrial) -> None:
         """Tells the study each report that is new; what is decided of it is written down first."""
         history, reports = self.histories[live.number], together(self.seeds[live.number], self.spec.objective)
         while len(history) < len(reports) and not self._is_stopped(live.number, len(history)):
@@ -369,7 +368,7 @@ class Driver:
 
         Trial(self.study, self._trials()[number]._trial_id).report(value, report)
 
-    def _finish(self, live: Live, found: list[RunStatus]) -> None:
+    def _finish(self, live: LiveTrial, found: list[RunStatus]) -> None:
         """Tells the study what a trial came to."""
         from optuna.trial import TrialState
 
@@ -396,14 +395,9 @@ class Driver:
             "ended": time.time(),
             "seeds": self.seeds.get(live.number, []),
         }
-        number = live.number
-        self.study._storage.set_trial_user_attr(self._trials()[number]._trial_id, "end", end)
-        if state == "failed":
-            self.study.tell(number, state=TrialState.FAIL)
-        elif state == "stopped":
-            self.study.tell(number, state=TrialState.PRUNED)
-        else:
-            self.study.tell(number, value)
+        number, told = live.number, {"failed": TrialState.FAIL, "stopped": TrialState.PRUNED}.get(state)
+        self._note(number, "end", end)
+        self.study.tell(number, None if told else value, state=told)
         print(f"trial {number} ended as {state}" + (f": {value:.6g}" if value is not None else f": {why}"), flush=True)
         del self.live[number]
 
@@ -423,20 +417,20 @@ class Driver:
         return RunState.CANCELLED, "it was cancelled"
 
     def _may_run(self, name: str) -> bool:
-        """Whether a run goes on, as far as anybody can tell now."""
-        try:
+        """Return whether a run is live, or may be: its backend does not answer."""
+        with reporting_outages():
             found = self._status(name)
-        except ServiceError as problem:
-            print(problem, file=sys.stderr, flush=True)
-            return True
-        return found is not None and not found.state.terminal
+            return found is not None and not found.state.terminal
+        return True
 
     def _ask_to_end(self, name: str) -> None:
-        """Cancels a run; who cannot be asked now is asked again, since the run still goes on at the next look."""
-        try:
+        """Cancel a run; during an outage the next look, which finds it live, tries again."""
+        with reporting_outages():
             self.backend.cancel(name)
-        except ServiceError as problem:
-            print(problem, file=sys.stderr, flush=True)
+
+    def _note(self, number: int, key: str, value: Any) -> None:
+        """Write an attribute of a trial; Optuna itself lets only the objective do so."""
+        self.study._storage.set_trial_user_attr(self._trials()[number]._trial_id, key, value)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -449,10 +443,19 @@ class Driver:
         self.asked_to_stop = True
 
 
-def _live(trial: FrozenTrial) -> Live:
+def _live(trial: FrozenTrial) -> LiveTrial:
     told = trial.user_attrs
     end = tuple(told[ENDING]) if ENDING in told else None
-    return Live(trial.number, told["settings"], told["runs"], told["gpus"], told["started"], end)
+    return LiveTrial(trial.number, told["settings"], told["runs"], told["gpus"], told["started"], end)
+
+
+@contextmanager
+def reporting_outages() -> Iterator[None]:
+    """Report that a backend does not answer, and leave the rest to the next look."""
+    try:
+        yield
+    except ServiceError as problem:
+        print(problem, file=sys.stderr, flush=True)
 
 
 def _gpus() -> list[str]:

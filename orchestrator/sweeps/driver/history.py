@@ -16,7 +16,7 @@ from orchestrator.specs.sweep_spec import SweepSpec, as_tree
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import Latents, latents_of
 from orchestrator.sweeps.design.sampling import distributions
-from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord
+from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow
 from train_jobs.artifacts.layers import Layer, merge
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-class Past(Config):
+class EarlierTrial(Config):
     """A trial of an earlier sweep, as a point of the new one."""
 
     sweep: str
@@ -44,12 +44,12 @@ class Past(Config):
     """Whether a policy stopped it."""
 
 
-class History(Config):
+class WarmStart(Config):
     """All that a sweep begins with."""
 
-    earlier: list[Earlier] = []  # noqa: RUF012 - pydantic copies defaults
+    earlier: list[EarlierSweep] = []  # noqa: RUF012 - pydantic copies defaults
     """The sweeps, as they were asked for."""
-    trials: list[Past] = []  # noqa: RUF012
+    trials: list[EarlierTrial] = []  # noqa: RUF012
     """Their trials."""
 
     @property
@@ -59,7 +59,7 @@ class History(Config):
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord, Sequence[TrialRow]]]) -> History:
+def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord, Sequence[TrialRow]]]) -> WarmStart:
     """What earlier sweeps have to tell a new one, whoever drove them.
 
     Args:
@@ -70,13 +70,13 @@ def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord,
     Raises:
         SpecError: one looked for something else, or none of their trials is a point of the space.
     """
-    earlier: list[Earlier] = []
-    trials: list[Past] = []
+    earlier: list[EarlierSweep] = []
+    trials: list[EarlierTrial] = []
     for record, rows in sweeps:
         _require_the_same(spec, kind, record)
         told = [row for row in rows if row.outcome is not None]
         used = [past for row in told if (past := _past(spec.space, record, row)) is not None]
-        earlier.append(Earlier(sweep=record.name, used=len(used), outside=len(told) - len(used)))
+        earlier.append(EarlierSweep(sweep=record.name, used=len(used), outside=len(told) - len(used)))
         trials += used
     if earlier and not trials:
         raise SpecError(
@@ -84,7 +84,7 @@ def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord,
             facts={one.sweep: f"{one.outside} outside of it" for one in earlier},
             fix="--set warm_start=[]",
         )
-    return History(earlier=earlier, trials=trials)
+    return WarmStart(earlier=earlier, trials=trials)
 
 
 def as_trials(folder: SweepFolder, space: Space) -> list[FrozenTrial]:
@@ -93,7 +93,7 @@ def as_trials(folder: SweepFolder, space: Space) -> list[FrozenTrial]:
         return []
     from optuna.trial import TrialState, create_trial
 
-    history = History.model_validate_json(folder.history.read_text())
+    history = WarmStart.model_validate_json(folder.history.read_text())
     return [
         create_trial(
             state=TrialState.PRUNED if past.stopped else TrialState.COMPLETE,
@@ -117,14 +117,14 @@ def _require_the_same(spec: SweepSpec, kind: str, record: SweepRecord) -> None:
         )
 
 
-def _past(space: Space, record: SweepRecord, row: TrialRow) -> Past | None:
+def _past(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | None:
     """An earlier trial as a point of a space; None: it is none."""
     assert row.outcome is not None, "it came to nothing"
     job = merge([Layer("trial", record.trial), Layer("space", as_tree(row.settings))]).tree
     found = latents_of(space, lambda path: _setting(job, path))
     if found is None:
         return None
-    return Past(
+    return EarlierTrial(
         sweep=record.name,
         trial=row.trial,
         latents=found,

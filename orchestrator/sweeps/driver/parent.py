@@ -28,7 +28,7 @@ STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelle
 LEFT_OUT = ("trial", "recipe", "kind")  # of the sweep: the runs have the trial's settings
 
 
-class Parent:
+class ParentRun:
     """The parent of a sweep's runs; never opened where the backend itself keeps MLflow's runs.
 
     Args:

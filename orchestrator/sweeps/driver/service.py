@@ -25,7 +25,7 @@ from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsN
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
-from orchestrator.sweeps.driver.control import SERVICE, Control
+from orchestrator.sweeps.driver.control import SERVICE, SweepControl
 from orchestrator.sweeps.driver.start import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, row_of, standing
@@ -146,7 +146,7 @@ def _change(folder: SweepFolder, **changes: object) -> None:
     write_text(folder.path / SERVICE, _read(folder).model_copy(update=changes).text)
 
 
-class ServiceControl(Control):
+class ServiceControl(SweepControl):
     """Control of a sweep that a service drives.
 
     Args:

@@ -27,17 +27,17 @@ from orchestrator.support.errors import ConflictError, NotFoundError, ServiceErr
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
-from orchestrator.sweeps.driver.history import History
-from orchestrator.sweeps.driver.keeper import kept_trials, shortage
+from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.weight_pruning import kept_trials, shortage
 from orchestrator.sweeps.policy.limits import require_price
 from train_jobs.artifacts.files import write_text
 
-NO_HISTORY = History()
+NO_WARM_START = WarmStart()
 SHAPING = ("space", "sampling", "early_termination", "objective", "seeds")  # what of a sweep its results depend on
 
 
-def plan_sweep(sweep: ResolvedSweep, home: Path, history: History = NO_HISTORY) -> tuple[SweepRecord, Plan]:
+def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_START) -> tuple[SweepRecord, Plan]:
     """What would be done: the record of the sweep, and the plan of its trial without a setting of the space.
 
     Args:
@@ -87,7 +87,7 @@ def make_sweep(
     home: Path,
     documents: Mapping[str, str] | None = None,
     *,
-    history: History = NO_HISTORY,
+    history: WarmStart = NO_WARM_START,
 ) -> SweepFolder:
     """Makes the sweep's folder; nothing runs yet.
 

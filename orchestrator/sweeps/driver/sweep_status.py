@@ -11,7 +11,7 @@ from pydantic import Field
 
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import trials
-from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord, SweepState
+from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
 from train_jobs.config.base import Config
@@ -80,7 +80,7 @@ class SweepStatus(Config):
     """Where it lies."""
     mlflow_run_id: str | None = None
     """The parent of its trials in MLflow."""
-    earlier: list[Earlier] = Field(default=[])
+    earlier: list[EarlierSweep] = Field(default=[])
     """Sweeps whose trials it began with."""
     keep: int | None = None
     """How many trials keep their checkpoints and models; None: all."""

@@ -31,7 +31,7 @@ def run_names(sweep: str, trial: int, replicates: int) -> list[str]:
     return [name] if replicates == 1 else [f"{name}-r{number}" for number in range(replicates)]
 
 
-class Planner:
+class TrialPlanner:
     """Plans of trials, all of one code and one environment.
 
     Args:

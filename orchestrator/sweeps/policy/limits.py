@@ -13,7 +13,7 @@ from orchestrator.sweeps.design.sweep_record import SweepRecord
 HOUR = 3600.0
 
 
-class Reached(NamedTuple):
+class ReachedLimit(NamedTuple):
     """A limit of a sweep that is used up."""
 
     key: str
@@ -24,7 +24,7 @@ class Reached(NamedTuple):
     """What would let it go on for as long, or for as much, again."""
 
 
-def reached(record: SweepRecord, spent: float) -> Reached | None:
+def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
     """Which limit of a sweep is used up.
 
     Args:
@@ -33,10 +33,10 @@ def reached(record: SweepRecord, spent: float) -> Reached | None:
     """
     limits, took = record.spec.limits, (time.time() - record.created) / HOUR
     if limits.hours is not None and took > limits.hours:
-        return Reached("hours", f"limits.hours: {limits.hours:g} h are over", math.ceil(took + limits.hours))
+        return ReachedLimit("hours", f"limits.hours: {limits.hours:g} h are over", math.ceil(took + limits.hours))
     if limits.cost is not None and spent > limits.cost:
         why = f"limits.cost: {spent:.2f} USD are more than {limits.cost:g}"
-        return Reached("cost", why, math.ceil(spent + limits.cost))
+        return ReachedLimit("cost", why, math.ceil(spent + limits.cost))
     return None
 
 

@@ -76,7 +76,7 @@ def judge(
         return Decision(True, k, f"{objective.metric} is {last}")
     if policy.policy == "none" or not is_due(policy, k):
         return None
-    scene = _Scene(
+    scene = _Comparison(
         policy, objective.goal == "maximize", {name: found[:k] for name, found in histories.items()}, trial, k
     )
     if policy.policy == "wilcoxon":
@@ -121,7 +121,7 @@ def outcome(reports: Reports, objective: ObjectiveSpec) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class _Scene(NamedTuple):
+class _Comparison(NamedTuple):
     """One trial among all, at its k-th report."""
 
     policy: TerminationSpec
@@ -153,7 +153,7 @@ class _Scene(NamedTuple):
         return sorted(order, key=lambda name: (sign * values[name], order.index(name)))
 
 
-def _bandit(scene: _Scene) -> tuple[bool, str]:
+def _bandit(scene: _Comparison) -> tuple[bool, str]:
     policy, own = scene.policy, scene.best_of(scene.trial)
     # Whoever has reported less often counts as well: its best can but become better until it has come so far. Else of
     # two trials abreast the one that is always a moment ahead would never be held against the other.
@@ -174,7 +174,7 @@ def _bandit(scene: _Scene) -> tuple[bool, str]:
     return stop, scene.compared(mine, f"{theirs} x {_number(ratio)}", worse=stop)
 
 
-def _median(scene: _Scene) -> tuple[bool, str]:
+def _median(scene: _Comparison) -> tuple[bool, str]:
     counted = [[value for value in values if math.isfinite(value)] for values in scene.peers.values()]
     means = [statistics.fmean(values) for values in counted if values]
     middle, own = statistics.median(means), scene.best_of(scene.trial)
@@ -185,7 +185,7 @@ def _median(scene: _Scene) -> tuple[bool, str]:
     )
 
 
-def _truncation(scene: _Scene) -> tuple[bool, str]:
+def _truncation(scene: _Comparison) -> tuple[bool, str]:
     assert scene.policy.percentage is not None
     worst = -math.inf if scene.maximize else math.inf
     values = {name: found[-1] if math.isfinite(found[-1]) else worst for name, found in scene.peers.items()}
@@ -196,7 +196,7 @@ def _truncation(scene: _Scene) -> tuple[bool, str]:
     return stop, f"{lead}, of which the last {cut} are stopped"
 
 
-def _asha(scene: _Scene) -> tuple[bool, str]:
+def _asha(scene: _Comparison) -> tuple[bool, str]:
     factor = scene.policy.reduction_factor
     assert factor is not None
     values = {name: scene.best_of(name) for name in scene.peers}
@@ -206,7 +206,7 @@ def _asha(scene: _Scene) -> tuple[bool, str]:
     return place > kept, f"{lead} in this rung, of which the first {kept} go on"
 
 
-def _wilcoxon(scene: _Scene, replicates: Replicates) -> tuple[bool, str]:
+def _wilcoxon(scene: _Comparison, replicates: Replicates) -> tuple[bool, str]:
     """Signed-rank test (Wilcoxon 1945), one-sided: each seed's best against that of the best trial's same seed."""
     p_value = scene.policy.p_value
     assert p_value is not None
@@ -248,7 +248,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-_POLICIES: Mapping[str, Callable[[_Scene], tuple[bool, str]]] = {
+_POLICIES: Mapping[str, Callable[[_Comparison], tuple[bool, str]]] = {
     "bandit": _bandit,
     "median": _median,
     "truncation": _truncation,

@@ -18,7 +18,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.driver import driver
-from orchestrator.sweeps.driver.parent import Parent
+from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
 AWAY = "away"  # in the home folder: what the backend does not answer, as long as this is there
@@ -59,7 +59,7 @@ class QuickBackend(LocalBackend):
         process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
 
 
-class NoParent(Parent):
+class NoParentRun(ParentRun):
     """Opens no run."""
 
     def open(self, run_id: str | None) -> str | None:
@@ -77,5 +77,5 @@ def register() -> None:
 if __name__ == "__main__":
     register()
     run_folder.QUEUED_SECONDS = 1.0  # after which a run that was never started is lost
-    driver.Parent = NoParent  # type: ignore[misc]
+    driver.ParentRun = NoParentRun  # type: ignore[misc]
     sys.exit(driver.main())

@@ -15,7 +15,7 @@ from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import latents, latents_of, values
 from orchestrator.sweeps.design.sampling import propose
-from orchestrator.sweeps.design.sweep_record import Earlier
+from orchestrator.sweeps.design.sweep_record import EarlierSweep
 from orchestrator.sweeps.driver.history import as_trials, read_history
 from orchestrator.sweeps.driver.sweep_status import sweep_status
 from tests.unit.sweeps.conftest import sweep
@@ -76,7 +76,7 @@ def test_points_outside_are_left_out_and_counted_and_fixed_settings_are_read_off
     space = {"optimizer.learning_rate": {"low": 5e-4, "high": 1.0, "log": True}, "train.log_every": [1, 2]}
     spec = sweep(space, "tpe", limits={"trials": 3})
     history = read_history(spec, "pretrain", [told(first)])
-    assert history.earlier == [Earlier(sweep=first.name, used=2, outside=1)]
+    assert history.earlier == [EarlierSweep(sweep=first.name, used=2, outside=1)]
     assert history.earlier[0].text == f"2 trials of {first.name} (1 other lies outside of this space)"
     assert [past.latents for past in history.trials] == [
         {"optimizer.learning_rate": 1e-3, "train.log_every": 0},
@@ -126,7 +126,7 @@ def test_it_draws_where_the_earlier_one_did_well_and_runs_nothing_again(sweeps: 
     tags = (sweeps.runs(warm)[0].tags).read_text()
     assert f'"orchestrator.warm_start": "{begun}"' in tags
     status = sweep_status(warm)
-    assert status.earlier == [Earlier(sweep=first.name, used=12, outside=0)]
+    assert status.earlier == [EarlierSweep(sweep=first.name, used=12, outside=0)]
     assert f", began with {begun}\n" in sweep_text(status)
     assert f"<dd>{begun}</dd>" in render_sweep(status)
 

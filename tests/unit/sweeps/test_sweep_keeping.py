@@ -17,7 +17,7 @@ from orchestrator.cli.ui.sweep_view import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
 from orchestrator.sweep import Sweeps
-from orchestrator.sweeps.driver.keeper import kept_trials
+from orchestrator.sweeps.driver.weight_pruning import kept_trials
 from orchestrator.sweeps.policy.keeping import AUTO, at_once, losers
 from tests.conftest import MICRO
 from tests.unit.sweeps.conftest import NO_GPU, sweep

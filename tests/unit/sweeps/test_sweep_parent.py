@@ -11,8 +11,8 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
-from orchestrator.sweeps.design.sweep_record import Earlier, SweepRecord
-from orchestrator.sweeps.driver.parent import Parent
+from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord
+from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.start import make_sweep
 from orchestrator.sweeps.policy.termination import Decision
 
@@ -30,13 +30,13 @@ def test_its_run_ends_as_it_did_and_holds_every_decision(tmp_path: Path) -> None
         changes={},
         snapshot="abc",
         warnings=[],
-        earlier=[Earlier(sweep="search-0", used=3, outside=0)],
+        earlier=[EarlierSweep(sweep="search-0", used=3, outside=0)],
     )
     folder = make_sweep(record, tmp_path)
     client = MlflowClient(tracking_uri=default_uri(tmp_path))
     run_id = None
     for number, (state, told) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
-        parent = Parent(folder, record, tmp_path)
+        parent = ParentRun(folder, record, tmp_path)
         before, run_id = run_id, parent.open(run_id)
         assert run_id is not None
         assert before in {None, run_id}, "taken up again, it is the same run"

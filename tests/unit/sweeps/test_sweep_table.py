@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from orchestrator.cli.ui.sweep_view import Shown, fitted, sweep_text
+from orchestrator.cli.ui.sweep_view import SweepFollower, fitted, sweep_text
 from orchestrator.runs.status import RunState
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import trials
@@ -117,7 +117,7 @@ def test_the_spec_of_the_best_is_the_trial_with_its_settings(tmp_path: Path) -> 
 def test_away_from_a_terminal_a_line_is_printed_when_something_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, shown = make(tmp_path), Shown(live=False)
+    found, shown = make(tmp_path), SweepFollower(live=False)
     add(found, [4.0])
     for _ in range(3):
         shown.update(found.status())
@@ -128,7 +128,7 @@ def test_away_from_a_terminal_a_line_is_printed_when_something_changed(
 
 
 def test_on_a_terminal_the_table_takes_its_own_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, shown = make(tmp_path), Shown(live=True)
+    found, shown = make(tmp_path), SweepFollower(live=True)
     add(found, [4.0])
     shown.update(found.status())
     first = capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Keeper."""
+"""Delete checkpoints and models of trials that are not among the best, as `keep_best` of the sweep asks.
+
+Which trials those are is decided in `policy/keeping.py`, from their outcomes alone.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ from orchestrator.sweeps.policy.keeping import AUTO, losers, most_bytes, told
 
 
 def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
-    """How many trials keep theirs; None: all do.
+    """Return how many trials keep their weights; None: all.
 
     Raises:
-        SpecError: there shall be a number, and the backend deletes nothing.
+        SpecError: a number is asked for, and the backend deletes no weights.
     """
-    if spec.keep_best == "all" or (spec.keep_best == "auto" and not isinstance(backend, DeletesWeights)):
+    deletes = isinstance(backend, DeletesWeights)
+    if spec.keep_best == "all" or (spec.keep_best == "auto" and not deletes):
         return None
-    if not isinstance(backend, DeletesWeights):
+    if not deletes:
         raise SpecError(
             f"keep_best {spec.keep_best}: backend {backend.name} keeps what every trial has written",
             facts={"key": "keep_best"},
@@ -36,15 +40,13 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
 
 
 def shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
-    """A warning if the disk that a folder is on has less free than all trials may need."""
+    """Return a warning if the disk of a folder has less free space than all trials may need."""
     need = most_bytes(spec, plan, keep)
     return [] if need is None else disk_warnings(need, folder, f"checkpoints and models {told(keep)}")
 
 
-class Keeper:
-    """Deletes checkpoints and models of trials that are not among the best, while a sweep goes on.
-
-    What is to go is a function of the outcomes alone, so a driver that starts anew deletes what the one before left.
+class WeightPruner:
+    """Deletes the weights of trials while a sweep runs; a restarted driver deletes what the one before left.
 
     Args:
         record: what was asked for.
@@ -58,13 +60,13 @@ class Keeper:
         self._ended = 0
 
     def settle(self, outcomes: Mapping[int, float | None]) -> bool:
-        """Deletes what may go.
+        """Delete the weights of trials that are no longer among the best.
 
         Args:
             outcomes: as of `losers`.
 
         Returns:
-            False if some of it has yet to be let go of by who watched it.
+            False if a supervisor still holds one of the runs: call again later.
         """
         keep = self._record.keep
         if len(outcomes) > self._ended:
@@ -81,12 +83,12 @@ class Keeper:
     def _is_bare(self, name: str, why: str) -> bool:
         try:
             if not self._backend.describe(name).state.terminal:
-                return True  # somebody has taken it up again, and it is no trial any more
+                return True  # its user resumed it: it is no trial any more
             return require(self._backend, DeletesWeights).delete_weights(
                 name, f"its checkpoints and models are deleted: {why}"
             )
         except NotFoundError:
             return True
-        except StorageError as problem:  # which is no reason to end a sweep
+        except StorageError as problem:  # no reason to end a sweep
             print(problem, file=sys.stderr, flush=True)
             return True
