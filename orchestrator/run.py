@@ -321,6 +321,11 @@ class Run:
             raise NotFoundError(f"run {self.name} has no rank {rank}", facts={"ranks": f"0 to {max(found)}"})
         return {rank: found[rank]}
 
+    @property
+    def deploys_here(self) -> bool:
+        """Whether an endpoint of its model is a process of this machine, and costs nothing."""
+        return require(self._backend, Registers).deploys_here
+
     def register_model(self, name: str | None = None) -> dict[str, Any]:
         """Puts its model into the registry, with its lineage: {name, version, uri, tags}.
 

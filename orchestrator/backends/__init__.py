@@ -81,6 +81,16 @@ def require(backend: Backend, capability: type[C]) -> C:
     )
 
 
+def backend_with(capability: type[C], home: Path) -> C:
+    """Return the backend of this package that has a capability.
+
+    Raises:
+        UsageError: none has.
+    """
+    able = (name for name in sorted(_OURS) if issubclass(_class_of(name), capability))
+    return require(load_backend(next(able, _HERE[-1]), home), capability)
+
+
 def _class_of(name: str) -> type[Backend]:
     """The class of one of our backends."""
     module, _, attribute = _OURS[name].partition(":")

@@ -6,7 +6,7 @@ A backend has a capability by deriving from its class, beside `Backend`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -76,6 +76,68 @@ class Preempts(Capability):
         Raises:
             ConflictError: the run is not running.
         """
+
+
+class ClusterChange(NamedTuple):
+    """A change to a cluster, not made yet."""
+
+    shape: str
+    """Size and scale of the cluster afterwards, for humans."""
+    warnings: tuple[str, ...]
+    """What the user should know before."""
+    apply: Callable[[], str]
+    """Make the change; returns what was done, in one line."""
+
+
+class Clusters(ABC):
+    """The clusters of one place, such as a workspace. A row has name, size, tier, nodes and prices of a cluster."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all clusters."""
+
+    @abstractmethod
+    def row(self, name: str) -> dict[str, Any]:
+        """Return one cluster.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+
+    @abstractmethod
+    def created(
+        self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
+    ) -> ClusterChange:
+        """Return what makes a cluster, or changes one to fit.
+
+        Raises:
+            SpecError: the name or the size is not valid.
+        """
+
+    @abstractmethod
+    def scaled(
+        self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
+    ) -> ClusterChange:
+        """Return what changes the scale of a cluster; None: as it is.
+
+        Raises:
+            NotFoundError: it does not exist.
+            UsageError: it would keep more machines than it may have.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a cluster with its machines; jobs on it end."""
+
+
+class Provisions(Capability):
+    """Has clusters that users create and delete."""
+
+    verb = "manage clusters"
+
+    @abstractmethod
+    def clusters(self, place: Mapping[str, str | None]) -> Clusters:
+        """Return the clusters of a place; None as a value: as the environment or a file of the project has it."""
 
 
 class Inspects(Capability):

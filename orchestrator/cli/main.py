@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from orchestrator.cli import skus
 from orchestrator.cli.ui.terminal import forbid_colours, paint_head, terminal_of
 from orchestrator.cli.verbs import (
     cluster,
@@ -80,7 +79,6 @@ def build_parser() -> Parser:
         model,
         sweeps,
         cluster,
-        skus,
         setup,
     ):
         module.add_verbs(verbs)

@@ -7,11 +7,11 @@ theirs by the entry-point group `orchestrator.sites`, NAME = "package.module:Cla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import create_model
 
@@ -74,6 +74,24 @@ class Site:
             low_priority: whether the machines are of that tier.
         """
         return compute
+
+    def size_names(self) -> Sequence[str]:
+        """Return the names of the machine sizes that a job may ask for."""
+        return ()
+
+    def sizes(self, home: Path, gpus: str | None, region: str | None) -> list[dict[str, Any]]:
+        """Return machine sizes, each with its GPUs, memory and list price.
+
+        Args:
+            home: the home folder, where refreshed prices lie.
+            gpus: `MODEL[:N]`, the GPUs that a size must have.
+            region: refresh the prices to those of this region; None: as they were last.
+
+        Raises:
+            UsageError: no size has GPUs of that model, or the region does not exist.
+            ServiceError: the prices cannot be refreshed.
+        """
+        return []
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """Return the version of Python and of each package that shapes a result, as the job will find them."""

@@ -20,7 +20,7 @@ from orchestrator.backends.azure.sweeps.native import AzureSweeps
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.azure.wire.workspace import Workspace, find_workspace
 from orchestrator.backends.base import SUBMITTED, Progress
-from orchestrator.backends.capabilities import Deletes, Discovers, Examines, Preempts, Registers, Resumes
+from orchestrator.backends.capabilities import Deletes, Discovers, Examines, Preempts, Provisions, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
@@ -29,6 +29,7 @@ from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
     from orchestrator.backends.azure.runs.az_yaml import JobFile
+    from orchestrator.backends.capabilities import Clusters
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
 
@@ -39,7 +40,7 @@ OUTAGE_SECONDS = 3600.0  # that Azure may be away from one who follows a run: ru
 MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
-class AzureBackend(AzureSweeps, Resumes, Preempts, Examines, Deletes, Registers, Discovers):
+class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers):
     """Runs on Azure ML. A run may be named `WORKSPACE/NAME`, which finds it without a record on this machine.
 
     Args:
@@ -356,6 +357,12 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Examines, Deletes, Registers,
     def wire(self, given: Mapping[str, str | None]) -> Wire:
         """The workspace that these names, variables and config.json say, for what is no run: clusters, models."""
         return self.wire_to(self.workspace(given).require())
+
+    def clusters(self, place: Mapping[str, str | None]) -> Clusters:
+        """Return the clusters of a workspace."""
+        from orchestrator.backends.azure.machines.managed import AzureClusters
+
+        return AzureClusters(lambda: self.wire(place), self._home)
 
     def _submit_again(self, folder: RecordFolder) -> None:
         from orchestrator.backends.azure.runs.dispatch import submit

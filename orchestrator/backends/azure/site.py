@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orchestrator.backends.azure.options import AZURE, AzureSpec, is_remote
 from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
@@ -45,6 +45,21 @@ class AzureSite(Site):
         bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
         origin = f"list price of {price.date} in {price.region}{bound}"
         return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})
+
+    def size_names(self) -> Sequence[str]:
+        """Return the names of Azure's machine sizes."""
+        from orchestrator.backends.azure.machines.sizes import SIZES
+
+        return [size.name for size in SIZES]
+
+    def sizes(self, home: Path, gpus: str | None, region: str | None) -> list[dict[str, Any]]:
+        """Return machine sizes, each with its GPUs, memory and list price."""
+        from orchestrator.backends.azure.machines.prices import read_prices, refresh_prices
+        from orchestrator.backends.azure.machines.sizes import SIZES, parse_gpus, sizes_with
+
+        chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES
+        prices = read_prices(home) if region is None else refresh_prices(home, self.size_names(), region)
+        return [size.row(prices) for size in chosen]
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """Return the versions pinned by the environment on Azure, or the name of the user's own environment."""

@@ -66,10 +66,10 @@ def tasks(**_: Any) -> list[str]:
 
 
 def sizes(**_: Any) -> list[str]:
-    """Names of Azure's machine sizes."""
-    from orchestrator.backends.azure.machines.sizes import SIZES
+    """Names of machine sizes."""
+    from orchestrator.specs.site import our_sites
 
-    return [size.name for size in SIZES]
+    return [name for site in our_sites() for name in site.size_names()]
 
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:

@@ -192,21 +192,23 @@ def _path(path: Path | None) -> str | None:
 
 
 def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
-    """The values of --data: paths of this machine, or the name of one text or folder that lies in Azure.
+    """Return what --data gives: paths of this machine, or the name of one text or folder that is remote.
 
     Args:
         kind: of the job.
         words: as they were given.
 
     Raises:
-        UsageError: both, or several that lie in Azure, or several folders of a task.
+        UsageError: both, or several remote ones, or several folders of a task.
     """
-    from orchestrator.backends.azure.options import is_remote
+    from orchestrator.specs.site import our_sites
     from orchestrator.support.errors import UsageError
+    from train_jobs.artifacts.layers import dotted
 
-    remote = [word for word in words if is_remote(word)]
+    remote = [(word, site) for word in words for site in our_sites() if site.is_remote(word)]
     if remote and len(words) > 1:
-        raise UsageError("--data names one text that lies in Azure, and nothing beside it", fix=f"--data {remote[0]}")
+        raise UsageError("--data takes one remote text, and no other text with it", fix=f"--data {remote[0][0]}")
     if remote:
-        return {"azure.data": (remote[0], "--data")}
+        word, site = remote[0]
+        return {dotted(site.data_key): (word, "--data")}
     return kind.data_flag(words)

@@ -1,4 +1,4 @@
-"""cluster create, list, show, scale, delete: machines of Azure ML."""
+"""cluster create, list, show, scale, delete: machines that jobs run on; skus: their sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.wire.control_plane import Wire
+    from orchestrator.backends.capabilities import Clusters
 
 NAMES = ("subscription_id", "resource_group", "workspace")
 
@@ -74,6 +74,21 @@ def add_verbs(verbs: Any) -> None:
     delete = add("delete", run_delete, "delete a cluster with its machines; jobs on it end", " --name t4")
     for parser in (create, scale, delete):
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    skus = add_verb(
+        verbs,
+        "skus",
+        run_skus,
+        summary="machine sizes of Azure and their prices",
+        description="List machine sizes of Azure: GPUs, memory, InfiniBand, list price with its date. Offline, unless"
+        " the prices are refreshed.",
+        example="skus --gpus H100:8",
+    )
+    skus.add_argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model")
+    skus.add_argument(
+        "--refresh", action="store_true", help="ask Azure's price service for today's prices, and keep them"
+    )
+    skus.add_argument("--region", default="eastus", help="whose prices --refresh asks for (default: eastus)")
+    add_output(skus)
 
 
 def _count(text: str) -> int:
@@ -89,11 +104,13 @@ def _idle(text: str) -> int:
     return seconds
 
 
-def _wire(arguments: argparse.Namespace) -> Wire:
-    from orchestrator.backends.azure.backend import AzureBackend
+def _clusters(arguments: argparse.Namespace) -> Clusters:
+    from orchestrator.backends import backend_with
+    from orchestrator.backends.capabilities import Provisions
     from orchestrator.support.home import home_folder
 
-    return AzureBackend(home_folder(os.environ)).wire({name: getattr(arguments, name) for name in NAMES})
+    backend = backend_with(Provisions, home_folder(os.environ))
+    return backend.clusters({name: getattr(arguments, name) for name in NAMES})
 
 
 def _confirmed(arguments: argparse.Namespace, what: str) -> None:
@@ -116,46 +133,36 @@ def _confirmed(arguments: argparse.Namespace, what: str) -> None:
 
 def run_create(arguments: argparse.Namespace) -> int:
     """Makes or changes a cluster."""
-    from orchestrator.backends.azure.machines.clusters import check_name, compute_body, shape_text
-    from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
     from orchestrator.cli.ui.render import hint
-    from orchestrator.support.errors import SpecError
 
-    check_name(arguments.name)
-    if (size := find_size(arguments.sku, where="--sku")) is not None:
-        try:
-            check_runs_torch(size)
-        except SpecError as problem:  # of jobs with our environment; others may run there
-            hint(f"warning: {problem.message}; instead: {problem.fix}")
-    body = compute_body(
-        size=arguments.sku,
+    clusters = _clusters(arguments)
+    change = clusters.created(
+        arguments.name,
+        sku=arguments.sku,
         tier=arguments.tier,
         min_nodes=arguments.min_nodes,
         max_nodes=_most(arguments.min_nodes, arguments.max_nodes),
         idle_seconds=arguments.idle_seconds,
     )
-    _confirmed(arguments, f"create or change cluster {arguments.name} to {shape_text(body)}")
-    return _provision(_wire(arguments), arguments, body)
+    for warning in change.warnings:
+        hint(f"warning: {warning}")
+    _confirmed(arguments, f"create or change cluster {arguments.name} to {change.shape}")
+    return _print_done(clusters, arguments, change.apply())
 
 
 def run_scale(arguments: argparse.Namespace) -> int:
     """Changes a cluster's scale, and nothing else of it."""
-    from orchestrator.backends.azure.machines.clusters import scaled, shape_text
-
-    wire = _wire(arguments)
-    body = scaled(_existing(wire, arguments.name), arguments.min_nodes, arguments.max_nodes, arguments.idle_seconds)
-    _confirmed(arguments, f"scale cluster {arguments.name} to {shape_text(body)}")
-    return _provision(wire, arguments, body)
+    clusters = _clusters(arguments)
+    change = clusters.scaled(arguments.name, arguments.min_nodes, arguments.max_nodes, arguments.idle_seconds)
+    _confirmed(arguments, f"scale cluster {arguments.name} to {change.shape}")
+    return _print_done(clusters, arguments, change.apply())
 
 
-def _provision(wire: Wire, arguments: argparse.Namespace, body: dict[str, Any]) -> int:
-    from orchestrator.backends.azure.machines.clusters import Cluster, provision
+def _print_done(clusters: Clusters, arguments: argparse.Namespace, done: str) -> int:
     from orchestrator.cli.ui.render import print_document
 
-    done = provision(wire, Cluster(name=arguments.name, body=body), fewer="--max-nodes {0}")
     if arguments.output != "text":
-        row = _rows([_existing(wire, arguments.name)])[0]
-        print_document({**row, "done": done}, arguments.output)
+        print_document({**clusters.row(arguments.name), "done": done}, arguments.output)
     else:
         print(done)
     return 0
@@ -166,9 +173,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     from orchestrator.cli.ui.render import hint, money, print_document
     from orchestrator.cli.ui.terminal import table
 
-    rows = _rows(
-        [body for body in _wire(arguments).computes() if body["properties"].get("computeType") == "AmlCompute"]
-    )
+    rows = _clusters(arguments).rows()
     if arguments.output != "text":
         print_document(rows, arguments.output)
         return 0
@@ -193,7 +198,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     """Prints one cluster."""
     from orchestrator.cli.ui.render import print_document
 
-    row = _rows([_existing(_wire(arguments), arguments.name)])[0]
+    row = _clusters(arguments).row(arguments.name)
     if arguments.output != "text":
         print_document(row, arguments.output)
         return 0
@@ -208,10 +213,10 @@ def run_delete(arguments: argparse.Namespace) -> int:
     """Deletes a cluster."""
     from orchestrator.cli.ui.render import print_document
 
-    wire = _wire(arguments)
-    _existing(wire, arguments.name)
+    clusters = _clusters(arguments)
+    clusters.row(arguments.name)
     _confirmed(arguments, f"delete cluster {arguments.name}, its machines and the jobs on it")
-    wire.delete_compute(arguments.name)
+    clusters.delete(arguments.name)
     if arguments.output != "text":
         print_document({"name": arguments.name, "done": "deleted"}, arguments.output)
     else:
@@ -219,30 +224,38 @@ def run_delete(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _existing(wire: Wire, name: str) -> dict[str, Any]:
-    from orchestrator.support.errors import NotFoundError
-
-    found = wire.compute(name)
-    if found is None:
-        raise NotFoundError(f"there is no cluster {name}", fix="orchestrator cluster list")
-    return found
-
-
-def _rows(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from orchestrator.backends.azure.machines.clusters import cluster_row
-    from orchestrator.backends.azure.machines.prices import read_prices
-    from orchestrator.backends.azure.machines.sizes import SIZES, price_of_size
+def run_skus(arguments: argparse.Namespace) -> int:
+    """Prints machine sizes."""
+    from orchestrator.cli.ui.render import hint, print_document
+    from orchestrator.cli.ui.terminal import table
+    from orchestrator.specs.site import our_sites
     from orchestrator.support.home import home_folder
 
-    refreshed = read_prices(home_folder(os.environ))
-    sizes = {size.name.lower(): size for size in SIZES}
+    home, region = home_folder(os.environ), arguments.region if arguments.refresh else None
+    sites = [site for site in our_sites() if site.size_names()]
+    rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
+    if arguments.output != "text":
+        print_document(rows, arguments.output)
+        return 0
+    if rows:
+        print(table([_cells(row) for row in rows], ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")))
+        dates = sorted({f"{row['price_date']} in {row['price_region']}" for row in rows if row["price"] is not None})
+        hint(f"list prices, dedicated, of {', '.join(dates)}\n  today's  orchestrator skus --refresh")
+    else:
+        hint(f"no size has {arguments.gpus} on one machine; more machines: compute.nodes")
+    return 0
 
-    def price(name: str, low: bool) -> float | None:
-        size = sizes.get(name.lower())
-        found = price_of_size(size, low_priority=low, refreshed=refreshed) if size else None
-        return found.usd if found else None
 
-    return [cluster_row(body, price) for body in bodies]
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["name"],
+        f"{row['gpus']} {row['gpu']}" if row["gpus"] else "-",
+        f"{row['gpus']}x{row['gpu_memory_gb']}" if row["gpus"] else "-",
+        str(row["cores"]),
+        str(row["memory_gb"]),
+        str(row["infiniband_gbps"]) if row["infiniband_gbps"] else "-",
+        "?" if row["price"] is None else f"{row['price']:.3f}",
+    )
 
 
 def _most(least: int, most: int) -> int:

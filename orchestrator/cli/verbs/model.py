@@ -78,7 +78,7 @@ def run_register(arguments: argparse.Namespace) -> int:
 def run_deploy(arguments: argparse.Namespace) -> int:
     """Deploys, prints the address."""
     run = attached(arguments)
-    if run.handle.backend == "azure":
+    if not run.deploys_here:
         _confirmed(arguments, f"deploy {run.name}: the endpoint's machine costs until it is deleted")
     document = run.deploy_model(arguments.endpoint, sku=arguments.sku)
     hint(f"  delete  orchestrator model delete {arguments.endpoint} -b {run.handle.backend} -y")

@@ -152,13 +152,13 @@ def test_what_may_pass_and_when() -> None:
 
 
 def test_a_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from orchestrator.cli import skus
     from orchestrator.cli.main import main
+    from orchestrator.cli.verbs import cluster
 
     def fail(arguments: object) -> int:
         raise RuntimeError(f"Max retries exceeded with url: /c/b?sv=1&sig={SECRET}")
 
-    monkeypatch.setattr(skus, "run_skus", fail)
+    monkeypatch.setattr(cluster, "run_skus", fail)
     assert main(["--debug", "skus"]) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said

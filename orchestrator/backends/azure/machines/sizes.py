@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.names import did_you_mean
@@ -41,6 +41,18 @@ class Size(NamedTuple):
     """USD an hour, dedicated; None: not known."""
     legacy: bool = False
     """Still there, but not to be chosen for something new."""
+
+    def row(self, prices: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+        """Return the size as a document, with its prices: by `prices` (see `prices.read_prices`), else by the table."""
+        price = price_of_size(self, low_priority=False, refreshed=prices)
+        low = price_of_size(self, low_priority=True, refreshed=prices)
+        return {
+            **self._asdict(),
+            "price": price.usd if price else None,
+            "price_date": price.date if price else None,
+            "price_region": price.region if price else None,
+            "low_priority_price": low.usd if low and not low.bound else None,
+        }
 
 
 class Price(NamedTuple):
