@@ -1,4 +1,4 @@
-"""diff, cost: what runs have not in common, and what they took."""
+"""diff, cost: the differences between runs, and what they took."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "diff",
         run_diff,
-        summary="what two runs have not in common",
-        description="What two runs have not in common: spec, compute, packages, text, code; and the results of both.",
+        summary="show the differences between two runs",
+        description="Show the differences between two runs: spec, compute, packages, text and code; and the results of"
+        " both.",
         example="diff @last pretrain-tiny-4e919d08 --code",
     )
     add_run(diff, count=2)
@@ -34,7 +35,7 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "cost",
         run_cost,
-        summary="what runs took and cost",
+        summary="show hours and cost of runs",
         description="Machine hours of all attempts of runs, their price, and what of it was done twice.",
         example="cost --all",
     )

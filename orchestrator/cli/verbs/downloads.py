@@ -58,10 +58,10 @@ def add_verbs(verbs: Any) -> None:
         " that is given must let a run go; runs that go on are never touched. What MLflow holds of a run stays.",
         example="prune --keep-last 10 --older-than 30d --dry-run",
     )
-    prune.add_argument("--keep-last", type=positive, metavar="N", help="not the newest so many that have ended")
+    prune.add_argument("--keep-last", type=positive, metavar="N", help="keep the N newest finished runs")
     prune.add_argument("--older-than", type=seconds, metavar="T", help="only what ended longer ago: 12h, 30d")
     add_states(prune, "--state", choices=ENDED)
-    prune.add_argument("--stores", action="store_true", help="also token stores of texts that no remaining run is of")
+    prune.add_argument("--stores", action="store_true", help="also delete token stores that no remaining run uses")
     prune.add_argument("--dry-run", "--dryrun", action="store_true", help="show what would go, delete nothing")
     prune.add_argument("-y", "--yes", action="store_true", help="do not ask")
     add_backend(prune)

@@ -26,20 +26,20 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "list",
         run_list,
-        summary="all runs",
-        description="All runs, the newest first.",
+        summary="list runs",
+        description="List runs, the newest first.",
         example="list --state running --limit 10",
     )
     add_states(listing, "--state", "--status")
-    listing.add_argument("--limit", type=positive, metavar="N", help="at most so many")
+    listing.add_argument("--limit", type=positive, metavar="N", help="at most N runs")
     add_backend(listing)
     add_output(listing)
     status = add_verb(
         verbs,
         "status",
         run_status,
-        summary="how a run stands",
-        description="How a run stands, and why it ended.",
+        summary="show the status of a run",
+        description="Show the status of a run, and why it ended.",
         example="status @last --watch",
     )
     add_run(status)
@@ -58,11 +58,15 @@ def add_verbs(verbs: Any) -> None:
     add_run(debug)
     debug.add_argument("--rank", type=int, metavar="N", help="only this rank")
     add_output(debug)
+    _add_report(verbs)
+
+
+def _add_report(verbs: Any) -> None:
     report = add_verb(
         verbs,
         "report",
         run_report,
-        summary="a page with the curves of a run, of several, or of a sweep",
+        summary="write a page with the curves of runs, or of a sweep",
         description="One self-contained HTML page: of a run its curves, its scores, and the plan beside what came; of"
         " several runs their curves on the same axes and what differs; of a sweep its trials. A run or sweep that goes"
         " on is reported as far as it has come.",
@@ -100,7 +104,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """Prints how a run stands."""
+    """Print the status of a run."""
     from orchestrator.cli.ui.follow import leaving_alone
     from orchestrator.cli.ui.render import next_commands, status_text
     from orchestrator.cli.ui.status_watch import watch

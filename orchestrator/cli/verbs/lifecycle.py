@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "wait",
         run_wait,
-        summary="until a run or a sweep has ended",
+        summary="wait until a run or a sweep has ended",
         description="Wait until a run or a sweep has ended. The exit code is the job's; of a sweep 0 if it completed.",
         example="wait @last --timeout 2h",
     )
@@ -42,14 +42,19 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "supervise",
         run_supervise,
-        summary="see to the restarts of a run",
-        description="Watch a run on Azure, and submit it again whenever it was preempted or failed, as often as its"
-        " --max-restarts allow: what following it does too. Runs on this machine have somebody who does so.",
+        summary="restart a run when it fails or is preempted",
+        description="Watch a run on Azure, and submit it again whenever it was preempted or failed, at most"
+        " --max-restarts times. Following a run does the same; runs on this machine have a supervisor that does.",
         example="supervise azure://WORKSPACE/RUN",
     )
     add_run(supervise)
     supervise.add_argument("--max-restarts", type=_restarts, metavar="N", help="from now on (default: as submitted)")
     add_output(supervise)
+    _add_endings(verbs)
+
+
+def _add_endings(verbs: Any) -> None:
+    """Add the verbs that end runs, and that start them again."""
     cancel = add_verb(
         verbs,
         "cancel",
@@ -77,10 +82,10 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "resume",
         run_resume,
-        summary="go on with a run or a sweep",
-        description="Go on from the newest checkpoint. With another number of processes the global batch, the order of"
-        " examples and the schedule stay the same; the result is not the same bit for bit. A sweep goes on with what is"
-        " left of it.",
+        summary="resume a run or a sweep",
+        description="Resume from the newest checkpoint. With another number of processes the global batch, the order of"
+        " examples and the schedule stay the same; the result is not the same bit for bit. A sweep resumes with the"
+        " trials that are left.",
         example="resume @last --processes 6",
     )
     add_run(resume, sweep=True)

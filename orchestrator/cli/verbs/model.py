@@ -41,6 +41,11 @@ def add_verbs(verbs: Any) -> None:
     register.add_argument(
         "--name", dest="model_name", metavar="NAME", help="the model's name (default: the first part of the run's)"
     )
+    add_output(register)
+    _add_endpoints(actions)
+
+
+def _add_endpoints(actions: Any) -> None:
     deploy = add_verb(
         actions,
         "deploy",
@@ -65,7 +70,6 @@ def add_verbs(verbs: Any) -> None:
     add_backend(delete)
     for parser in (deploy, delete):
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    for parser in (register, deploy, delete):
         add_output(parser)
 
 

@@ -53,7 +53,7 @@ def put_version(service: ResourceManager, call: Call, kind: str, name: str, vers
     path = f"{kind}/{name}/versions/{version}"
     if (before := service.state.resources.get(path)) is not None:
         had, wants = before["properties"], body["properties"]
-        changed = sorted(field for field in wants.keys() - CHANGEABLE if not _same(field, had.get(field), wants[field]))
+        changed = sorted(field for field in wants.keys() - CHANGEABLE if wants[field] not in (None, had.get(field)))
         if changed:
             said = f"{kind} {name}:{version} exists, and its {', '.join(changed)} cannot change."
             raise Refusal(409, "Conflict", said)
@@ -129,7 +129,3 @@ def _all_versions(service: ResourceManager, kind: str) -> list[Document]:
 
 def _hash(document: Document) -> object:
     return document["properties"].get("properties", {}).get("hash_sha256")
-
-
-def _same(field: str, had: object, wants: object) -> bool:
-    return wants is None or had == wants

@@ -57,10 +57,6 @@ class Recorder:
         with self._lock:
             return [call for call in self._calls if fnmatchcase(call.line, match)]
 
-    def clear(self) -> None:
-        with self._lock:
-            self._calls.clear()
-
 
 def _document(call: Call) -> Any:
     kind = call.headers.get("content-type", "")
