@@ -131,6 +131,19 @@ def test_what_was_cancelled_goes_on_from_here_alone(
     assert [(one.sweep, one.used) for one in begun.record.earlier] == [(sweep.name, 2)]
 
 
+def test_dry_run_prints_the_body_that_is_sent(
+    azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digest in its tags covers the whole body."""
+    file = write_sweep({RATE: [0.01, 0.02]})
+    assert main(["plan", "sweep", "-f", str(file), "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    sweep = orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=file))
+    assert shown["sweep"]["name"] == sweep.name
+    tags = azure.job(sweep.name).properties["tags"]
+    assert shown["request"]["properties"]["tags"]["orchestrator.request"] == tags["orchestrator.request"]
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sleeps between two tries."""
