@@ -22,6 +22,7 @@ import json
 import math
 import queue
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -92,9 +93,11 @@ def own_figure(points: list[Point]) -> str:
     return figure(own_chart(points), last_step=points[-1][0])
 
 
-def own_page() -> str:
-    """Two versions of a figure that replace each other."""
-    versions = json.dumps([own_figure(curve(seed)) for seed in (1, 2)])
+def own_page(*, hovers: bool = True) -> str:
+    """Two versions of a figure that replace each other, with or without the strips that show values."""
+    drawn = [own_figure(curve(seed)) for seed in (1, 2)]
+    strips = re.compile('<g class="hover">.*?</g>', re.DOTALL)
+    versions = json.dumps(drawn if hovers else [strips.sub("", one) for one in drawn])
     return (
         f"<!doctype html><meta charset='utf-8'><style>{STYLE}</style><div id='place'></div><script>{TIMED}"
         f"const versions = {versions}, place = document.getElementById('place');"
@@ -216,6 +219,7 @@ def main() -> None:
     print(f"{describe(*PACKAGES.values())}; a curve of {POINTS:,} points; median (minimum-maximum)")
     pages = {
         "our SVG": own_page(),
+        "our SVG without the strips that show values": own_page(hovers=False),
         "Vega-Lite, canvas, all points": vega_page("canvas", list),
         "Vega-Lite, SVG, all points": vega_page("svg", list),
         "Vega-Lite, canvas, 600 points": vega_page("canvas", decimate),
