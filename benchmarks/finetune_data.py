@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config.finetune import NER, SQUAD_1
+from train_jobs.config.tasks import GLUE_SUITE, NER, SQUAD_1
 from train_jobs.tasks.entities.conll import write_conll
-from train_jobs.tasks.sentences.glue import GLUE
 
 TASKS = ("CoLA", "MRPC", "STS-B", "SST-2", SQUAD_1, NER)
 SHORT = 450  # characters of a context that is one sequence, whatever its question
@@ -34,7 +33,7 @@ def write_files(
         short: of SQuAD only contexts that are one sequence.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if task in GLUE:
+    if task in GLUE_SUITE:
         return _tables(task, glue, folder, rows)
     if squad is None:
         raise SystemExit(f"{task} needs --squad FILE, in the form of SQuAD 1.1")
@@ -50,7 +49,7 @@ def write_files(
 
 
 def _tables(task: str, glue: Path, folder: Path, rows: int | None) -> dict[str, Path]:
-    known = GLUE[task]
+    known = GLUE_SUITE[task]
     lines = {
         split: (glue / known.files[split].paths[0]).read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
         for split in ("train", "dev")

@@ -37,7 +37,7 @@ from benchmarks.finetune_setup import Contest, with_head
 from benchmarks.finetune_speed import IN_BF16, speed
 from benchmarks.finetune_speed import PEERS as PEERS_OF_SPEED
 from benchmarks.machine import describe
-from train_jobs.config.finetune import SQUAD_1
+from train_jobs.config.tasks import SQUAD_1
 from train_jobs.tasks.sequences import epoch_batches
 
 STEPS, RATE_OF_50 = 50, 2e-4  # at which so few steps teach more than the most frequent label

@@ -15,7 +15,7 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import export
 from train_jobs.models.labels import label_settings, load_for_finetuning
-from train_jobs.tasks.registry import Kind, read_kind
+from train_jobs.tasks.registry import TokenizedTask, read_task
 
 WARMUP = 0.1
 WEIGHT_DECAY, EPS, CLIP = 0.01, 1e-6, 1.0
@@ -74,9 +74,9 @@ class Contest:
         return FinetuneConfig.model_validate(self.settings())
 
     @cached_property
-    def rows(self) -> Kind:
+    def rows(self) -> TokenizedTask:
         """Its rows, as our job reads them."""
-        return read_kind(self.config, load_vocabulary(read_initial_model(self.model).vocabulary, lowercase=True))
+        return read_task(self.config, load_vocabulary(read_initial_model(self.model).vocabulary, lowercase=True))
 
     @property
     def row_count(self) -> int:

@@ -26,7 +26,8 @@ from typing import Any
 from train_jobs.artifacts.layers import build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.config import DataError
-from train_jobs.config.finetune import GLUE, GLUE_TASKS, FinetuneConfig
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.tasks import GLUE, GLUE_TASKS
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import boundary, determinism, distributed, storage
 from train_jobs.engine.runtime.distributed import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,23 @@ from orchestrator.fetch.checked_file import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import ConflictError, DataError, UsageError
 from train_jobs.config.names import in_shell, set_aside
+from train_jobs.config.tasks import GLUE_SUITE
 
 NAME = "glue"
 ARCHIVES = ".archives"  # in the target folder, while a task is not unpacked
 MRPC_HEADER = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
-WITHOUT_HEADER = {("CoLA", "train.tsv"), ("CoLA", "dev.tsv")}
-COLUMNS_WITHOUT_HEADER = 4
+HEADERS = {
+    (name, Path(file.paths[0]).name): file.header
+    for name, task in GLUE_SUITE.items()
+    for file in task.files.values()
+    if file.header
+}
+"""Task and file -> columns, of files whose first line is a row."""
 
 
 @dataclass(frozen=True)
 class TaskArchive:
-    """A task of GLUE."""
+    """A task of GLUE, and the files that it is made from."""
 
     name: str
     files: tuple[Remote, ...]
@@ -36,114 +42,76 @@ def _remote(path: str, size: int, sha256: str) -> Remote:
     return Remote(path, Checksum("sha256", sha256), size)
 
 
-def _task(name: str, archive: str, size: int, sha256: str, *rows: int) -> TaskArchive:
-    files = ("train.tsv", "dev.tsv", "test.tsv")
-    return TaskArchive(name, (_remote(f"glue/data/{archive}", size, sha256),), dict(zip(files, rows, strict=True)))
+def _published(name: str, *files: Remote) -> TaskArchive:
+    rows = {Path(file.paths[-1]).name: file.rows or 0 for file in GLUE_SUITE[name].files.values()}
+    return TaskArchive(name, files, rows)
 
 
-# Sizes, hashes and counts of huggingface/datasets, datasets/glue/dataset_infos.json.
+# Sizes and hashes of huggingface/datasets, datasets/glue/dataset_infos.json.
 TASKS = {
     task.name: task
     for task in (
-        _task(
+        _published(
             "CoLA",
-            "CoLA.zip",
-            376_971,
-            "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
-            8551,
-            1043,
-            1063,
+            _remote("glue/data/CoLA.zip", 376_971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"),
         ),
-        _task(
+        _published(
             "SST-2",
-            "SST-2.zip",
-            7_439_277,
-            "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
-            67_349,
-            872,
-            1821,
+            _remote(
+                "glue/data/SST-2.zip", 7_439_277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
+            ),
         ),
-        TaskArchive(
+        _published(
             "MRPC",
-            (
-                _remote(
-                    "senteval/senteval_data/msr_paraphrase_train.txt",
-                    1_047_044,
-                    "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
-                ),
-                _remote(
-                    "senteval/senteval_data/msr_paraphrase_test.txt",
-                    441_275,
-                    "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
-                ),
-                _remote(
-                    "glue/data/mrpc_dev_ids.tsv",
-                    6222,
-                    "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
-                ),
+            _remote(
+                "senteval/senteval_data/msr_paraphrase_train.txt",
+                1_047_044,
+                "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
             ),
-            {"train.tsv": 3668, "dev.tsv": 408, "test.tsv": 1725},
+            _remote(
+                "senteval/senteval_data/msr_paraphrase_test.txt",
+                441_275,
+                "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+            ),
+            _remote(
+                "glue/data/mrpc_dev_ids.tsv", 6222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"
+            ),
         ),
-        _task(
+        _published(
             "STS-B",
-            "STS-B.zip",
-            802_872,
-            "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85",
-            5749,
-            1500,
-            1379,
+            _remote("glue/data/STS-B.zip", 802_872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"),
         ),
-        _task(
+        _published(
             "QQP",
-            "QQP-clean.zip",
-            41_696_084,
-            "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
-            363_846,
-            40_430,
-            390_965,
-        ),
-        TaskArchive(
-            "MNLI",
-            (
-                _remote(
-                    "glue/data/MNLI.zip",
-                    312_783_507,
-                    "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
-                ),
+            _remote(
+                "glue/data/QQP-clean.zip",
+                41_696_084,
+                "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
             ),
-            {
-                "train.tsv": 392_702,
-                "dev_matched.tsv": 9815,
-                "dev_mismatched.tsv": 9832,
-                "test_matched.tsv": 9796,
-                "test_mismatched.tsv": 9847,
-            },
         ),
-        _task(
+        _published(
+            "MNLI",
+            _remote(
+                "glue/data/MNLI.zip", 312_783_507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"
+            ),
+        ),
+        _published(
             "QNLI",
-            "QNLIv2.zip",
-            10_627_589,
-            "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
-            104_743,
-            5463,
-            5463,
+            _remote(
+                "glue/data/QNLIv2.zip", 10_627_589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"
+            ),
         ),
-        _task(
+        _published(
             "RTE",
-            "RTE.zip",
-            697_150,
-            "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee",
-            2490,
-            277,
-            3000,
+            _remote("glue/data/RTE.zip", 697_150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"),
         ),
-        _task(
-            "WNLI", "WNLI.zip", 28_999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46", 635, 71, 146
+        _published(
+            "WNLI",
+            _remote("glue/data/WNLI.zip", 28_999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"),
         ),
-        TaskArchive(
+        _published(
             "AX",
-            (_remote("glue/data/AX.tsv", 222_257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd"),),
-            {"AX.tsv": 1104},
+            _remote("glue/data/AX.tsv", 222_257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd"),
         ),
     )
 }
@@ -254,14 +222,17 @@ def _count_all(task: TaskArchive, place: Path) -> int:
         path = place / name
         if not path.is_file():
             raise DataError(f"{task.name} has no {name}", facts={"folder": place})
-        have = count_rows(path, header=(task.name, name) not in WITHOUT_HEADER)
+        have = count_rows(path, HEADERS.get((task.name, name)))
         if have != need:
             raise DataError(f"{task.name}'s {name} has the wrong number of rows", facts={"need": need, "have": have})
     return sum(task.rows.values())
 
 
-def count_rows(path: Path, *, header: bool) -> int:
-    """Rows with all columns; quotes are signs like any other, and rows end where lines do."""
+def count_rows(path: Path, columns: Sequence[str] | None = None) -> int:
+    """Rows with all columns, which the first line names, if nothing else does.
+
+    A quote is a character like any other, and a row ends where its line does.
+    """
     with path.open(encoding="utf-8-sig") as stream:
-        columns = stream.readline().count("\t") + 1 if header else COLUMNS_WITHOUT_HEADER
-        return sum(line.count("\t") + 1 >= columns for line in stream)
+        need = len(columns) if columns else stream.readline().count("\t") + 1
+        return sum(line.count("\t") + 1 >= need for line in stream)

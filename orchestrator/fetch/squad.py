@@ -9,6 +9,7 @@ from typing import NamedTuple
 from orchestrator.fetch.checked_file import Checksum, Fetched, Remote
 from orchestrator.fetch.http import Client
 from orchestrator.support.errors import DataError, UsageError
+from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
 
 NAME = "squad"
 
@@ -22,25 +23,12 @@ class SquadFile(NamedTuple):
     questions: int
 
 
-# Sizes, hashes and counts of huggingface/datasets, datasets/squad and squad_v2/dataset_infos.json.
-FILES = {
-    "v1.1": (
-        SquadFile(
-            "train-v1.1.json", 30_288_272, "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955", 87_599
-        ),
-        SquadFile(
-            "dev-v1.1.json", 4_854_279, "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9", 10_570
-        ),
-    ),
-    "v2.0": (
-        SquadFile(
-            "train-v2.0.json", 42_123_633, "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002", 130_319
-        ),
-        SquadFile(
-            "dev-v2.0.json", 4_370_528, "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8", 11_873
-        ),
-    ),
-}
+def _published(task: str) -> tuple[SquadFile, ...]:
+    files = TASKS[task].files.values()
+    return tuple(SquadFile(file.paths[0], file.size or 0, file.sha256 or "", file.rows or 0) for file in files)
+
+
+FILES = {"v1.1": _published(SQUAD_1), "v2.0": _published(SQUAD_2)}
 
 
 def fetch_squad(client: Client, folder: Path, version: str) -> list[Fetched]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from orchestrator.support.errors import DataError
 from train_jobs.artifacts.task_files import TaskFile
-from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_TASKS, ExamplesConfig
+from train_jobs.config.finetune import ExamplesConfig
 from train_jobs.config.names import in_shell
+from train_jobs.config.tasks import TASKS
 
-WITHOUT_HEADER = {("CoLA", "train"), ("CoLA", "validation")}
 QUESTION = b'"question"'  # a key: within a text its quotes are escaped
 DOCUMENT = b"-DOCSTART-"
 BLOCK = 1 << 20
@@ -20,15 +20,11 @@ BLOCK = 1 << 20
 
 def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
     """Rows of a file of a task, as of `count_table`."""
-    if file.task in SQUAD_TASKS:
-        form = "squad"
-    elif file.task == NER:
-        form = "conll"
-    elif file.task in {*GLUE_TASKS, "AX"}:
-        form = "tsv"
+    if (entry := TASKS.get(file.task)) is not None:
+        form = entry.kind.form
     else:
         form = file.path.suffix.removeprefix(".") if data.format == "auto" else data.format
-    header = (file.task, file.split) not in WITHOUT_HEADER
+    header = entry is None or all(official.header is None for official in entry.official(file.split))
     return count_table(file.path, form, quoting=data.quoting, header=header)
 
 

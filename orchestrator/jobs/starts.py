@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.start_model import CONFIG
-from train_jobs.config.finetune import GLUE_TASKS
+from train_jobs.config.tasks import GLUE_TASKS
 
 if TYPE_CHECKING:
     from orchestrator.run import Run

@@ -9,7 +9,7 @@ from typing import Any
 from train_jobs.artifacts.layers import Layer
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, read_lineage
 from train_jobs.config.errors import ConflictError
-from train_jobs.config.finetune import NER, OWN
+from train_jobs.config.tasks import NER, OWN
 
 KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
 """Task -> keys of `data` that are about columns; other tasks have names of their own for them."""

@@ -28,52 +28,49 @@ from train_jobs.config.pretrain import (
     WatchdogConfig,
     micro_batch_sizes,
 )
+from train_jobs.config.tasks import (
+    GLUE,
+    GLUE_TASKS,
+    OWN,
+    SENTENCES,
+    SPANS,
+    TASKS,
+    WORDS,
+    TaskKind,
+    bare,
+    data_folder,
+    spellings,
+    task_kind,
+    task_names,
+)
 
 if TYPE_CHECKING:  # it reads files, which looking at runs has no need of
     from train_jobs.artifacts.start_model import InitialModel
 
-GLUE = "glue"
-GLUE_TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
-SQUAD_1, SQUAD_2 = SQUAD_TASKS = ("SQuAD-1.1", "SQuAD-2.0")
-NER = "NER"
-OWN = "own"
-TASKS = (*GLUE_TASKS, GLUE, *SQUAD_TASKS, NER, OWN)
-ALIASES = {
-    **dict.fromkeys(("squad", "squad1", "squadv1", "squadv1.1"), SQUAD_1),
-    **dict.fromkeys(("squad2", "squadv2", "squadv2.0"), SQUAD_2),
-    **dict.fromkeys(("entities", "conll", "conll2003"), NER),
+SETTINGS_OF: dict[str, TaskKind | None] = {
+    "data.glue": SENTENCES,
+    "data.squad": SPANS,
+    "data.conll": WORDS,
+    **dict.fromkeys(
+        (f"data.{key}" for key in ("dataset", "text", "pair", "label", "regression", "format", "quoting")), None
+    ),
+    **dict.fromkeys(("data.word_column", "data.tag_column"), WORDS),
+    **dict.fromkeys(("data.doc_stride", "data.max_query_length"), SPANS),
+    **dict.fromkeys(("evaluation.n_best", "evaluation.max_answer_length"), SPANS),
 }
-"""Other names of tasks, in small letters without - and _."""
-
-SETTINGS_OF = {
-    "data.glue": (*GLUE_TASKS, GLUE),
-    "data.squad": SQUAD_TASKS,
-    "data.conll": (NER,),
-    "data.dataset": (OWN,),
-    **dict.fromkeys((f"data.{key}" for key in ("text", "pair", "label", "regression", "format", "quoting")), (OWN,)),
-    **dict.fromkeys((f"data.{key}" for key in ("word_column", "tag_column")), (NER,)),
-    **dict.fromkeys((f"data.{key}" for key in ("doc_stride", "max_query_length")), SQUAD_TASKS),
-    **dict.fromkeys((f"evaluation.{key}" for key in ("n_best", "max_answer_length")), SQUAD_TASKS),
-    "train.class_weights": tuple(task for task in TASKS if task not in ("STS-B", *SQUAD_TASKS)),
-}
-"""Dotted keys that only some tasks have a use for -> those tasks."""
+"""Dotted keys that only one kind of tasks uses -> that kind; None: tables of one's own."""
 
 Column = Annotated[str, Field(min_length=1)]
 
 
 def _one_of_tasks(name: str, tasks: tuple[str, ...]) -> str:
-    spelled = {**ALIASES, **{_bare(task): task for task in TASKS}}
-    found = spelled.get(_bare(name))
+    found = spellings(tasks).get(bare(name))
     if found in tasks:
         return found
     raise ValueError(f"must be {', '.join(tasks[:-1])} or {tasks[-1]}{did_you_mean(name, tasks)}")
 
 
-def _bare(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
-
-
-Task = Annotated[str, AfterValidator(lambda name: _one_of_tasks(name, TASKS))]
+TaskName = Annotated[str, AfterValidator(lambda name: _one_of_tasks(name, task_names()))]
 OneOfGlue = Annotated[str, AfterValidator(lambda name: _one_of_tasks(name, GLUE_TASKS))]
 
 
@@ -105,7 +102,7 @@ class ExamplesConfig(ColumnsConfig):
     """Where examples come from, and how long they may be; the columns are those of tables of your own."""
 
     glue: Path | None = None
-    """GLUE's folder, as its download script makes it."""
+    """Folder of the official files of sentence tasks, as the download script of GLUE makes it: TASK/train.tsv, ..."""
     squad: Path | None = None
     """SQuAD's folder, with its files under their own names: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
     conll: Path | None = None
@@ -251,7 +248,7 @@ class TaskOverrides(Sections):
 class FinetuneConfig(Sections):
     """Everything that `python -m train_jobs.finetune --config FILE` reads from FILE."""
 
-    task: Task = OWN
+    task: TaskName = OWN
     """Which task: one of GLUE by its name, glue for all nine, SQuAD-1.1, SQuAD-2.0, NER, or own: tables of yours, with
     the columns that data names."""
     init_from: Path
@@ -265,7 +262,8 @@ class FinetuneConfig(Sections):
     @property
     def max_length(self) -> int:
         """Tokens of a sequence."""
-        return self.data.max_length or (384 if self.task in SQUAD_TASKS else 128)
+        kind = task_kind(self.task) or SENTENCES
+        return self.data.max_length or kind.max_length
 
     def require_positions(self, initial: InitialModel) -> None:
         """Refuses sequences that the model has no positions for.
@@ -298,13 +296,15 @@ class FinetuneConfig(Sections):
 
     def ignored(self) -> list[str]:
         """Dotted keys that are set to something although this task has no use for them."""
-        found = []
-        for key, tasks in SETTINGS_OF.items():
-            section, name = key.split(".")
-            here = getattr(self, section)
-            if self.task not in tasks and getattr(here, name) != type(here).model_fields[name].default:
-                found.append(key)
-        return found
+        kind = task_kind(self.task)
+        keys = [key for key, one in SETTINGS_OF.items() if one != kind]
+        if self.task in TASKS and not TASKS[self.task].has_classes:
+            keys.append("train.class_weights")
+        return [key for key in keys if self._is_changed(*key.split("."))]
+
+    def _is_changed(self, section: str, name: str) -> bool:
+        here = getattr(self, section)
+        return bool(getattr(here, name) != type(here).model_fields[name].default)
 
     @field_serializer("per_task")
     def _as_written(self, tasks: dict[str, TaskOverrides], info: SerializationInfo) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class FinetuneConfig(Sections):
             if given := [name for name in ("train", "validation", "test") if getattr(data, name) is not None]:
                 raise ValueError(f"data.{given[0]} and data.dataset are both given")
         elif data.train is None or data.validation is None:
-            wanted = {OWN: None, NER: "conll", **dict.fromkeys(SQUAD_TASKS, "squad")}.get(self.task, "glue")
+            wanted = data_folder(self.task)
             if wanted is None:
                 raise ValueError("data.train and data.validation, or data.dataset, are needed for a task of your own")
             if getattr(data, wanted) is None:

@@ -8,15 +8,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from train_jobs.config.base import Config
-from train_jobs.config.finetune import ALIASES, GLUE_TASKS, NER, SQUAD_TASKS, Column
+from train_jobs.config.finetune import Column
 from train_jobs.config.names import did_you_mean
 from train_jobs.config.pretrain import Positive, WatchdogConfig
+from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, bare, spellings
 
 AUTO = "auto"
 CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS = KINDS = (
-    "text-classification",
-    "question-answering",
-    "token-classification",
+    *(kind.pipeline for kind in (SENTENCES, SPANS, WORDS)),
     "fill-mask",
     "embeddings",
 )
@@ -36,20 +35,15 @@ INPUT_FORMATS: dict[str, InputFormat] = {
     ".bio": "conll",
     ".iob2": "conll",
 }
-_KIND_OF = {**dict.fromkeys(SQUAD_TASKS, QUESTION_ANSWERING), NER: TOKEN_CLASSIFICATION}
 OUTPUT_FORMATS = (".jsonl", ".tsv", ".parquet", ".npz")
 
 
 def _known_task(name: str) -> str:
-    spelled = {**ALIASES, **{_bare(task): task for task in (AUTO, *KINDS, *GLUE_TASKS, *SQUAD_TASKS, NER)}}
-    if _bare(name) in spelled:
-        return _KIND_OF.get(spelled[_bare(name)], spelled[_bare(name)])
+    spelled = spellings((AUTO, *KINDS, *(task for task, entry in TASKS.items() if "train" in entry.files)))
+    if (found := spelled.get(bare(name))) is not None:
+        return found if found not in TASKS or TASKS[found].kind is SENTENCES else TASKS[found].kind.pipeline
     names = ", ".join((AUTO, *KINDS))
     raise ValueError(f"must be {names}, or a task of GLUE{did_you_mean(name, spelled.values())}")
-
-
-def _bare(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
 
 
 def _known_output(path: Path) -> Path:
@@ -214,15 +208,15 @@ class PredictConfig(Config):
         return self
 
     def form(self, path: Path) -> str:
-        """What an input is: one of InputFormat but auto, or `tsv` for a task of GLUE.
+        """What an input is: one of InputFormat but auto, or that of a built-in task.
 
         Raises:
             ValueError: nothing tells.
         """
         if self.data.format != AUTO:
             return self.data.format
-        if self.task in GLUE_TASKS:
-            return "tsv"
+        if self.task in TASKS:
+            return TASKS[self.task].kind.form
         if path.suffix not in INPUT_FORMATS:
             raise ValueError(f"input: what is {path}? Name it in data.format, or end it in {', '.join(INPUT_FORMATS)}")
         return INPUT_FORMATS[path.suffix]

@@ -8,30 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from train_jobs.config.finetune import NER, OWN, SQUAD_1, SQUAD_2, FinetuneConfig
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.own import is_own
 from train_jobs.config.pretrain import PretrainConfig
+from train_jobs.config.tasks import OWN, TASKS, SentenceTask
 
 MOST_PARAMETERS = 100  # MLflow takes no more in one request
 LONGEST_VALUE = 6000
 
 RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
 TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
-METRICS = {
-    "CoLA": ("matthews",),
-    "SST-2": ("accuracy",),
-    "MRPC": ("f1", "accuracy"),
-    "STS-B": ("pearson", "spearman"),
-    "QQP": ("f1", "accuracy"),
-    "MNLI": ("accuracy",),
-    "QNLI": ("accuracy",),
-    "RTE": ("accuracy",),
-    "WNLI": ("accuracy",),
-    SQUAD_1: ("exact_match", "f1"),
-    SQUAD_2: ("exact", "f1", "best_exact", "best_f1"),
-    NER: ("precision", "recall", "f1", "f1_*"),
-}
-MNLI_SETS = ("dev_matched", "dev_mismatched")
 
 
 def reported_metrics(config: object) -> tuple[str, ...] | None:
@@ -57,16 +43,17 @@ def _pretraining(config: PretrainConfig) -> tuple[str, ...] | None:
 
 
 def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
-    if config.task == OWN:
-        metrics: tuple[str, ...] | None = (
-            ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 where there are two classes
-        )
-    else:
-        metrics = METRICS.get(config.task)
-    if metrics is None:
+    entry = TASKS.get(config.task)
+    if entry is None and config.task != OWN:
         return None
-    several = config.task == "MNLI" and config.data.validation is None
-    validation = ("score", "loss", *metrics, "collapsed", *(f"{name}_score" for name in MNLI_SETS if several))
+    sets: tuple[str, ...] = ()
+    if entry is None:
+        metrics = ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 of two classes
+    else:
+        metrics = entry.metrics
+        if isinstance(entry, SentenceTask) and len(entry.dev_splits) > 1 and config.data.validation is None:
+            sets = entry.dev_splits
+    validation = ("score", "loss", *metrics, "collapsed", *(f"{name}_score" for name in sets))
     if len(config.seeds) > 1:
         return _named("validation", validation)  # one report a seed
     return (*_named("validation", validation), "train_loss", *TRAINING)

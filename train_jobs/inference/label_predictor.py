@@ -11,12 +11,12 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.names import did_you_mean
+from train_jobs.config.tasks import SentenceTask, sentence_task
 from train_jobs.inference.forward import Batch, Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Record, Task, rounded
 from train_jobs.tasks.rows.columns import classes, numbers, texts
 from train_jobs.tasks.rows.tables import Problems, Table
-from train_jobs.tasks.sentences.glue import GlueTask, class_names, glue_task
 from train_jobs.tasks.sentences.glue_metrics import scores
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class Classification(Task):
             raise SpecError("a model that gives a text several labels is not scored here", fix="--set evaluate=false")
 
     @property
-    def glue(self) -> GlueTask | None:
-        """The task of GLUE that was named."""
-        return glue_task(self.config.task)
+    def built_in(self) -> SentenceTask | None:
+        """The built-in task that was named."""
+        return sentence_task(self.config.task)
 
     @property
     def columns(self) -> list[str]:
@@ -55,7 +55,7 @@ class Classification(Task):
         return self.folder.problem == REGRESSION
 
     def check(self, table: Table, problems: Problems) -> None:
-        flawed = self.glue is not None and self.glue.known_flaws
+        flawed = self.built_in is not None and self.built_in.known_flaws
         for column in self.text_columns:
             texts(table, column, problems, may_be_empty=flawed)
         if self.config.evaluate:
@@ -85,8 +85,8 @@ class Classification(Task):
 
     @property
     def _metrics(self) -> tuple[str, ...]:
-        if self.glue is not None:
-            return self.glue.metrics
+        if self.built_in is not None:
+            return self.built_in.metrics
         if self.is_number:
             return ("pearson", "spearman")
         return ("accuracy", "f1") if len(self.folder.labels) == 2 else ("accuracy",)
@@ -125,10 +125,10 @@ class Classification(Task):
         """What may stand for a label in the input -> its id."""
         ids = {name: number for number, name in enumerate(self.folder.labels)}
         by_number = {str(number): number for number in ids.values()}
-        if self.glue is None:
+        if self.built_in is None:
             return {**by_number, **ids}
-        names = class_names(self.glue)
-        return {label: ids.get(names[number], number) for number, label in enumerate(self.glue.labels)}
+        names = self.built_in.class_names
+        return {label: ids.get(names[number], number) for number, label in enumerate(self.built_in.labels)}
 
     def _judged(self, table: Table, logits: Floats) -> dict[str, Any]:
         problems = Problems("labels", fix="")
@@ -152,9 +152,9 @@ def softmax(logits: Floats) -> Floats:
     return result
 
 
-def with_glue(config: PredictConfig) -> PredictConfig:
-    """The configuration with the columns of the task of GLUE that it names, if any."""
-    task = glue_task(config.task)
+def with_task_columns(config: PredictConfig) -> PredictConfig:
+    """The configuration with the columns of the built-in task that it names, if any."""
+    task = sentence_task(config.task)
     if task is None:
         return config
     columns = {"text": task.text, "pair": task.pair, "label": task.label, "quoting": False}

@@ -19,7 +19,7 @@ from train_jobs.config.predict import (
 from train_jobs.engine.runtime.precision import resolve
 from train_jobs.inference.answer_predictor import Answers
 from train_jobs.inference.forward import Forward, made_ready
-from train_jobs.inference.label_predictor import Classification, with_glue
+from train_jobs.inference.label_predictor import Classification, with_task_columns
 from train_jobs.inference.mask_predictor import Masks
 from train_jobs.inference.model_folder import read_folder
 from train_jobs.inference.predictor import Task
@@ -47,7 +47,7 @@ def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], No
     Raises:
         UserError: the folder is no such model's.
     """
-    config = with_glue(config)
+    config = with_task_columns(config)
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION
     folder = read_folder(config.model, kind)
     batching = config.batching

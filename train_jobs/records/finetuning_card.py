@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, Link, TablesFacts
-from train_jobs.config.finetune import GLUE_TASKS, NER, SQUAD_1, SQUAD_2, SQUAD_TASKS, FinetuneConfig
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, SentenceTask
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
@@ -22,23 +23,20 @@ from train_jobs.records.markdown import (
     table,
 )
 
-CLASSIFICATION, ANSWERS, TAGS = "text-classification", "question-answering", "token-classification"
-KIND_OF = {**dict.fromkeys(SQUAD_TASKS, ANSWERS), NER: TAGS}  # all others classify texts
-DATASETS = {**dict.fromkeys(GLUE_TASKS, "nyu-mll/glue"), SQUAD_1: "rajpurkar/squad", SQUAD_2: "rajpurkar/squad_v2"}
 APART = ("loss", "collapsed", "score")  # no metrics of the Hub
 SHOWN_LABELS = 20
 USE = {
-    CLASSIFICATION: """\
+    SENTENCES.pipeline: """\
 from transformers import pipeline
 
 classify = pipeline("text-classification", model=".")  # this folder, or the model's name on the Hub
 print(classify("A text."))""",
-    ANSWERS: """\
+    SPANS.pipeline: """\
 from transformers import pipeline
 
 answer = pipeline("question-answering", model=".")  # this folder, or the model's name on the Hub
 print(answer(question="What is asked?", context="A text that holds the answer."))""",
-    TAGS: """\
+    WORDS.pipeline: """\
 from transformers import pipeline
 
 tag = pipeline("token-classification", model=".", aggregation_strategy="simple")  # this folder, or a name on the Hub
@@ -65,7 +63,9 @@ class Card:
         (tables,) = [link for link in parents if link.kind == "tables"]
         self.tables, self.data = tables, TablesFacts.model_validate(tables.facts)
         self.base: Link = next(link for link in parents if link.kind != "tables")
-        self.kind = KIND_OF.get(self.run.task, CLASSIFICATION)
+        self.task = TASKS.get(self.run.task)
+        self.kind = (self.task.kind if self.task else SENTENCES).pipeline
+        self.dataset = self.task.dataset if self.task else None
 
 
 def tuned_card(lineage: Lineage) -> str:
@@ -100,7 +100,7 @@ def front_matter(card: Card) -> dict[str, Any]:
         "library_name": "transformers",
         "pipeline_tag": card.kind,
         "tags": ["bert", "fine-tuned"],
-        "datasets": [DATASETS[card.run.task]] if card.run.task in DATASETS else None,
+        "datasets": [card.dataset] if card.dataset else None,
         "base_model": plain(card.base.name),
         "model-index": [{"name": card.name, "results": results}] if results else None,
     }
@@ -114,16 +114,15 @@ def _model_index(card: Card) -> list[dict[str, Any]]:
         if value is not None and name not in APART
     ]
     task = {"type": card.kind, "name": card.kind.replace("-", " ").capitalize()}
-    dataset = {"type": DATASETS.get(card.run.task, "table"), "name": _plain_task(card), "split": "validation"}
+    dataset = {"type": card.dataset or "table", "name": _plain_task(card), "split": "validation"}
     return [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
 
 
 def _plain_task(card: Card) -> str:
-    """GLUE's tasks by their names; tables of one's own by those of their files."""
-    if card.run.task in GLUE_TASKS:
-        return f"GLUE {card.run.task}"
-    if card.run.task in KIND_OF:
-        return card.run.task
+    """Built-in tasks by their names; tables of one's own by those of their files."""
+    if card.task is not None:
+        suite = card.task.suite if isinstance(card.task, SentenceTask) else ""
+        return f"{suite} {card.run.task}".strip()
     return ", ".join(plain(source.name) for source in card.data.sources) or plain(card.tables.name)
 
 

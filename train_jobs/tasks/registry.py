@@ -8,7 +8,8 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
-from train_jobs.config.finetune import NER, SQUAD_TASKS, FinetuneConfig
+from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import Finetuned
 from train_jobs.tasks.entities.tagging import Words
@@ -17,7 +18,7 @@ from train_jobs.tasks.sentences.classification import Texts
 from train_jobs.tasks.squad.questions import Questions
 
 
-class Kind(Protocol):
+class TokenizedTask(Protocol):
     """A task with all of its rows, as tokens."""
 
     @property
@@ -52,17 +53,18 @@ class Kind(Protocol):
         ...
 
 
-KINDS: Mapping[str, Callable[[FinetuneConfig, Tokenizer], Kind]] = {
-    **dict.fromkeys(SQUAD_TASKS, Questions.read),
-    NER: Words.read,
+READERS: Mapping[TaskKind, Callable[[FinetuneConfig, Tokenizer], TokenizedTask]] = {
+    SENTENCES: Texts.read,
+    SPANS: Questions.read,
+    WORDS: Words.read,
 }
-"""Task -> what reads it; all others are texts with a class or a number."""
+"""Kind of task -> function that reads its rows."""
 
 
-def read_kind(config: FinetuneConfig, tokenizer: Tokenizer) -> Kind:
-    """Reads and encodes everything that training, evaluation and prediction need.
+def read_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TokenizedTask:
+    """Read and encode everything that training, evaluation and prediction need.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
     """
-    return KINDS.get(config.task, Texts.read)(config, tokenizer)
+    return READERS[task_kind(config.task) or SENTENCES](config, tokenizer)

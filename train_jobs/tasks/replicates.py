@@ -38,7 +38,7 @@ from train_jobs.optim.schedules import learning_rate
 from train_jobs.records import finetuning_lineage
 from train_jobs.records.pretraining_lineage import read_tags, this_attempt
 from train_jobs.tasks.finetuning import Finetuning
-from train_jobs.tasks.registry import Kind, read_kind
+from train_jobs.tasks.registry import TokenizedTask, read_task
 from train_jobs.tasks.sentences.score_table import together
 from train_jobs.tools.mirror import MirrorThread
 
@@ -51,7 +51,7 @@ class Job:
 
     config: FinetuneConfig
     initial: InitialModel
-    kind: Kind
+    kind: TokenizedTask
     lowercase: bool
     world: World
     precision: str
@@ -83,7 +83,7 @@ def run_task(
     initial = read_initial_model(config.init_from)
     config.require_positions(initial)
     lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
-    kind = read_kind(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
+    kind = read_task(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
     job = Job(config, initial, kind, lowercase, world, resolve(config.train.precision, world.device), stop)
     world.say(describe(job))
     if len(config.seeds) == 1:

@@ -60,9 +60,9 @@ def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str
 
 def tasks(**_: Any) -> list[str]:
     """Names of the tasks that a model can be tuned on."""
-    from train_jobs.config.finetune import TASKS
+    from train_jobs.config.tasks import task_names
 
-    return list(TASKS)
+    return list(task_names())
 
 
 def sizes(**_: Any) -> list[str]:

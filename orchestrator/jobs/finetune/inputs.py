@@ -9,8 +9,9 @@ from orchestrator.jobs.finetune.spec import DATA_PATHS
 from orchestrator.jobs.inputs import DATA, START, At, JobInput, Needs, model_input
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.task_files import FOLDERS, TaskFile
+from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config import FinetuneConfig
+from train_jobs.config.tasks import data_folder
 
 
 def finetuning_needs(
@@ -28,7 +29,7 @@ def finetuning_needs(
     inputs, placed = list[JobInput](), dict[str, Any]()
     if remote is not None:
         inputs.append(JobInput(DATA, "tables", remote=remote))
-        placed[f"data.{FOLDERS[job.task]}"] = At(DATA)
+        placed[f"data.{data_folder(job.task)}"] = At(DATA)
     else:
         if job.data.dataset is None:  # else the job fetches it
             tables = {file.portable: file.path for file in files}

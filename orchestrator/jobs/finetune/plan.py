@@ -23,11 +23,11 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.start_model import InitialModel, initial_lineage, initial_weights, read_initial_model
-from train_jobs.artifacts.task_files import FOLDERS, SPLITS, TaskFile, task_files
+from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
 from train_jobs.config import CheckpointConfig, FinetuneConfig, ModelConfig
 from train_jobs.config.base import Config
-from train_jobs.config.finetune import GLUE, GLUE_TASKS
 from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.config.tasks import GLUE, GLUE_TASKS, data_folder
 from train_jobs.config.text import SourceConfig
 
 
@@ -181,7 +181,8 @@ def _data_paths(job: FinetuneConfig) -> list[Path]:
 
 def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> DataFingerprint:
     """The files of the task by content, wherever they lie."""
-    folder = getattr(job.data, FOLDERS[job.task]) if job.task in FOLDERS else None
+    key = data_folder(job.task)
+    folder = getattr(job.data, key) if key else None
     if job.data.dataset is not None and not files:
         return source_fingerprint(SourceConfig(dataset=job.data.dataset), cache)
     name = ", ".join(str(path) for path in ([folder] if folder else [file.path for file in files]))

@@ -20,20 +20,17 @@ from orchestrator.specs.site import Site
 from orchestrator.support.errors import DataError, SpecError
 from train_jobs.artifacts.layers import Layer, leaves, merge, read_file
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.task_files import FOLDERS
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import (
-    NER,
-    OWN,
-    SQUAD_TASKS,
     ExamplesConfig,
     FinetuneTrainConfig,
-    Task,
+    TaskName,
 )
 from train_jobs.config.pretrain import TrainConfig
+from train_jobs.config.tasks import OWN, TASKS, data_folder
 
 TASK_FILES = (".yaml", ".yml")
-RECIPES = {**dict.fromkeys(SQUAD_TASKS, "squad"), NER: "entities"}  # of tasks whose recipe is not glue
+RECIPE = "glue"  # of tables of the user's own, and of GLUE as a whole
 STEMS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -74,7 +71,7 @@ PATHS = PathKeys(
 def known_task(name: Any) -> str | None:
     """A task as it is spelled, whatever the user wrote; None: there is none, as validation will say."""
     try:
-        return TypeAdapter[str](Task).validate_python(name)
+        return TypeAdapter[str](TaskName).validate_python(name)
     except ValidationError:
         return None
 
@@ -99,9 +96,10 @@ def written_out(written: Sequence[Layer], shown: Path, site: Site) -> list[Layer
         named = below[0].tree["task"]
         above = [Layer(where, {"task": named})]
     task = known_task(named)
-    if (remote := dict(leaves(found.tree)).get(site.data_key)) and task in FOLDERS:
-        below.append(Layer(str(found.origin(site.data_key)), {"data": {FOLDERS[task]: remote}}))
-    recipe = Layer(f"of the task {task}", {"recipe": RECIPES.get(task or OWN, "glue")})
+    key = data_folder(task)
+    if key and (remote := dict(leaves(found.tree)).get(site.data_key)):
+        below.append(Layer(str(found.origin(site.data_key)), {"data": {key: remote}}))
+    recipe = Layer(f"of the task {task}", {"recipe": TASKS[task].recipe if task in TASKS else RECIPE})
     return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
 
 
@@ -146,8 +144,8 @@ def _with_files(layer: Layer, task: str | None) -> Layer:
     if not isinstance(named, str):
         return layer
     folder, found = Path(named), dict[str, str]()
-    if task in FOLDERS:
-        found = {FOLDERS[task]: named}
+    if (key := data_folder(task)) is not None:
+        found = {key: named}
     elif not folder.is_dir():
         found = {"train": named}  # is missed like any other path
     elif task is not None:  # else nobody can tell what is looked for

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from finetune_jobs import WORDS, result_of, run, settings
 
+from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.tasks import replicates
 from train_jobs.tasks.sentences import glue_zip
-from train_jobs.tasks.sentences.glue import GLUE, SCORED, GlueTask
 from train_jobs.tasks.sentences.score_table import PAPER, glue_table, table_text
 
 ROWS = {"train": 24, "dev": 12, "test": 6}
 
 
-def write_task(folder: Path, task: GlueTask) -> None:
+def write_task(folder: Path, task: SentenceTask) -> None:
     """The files of a task, under their names and with their columns."""
     draw = random.Random(task.name)
     for split, file in task.files.items():
@@ -45,7 +45,7 @@ def write_task(folder: Path, task: GlueTask) -> None:
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of GLUE with everything in it, but less of it."""
     folder = tmp_path_factory.mktemp("glue")
-    for task in GLUE.values():
+    for task in GLUE_SUITE.values():
         write_task(folder, task)
     return folder
 
@@ -85,13 +85,13 @@ def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_each_task_is_a_run_of_its_own(done: Path) -> None:
     result = result_of(done.parent)
-    assert list(result["tasks"]) == list(SCORED)
+    assert list(result["tasks"]) == list(GLUE_TASKS)
     assert result["missing"] == []
-    for name in SCORED:
+    for name in GLUE_TASKS:
         one = json.loads((done / name / "result.json").read_text())
         assert one == result["tasks"][name]
         assert (done / name / "model" / "model.safetensors").is_file()
-    assert [len(list(read_reports(done / name / "metrics.jsonl"))) > 0 for name in SCORED] == [True] * 9
+    assert [len(list(read_reports(done / name / "metrics.jsonl"))) > 0 for name in GLUE_TASKS] == [True] * 9
 
 
 def test_a_task_may_have_other_epochs_and_seeds(done: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_table_is_that_of_the_paper(done: Path) -> None:
     assert cells["CoLA"]["metric"] == "Matthews"
     nine = [cell["mean"] for name, cell in cells.items() if name != "WNLI"]
     assert result["table"]["average"] == pytest.approx(statistics.fmean(nine))
-    scores = [tasks[name]["metrics"]["score"] for name in SCORED if name != "MRPC"]
+    scores = [tasks[name]["metrics"]["score"] for name in GLUE_TASKS if name != "MRPC"]
     scores.append(tasks["MRPC"]["metrics"]["score"]["mean"])
     assert result["table"]["glue_score"] == pytest.approx(100 * statistics.fmean(scores))
 
@@ -190,7 +190,7 @@ def test_bad_rows_of_the_last_task_are_told_before_the_first_is_trained(
 ) -> None:
     bad = tmp_path / "bad"
     for name in ("RTE", "WNLI"):
-        write_task(bad, GLUE[name])
+        write_task(bad, GLUE_SUITE[name])
     path = bad / "WNLI" / "train.tsv"
     path.write_text(path.read_text() + "one\ttab\n")
     assert run(tmp_path, settings(bert, "glue", {"glue": bad})) == 2

@@ -9,7 +9,8 @@ import pytest
 
 from tests.conftest import SHARED
 from train_jobs.config import DataError
-from train_jobs.tasks.sentences.glue import GLUE, SCORED, GlueTask, class_names, glue_score, glue_task, read_split
+from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask, sentence_task
+from train_jobs.tasks.sentences.glue import glue_score, read_split
 from train_jobs.tasks.sentences.glue_metrics import scores
 from train_jobs.tasks.sentences.glue_zip import FILES, submission_text, write_submission
 
@@ -59,14 +60,14 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
-def official(task: GlueTask, split: str, root: Path, row: str, header: str | None) -> Path:
+def official(task: SentenceTask, split: str, root: Path, row: str, header: str | None) -> Path:
     return put(root / task.files[split].paths[0], f"{header}\n{row}\n" if header else f"{row}\n")
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_task_is_read_from_its_own_columns(tmp_path: Path, name: str) -> None:
     header, row, (first, second, label) = FORMS[name]
-    task = GLUE[name]
+    task = GLUE_SUITE[name]
     for split in ("train", *task.dev_splits):
         path = official(task, split, tmp_path, row, header)
         found = read_split(task, split, tmp_path)
@@ -77,16 +78,16 @@ def test_every_task_is_read_from_its_own_columns(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", FORMS)
 def test_test_sets_have_no_labels(tmp_path: Path, name: str) -> None:
-    task = GLUE[name]
+    task = GLUE_SUITE[name]
     columns = [task.text, *([task.pair] if task.pair else [])]
-    for split in task.server:
+    for split in task.predicted:
         put(tmp_path / task.files[split].paths[0], "\t".join(["index", *columns]) + "\n0" + "\tx" * len(columns) + "\n")
         assert read_split(task, split, tmp_path).labels is None
 
 
 def test_rows_of_the_official_files_are_known() -> None:
     for name, counts in ROWS.items():
-        assert tuple(file.rows for file in GLUE[name].files.values()) == counts
+        assert tuple(file.rows for file in GLUE_SUITE[name].files.values()) == counts
     mnli = {
         "train": 392_702,
         "dev_matched": 9815,
@@ -94,15 +95,15 @@ def test_rows_of_the_official_files_are_known() -> None:
         "test_matched": 9796,
         "test_mismatched": 9847,
     }
-    assert {split: file.rows for split, file in GLUE["MNLI"].files.items()} == mnli
-    assert GLUE["AX"].files["test"].rows == 1104
+    assert {split: file.rows for split, file in GLUE_SUITE["MNLI"].files.items()} == mnli
+    assert GLUE_SUITE["AX"].files["test"].rows == 1104
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of GLUE are not in {REAL}")
 @pytest.mark.parametrize("name", ["CoLA", "SST-2", "MRPC", "STS-B", "WNLI"])
 def test_the_real_files_are_read_whole_and_known_to_be_the_official_ones(name: str) -> None:
     for split, rows in zip(("train", "dev", "test"), ROWS[name], strict=True):
-        found = read_split(GLUE[name], split, REAL)
+        found = read_split(GLUE_SUITE[name], split, REAL)
         assert (len(found), found.notes) == (rows, [])
         assert (found.labels is None) == (split == "test")
 
@@ -112,10 +113,10 @@ def test_baselines_on_real_labels_are_those_of_the_literature() -> None:
     """All acceptable, all equivalent, all of the commoner label: 0; 81.2 and 68.4; 56.3 for dev of WNLI."""
     expected = {"CoLA": (1, [0.0]), "MRPC": (1, [0.8122, 0.6838]), "WNLI": (0, [0.5634]), "SST-2": (1, [0.5092])}
     for name, (constant, figures) in expected.items():
-        labels = read_split(GLUE[name], "dev", REAL).labels
+        labels = read_split(GLUE_SUITE[name], "dev", REAL).labels
         assert labels is not None
-        found = scores(GLUE[name].metrics, labels, [constant] * len(labels))
-        assert [found[metric] for metric in GLUE[name].metrics] == pytest.approx(figures, abs=1e-4)
+        found = scores(GLUE_SUITE[name].metrics, labels, [constant] * len(labels))
+        assert [found[metric] for metric in GLUE_SUITE[name].metrics] == pytest.approx(figures, abs=1e-4)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of GLUE are not in {REAL}")
@@ -129,7 +130,7 @@ def test_baselines_on_real_labels_are_those_of_the_literature() -> None:
     ],
 )
 def test_samples_of_the_large_tasks_are_read_and_told_to_be_others(name: str, file: str, rows: int) -> None:
-    task = GLUE[name]
+    task = GLUE_SUITE[name]
     found = read_split(task, "train", REAL, file=REAL / file)
     assert len(found) == rows
     assert found.labels is not None
@@ -138,65 +139,65 @@ def test_samples_of_the_large_tasks_are_read_and_told_to_be_others(name: str, fi
 
 
 def test_a_file_of_the_right_size_and_other_content_is_told(tmp_path: Path) -> None:
-    path = official(GLUE["WNLI"], "dev", tmp_path, "\n".join(["0\ta\tb\t1"] * 71), FORMS["WNLI"][0])
-    (note,) = read_split(GLUE["WNLI"], "dev", tmp_path).notes
+    path = official(GLUE_SUITE["WNLI"], "dev", tmp_path, "\n".join(["0\ta\tb\t1"] * 71), FORMS["WNLI"][0])
+    (note,) = read_split(GLUE_SUITE["WNLI"], "dev", tmp_path).notes
     assert note.startswith(f"{path}: SHA-256 ")
     assert "cba00490" in note
     path = put(tmp_path / "AX.tsv", "index\tsentence1\tsentence2\n" + "0\ta\tb\n" * 1104)
-    (note,) = read_split(GLUE["AX"], "test", tmp_path).notes
+    (note,) = read_split(GLUE_SUITE["AX"], "test", tmp_path).notes
     assert note.startswith(f"{path}: SHA-256 ")
 
 
 def test_an_unknown_label_is_named_with_its_line(tmp_path: Path) -> None:
     header, row, _ = FORMS["RTE"]
-    path = official(GLUE["RTE"], "train", tmp_path, f"{row}\n1\ta\tb\t1", header)
+    path = official(GLUE_SUITE["RTE"], "train", tmp_path, f"{row}\n1\ta\tb\t1", header)
     with pytest.raises(DataError) as caught:
-        read_split(GLUE["RTE"], "train", tmp_path)
+        read_split(GLUE_SUITE["RTE"], "train", tmp_path)
     assert caught.value.problems == [f"{path}:3: unknown label '1', known are entailment, not_entailment"]
 
 
 def test_flaws_of_qqp_are_told_and_those_of_others_refused(tmp_path: Path) -> None:
     header, row, _ = FORMS["QQP"]
-    path = official(GLUE["QQP"], "train", tmp_path, f"{row}\nbroken\n7\t1\t2\t\tWhy?\t0", header)
-    found = read_split(GLUE["QQP"], "train", tmp_path)
+    path = official(GLUE_SUITE["QQP"], "train", tmp_path, f"{row}\nbroken\n7\t1\t2\t\tWhy?\t0", header)
+    found = read_split(GLUE_SUITE["QQP"], "train", tmp_path)
     assert (found.texts, found.labels) == (["Who?", ""], [1, 0])
     assert found.notes[1:] == [
         f"{path}:3: left out: 0 tabs, need 5",
         f"{path}:4: column 'question1' has an empty text, and is kept",
     ]
-    path = official(GLUE["SST-2"], "train", tmp_path, "a joy\nfine\t1", FORMS["SST-2"][0])
+    path = official(GLUE_SUITE["SST-2"], "train", tmp_path, "a joy\nfine\t1", FORMS["SST-2"][0])
     with pytest.raises(DataError) as caught:
-        read_split(GLUE["SST-2"], "train", tmp_path)
+        read_split(GLUE_SUITE["SST-2"], "train", tmp_path)
     assert caught.value.problems == [f"{path}:2: 0 tabs, need 1"]
 
 
 def test_the_diagnostic_set_is_found_by_each_of_its_names(tmp_path: Path) -> None:
-    for number, name in enumerate(GLUE["AX"].files["test"].paths):
+    for number, name in enumerate(GLUE_SUITE["AX"].files["test"].paths):
         put(tmp_path / str(number) / name, "index\tsentence1\tsentence2\n0\tThe cat sat.\tIt stood.\n")
-        assert read_split(GLUE["AX"], "test", tmp_path / str(number)).texts == ["The cat sat."]
+        assert read_split(GLUE_SUITE["AX"], "test", tmp_path / str(number)).texts == ["The cat sat."]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file: .*RTE/train\.tsv"):
-        read_split(GLUE["RTE"], "train", tmp_path)
+        read_split(GLUE_SUITE["RTE"], "train", tmp_path)
 
 
 def test_tasks_are_found_however_they_are_spelled() -> None:
-    assert glue_task("sst2") is GLUE["SST-2"]
-    assert glue_task("STS_B") is glue_task("stsb") is GLUE["STS-B"]
-    assert glue_task("squad") is None
+    assert sentence_task("sst2") is GLUE_SUITE["SST-2"]
+    assert sentence_task("STS_B") is sentence_task("stsb") is GLUE_SUITE["STS-B"]
+    assert sentence_task("squad") is None
 
 
 def test_classes_have_names_for_people() -> None:
-    assert class_names(GLUE["CoLA"]) == ("unacceptable", "acceptable")
-    assert class_names(GLUE["MNLI"]) == ("entailment", "neutral", "contradiction")
-    assert class_names(GLUE["STS-B"]) == ()
-    for task in GLUE.values():
-        assert len(class_names(task)) == len(task.labels)
+    assert GLUE_SUITE["CoLA"].class_names == ("unacceptable", "acceptable")
+    assert GLUE_SUITE["MNLI"].class_names == ("entailment", "neutral", "contradiction")
+    assert GLUE_SUITE["STS-B"].class_names == ()
+    for task in GLUE_SUITE.values():
+        assert len(task.class_names) == len(task.labels)
 
 
 def test_metrics_of_each_task() -> None:
-    assert {name: task.metrics for name, task in GLUE.items()} == {
+    assert {name: task.metrics for name, task in GLUE_SUITE.items()} == {
         **dict.fromkeys(("SST-2", "MNLI", "QNLI", "RTE", "WNLI"), ("accuracy",)),
         **dict.fromkeys(("MRPC", "QQP"), ("f1", "accuracy")),
         **dict.fromkeys(("CoLA", "AX"), ("matthews",)),
@@ -205,8 +206,8 @@ def test_metrics_of_each_task() -> None:
 
 
 def test_the_glue_score_is_the_mean_of_nine() -> None:
-    assert len(SCORED) == 9
-    assert glue_score({**dict.fromkeys(SCORED, 0.5), "RTE": 1.0, "AX": 0.0}) == pytest.approx(5 / 9)
+    assert len(GLUE_TASKS) == 9
+    assert glue_score({**dict.fromkeys(GLUE_TASKS, 0.5), "RTE": 1.0, "AX": 0.0}) == pytest.approx(5 / 9)
     assert glue_score({"CoLA": 0.2, "RTE": 0.6}) == pytest.approx(0.4)
 
 
@@ -252,5 +253,5 @@ def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> No
 
 
 def test_labels_of_the_server_are_names_or_numbers_as_it_wants() -> None:
-    assert submission_text(GLUE["WNLI"], [1, 0]) == "index\tprediction\n0\t1\n1\t0\n"
-    assert submission_text(GLUE["RTE"], [1]) == "index\tprediction\n0\tnot_entailment\n"
+    assert submission_text(GLUE_SUITE["WNLI"], [1, 0]) == "index\tprediction\n0\t1\n1\t0\n"
+    assert submission_text(GLUE_SUITE["RTE"], [1]) == "index\tprediction\n0\tnot_entailment\n"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from train_jobs.tasks.sentences.glue import GLUE
+from train_jobs.config.tasks import GLUE_SUITE
 from train_jobs.tasks.sentences.glue_metrics import METRICS, is_collapsed, scores
 
 PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
@@ -100,13 +100,13 @@ def test_a_constant_scores_as_scikit_learn_has_it(constant: int) -> None:
 def test_golden_scores_of_every_task_of_glue(
     task: str, labels: list[float], predictions: list[float], expected: dict[str, float]
 ) -> None:
-    found = scores(GLUE[task].metrics, labels, predictions)
+    found = scores(GLUE_SUITE[task].metrics, labels, predictions)
     assert found == pytest.approx({**expected, "score": sum(expected.values()) / len(expected)}, abs=1e-12)
 
 
 def test_every_task_of_glue_has_golden_scores() -> None:
     (marks,) = (mark for mark in test_golden_scores_of_every_task_of_glue.pytestmark)  # type: ignore[attr-defined]
-    assert {case[0] for case in marks.args[1]} == set(GLUE)
+    assert {case[0] for case in marks.args[1]} == set(GLUE_SUITE)
 
 
 def test_very_many_rows_overflow_nothing() -> None:

@@ -12,11 +12,12 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneTrainConfig
+from train_jobs.config.tasks import SentenceTask
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
-from train_jobs.tasks.rows.labelled import Examples, SequenceTask
+from train_jobs.tasks.rows.labelled import Examples
 from train_jobs.tasks.rows.tables import Table
 from train_jobs.tasks.sentences.classification import Classification
 from train_jobs.tasks.sequences import Encoded, by_length, encode, epoch_batches, fitted
@@ -29,8 +30,8 @@ SHAPE = ModelConfig(
     max_position_embeddings=64,
     hidden_dropout_prob=0.0,
 )
-CLASSES = SequenceTask("t", "text", None, "label", ("x", "y", "z"), ("accuracy",))
-NUMBER = SequenceTask("t", "text", None, "label", (), ("pearson", "spearman"))
+CLASSES = SentenceTask(name="t", text="text", label="label", labels=("x", "y", "z"), metrics=("accuracy",))
+NUMBER = SentenceTask(name="t", text="text", label="label", metrics=("pearson", "spearman"))
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from train_jobs.config import FinetuneConfig, PretrainConfig
-from train_jobs.config.finetune import GLUE_TASKS
-from train_jobs.config.reported import METRICS, MNLI_SETS, reported_metrics
+from train_jobs.config.reported import reported_metrics
+from train_jobs.config.tasks import TASKS
 from train_jobs.tasks.entities.conll import entity_scores
-from train_jobs.tasks.sentences.glue import GLUE
 from train_jobs.tasks.squad.reading import Answer, Question
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 
 
-def test_tasks_of_glue_are_scored_as_said() -> None:
-    assert {name: GLUE[name].metrics for name in GLUE_TASKS} == {name: METRICS[name] for name in GLUE_TASKS}
-    assert GLUE["MNLI"].dev_splits == MNLI_SETS
-
-
 def test_answers_and_entities_are_scored_as_said() -> None:
     questions = [Question("q", "who?", "a", (Answer("a", 0),)), Question("r", "who?", "a", ())]
-    assert set(METRICS["SQuAD-1.1"]) == set(score_v1(questions[:1], {"q": "a"}))
+    assert set(TASKS["SQuAD-1.1"].metrics) == set(score_v1(questions[:1], {"q": "a"}))
     found = score_v2(questions, {"q": "a", "r": ""}, {"q": 0.0, "r": 1.0}, threshold=0.0)
-    assert set(METRICS["SQuAD-2.0"]) <= set(found)
-    assert {*METRICS["NER"][:3], "f1_PER", "score"} == set(entity_scores([["B-PER"]], [["B-PER"]]))
+    assert set(TASKS["SQuAD-2.0"].metrics) <= set(found)
+    assert {*TASKS["NER"].metrics[:3], "f1_PER", "score"} == set(entity_scores([["B-PER"]], [["B-PER"]]))
 
 
 def test_without_next_sentences_there_is_no_metric_of_them() -> None:

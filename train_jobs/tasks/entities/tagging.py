@@ -65,7 +65,7 @@ class TaggedSentences:
 
 @dataclass(frozen=True)
 class Words:
-    """As `train_jobs.tasks.registry.Kind` has it: sentences whose words have tags."""
+    """A `train_jobs.tasks.registry.TokenizedTask`: sentences whose words have tags."""
 
     config: FinetuneConfig
     labels: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a sequence task is, whoever made it, and one split of its data."""
+"""Examples of one split of a task of sentences."""
 
 from __future__ import annotations
 
@@ -7,30 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_jobs.config.names import did_you_mean
+from train_jobs.config.tasks import SentenceTask
 from train_jobs.tasks.rows.columns import classes, numbers, texts
 from train_jobs.tasks.rows.tables import Problems, Table
-
-
-@dataclass(frozen=True)
-class SequenceTask:
-    """A class or a number for each text, or pair of texts."""
-
-    name: str
-    text: str
-    """Column of the text, or of the first of two."""
-    pair: str | None
-    """Column of the second text."""
-    label: str
-    """Column of what is to be predicted."""
-    labels: tuple[str, ...]
-    """Names of the classes in the order of their ids; none for a number."""
-    metrics: tuple[str, ...]
-    """Names in `metrics.METRICS`; their mean is the score."""
-
-    @property
-    def regression(self) -> bool:
-        """Whether a number is predicted."""
-        return not self.labels
 
 
 @dataclass(frozen=True)
@@ -50,7 +29,7 @@ class Examples:
 
 
 def make_examples(
-    task: SequenceTask, table: Table, *, labelled: bool = True, empty_texts: bool = False, origin: Path | None = None
+    task: SentenceTask, table: Table, *, labelled: bool = True, empty_texts: bool = False, origin: Path | None = None
 ) -> Examples:
     """The examples of a table, all of its rows.
 
@@ -72,7 +51,7 @@ def make_examples(
     return Examples(table, first, second, labels, list(table.notes))
 
 
-def _labels(task: SequenceTask, table: Table, problems: Problems, origin: Path | None) -> list[int] | list[float]:
+def _labels(task: SentenceTask, table: Table, problems: Problems, origin: Path | None) -> list[int] | list[float]:
     if task.regression:
         return numbers(table, task.label, problems)
     ids = {name: number for number, name in enumerate(task.labels)}

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config.tasks import SentenceTask
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning import Conclusion, Finetuning, balanced_weights
-from train_jobs.tasks.rows.labelled import SequenceTask
 from train_jobs.tasks.sentences.glue_metrics import is_collapsed, scores
 from train_jobs.tasks.sentences.task_data import TaskData, predictions_text, read_data
 from train_jobs.tasks.sequences import IGNORED, Batch, Encoded, Targets, encode
@@ -25,7 +25,7 @@ Outputs = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Texts:
-    """As `train_jobs.tasks.registry.Kind` has it: texts, and what is to be said of each.
+    """A `train_jobs.tasks.registry.TokenizedTask`: texts, each with a class or a number.
 
     Args:
         config: the job.
@@ -48,7 +48,7 @@ class Texts:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes."""
-        return self.data.names
+        return self.data.task.class_names
 
     @property
     def sha256(self) -> str:
@@ -98,7 +98,7 @@ class Classification(Finetuning):
 
     def __init__(
         self,
-        task: SequenceTask,
+        task: SentenceTask,
         model: Finetuned,
         train: Encoded,
         dev: dict[str, Encoded],
@@ -128,7 +128,7 @@ class Classification(Finetuning):
         """A table of predictions for each test set."""
         files = {
             f"{name}.tsv": predictions_text(
-                self._task, name, self.predictions(self.predict(encoded, micro_batch_size)).tolist()
+                self._task, self.predictions(self.predict(encoded, micro_batch_size)).tolist()
             )
             for name, encoded in self._test.items()
         }

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from train_jobs.config import DataError
-from train_jobs.tasks.sentences.glue import GLUE, GlueTask
+from train_jobs.config.tasks import GLUE_SUITE, SentenceTask
 
 HIGHEST_SIMILARITY = 5.0  # of STS-B; the server refuses what is not from 0 to this
-FILES: Mapping[str, tuple[GlueTask, int]] = {
-    name: (task, task.files[split].rows) for task in GLUE.values() for split, name in task.server.items()
+FILES: Mapping[str, tuple[SentenceTask, int]] = {
+    name: (task, task.files[split].rows or 0) for task in GLUE_SUITE.values() for split, name in task.predicted.items()
 }
 """Name of a file without `.tsv` -> its task, and its rows."""
 
 
-def submission_text(task: GlueTask, predictions: Sequence[float]) -> str:
+def submission_text(task: SentenceTask, predictions: Sequence[float]) -> str:
     """A file of predictions: ids of classes become the server's names, numbers have three decimals.
 
     Args:
@@ -38,7 +38,7 @@ def collected(output: Path) -> dict[str, list[float]]:
     return found
 
 
-def read_predictions(task: GlueTask, path: Path) -> list[float]:
+def read_predictions(task: SentenceTask, path: Path) -> list[float]:
     """Predictions of a file that `submission_text` made."""
     ids = {name: number for number, name in enumerate(task.labels)}
     written = (line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()[1:])
@@ -75,7 +75,7 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
             archive.writestr(f"{name}.tsv", submission_text(task, predictions[name]))
 
 
-def _written(task: GlueTask, value: float) -> str:
+def _written(task: SentenceTask, value: float) -> str:
     if task.regression:
         return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}"
     return task.labels[int(value)]

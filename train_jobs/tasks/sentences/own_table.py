@@ -10,16 +10,17 @@ from typing import Any
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.config.tasks import SentenceTask
 from train_jobs.tasks.rows.columns import classes
 from train_jobs.tasks.rows.hub_tables import dataset_table, is_labelled, open_dataset
-from train_jobs.tasks.rows.labelled import Examples, SequenceTask, make_examples
+from train_jobs.tasks.rows.labelled import Examples, make_examples
 from train_jobs.tasks.rows.tables import Problems, Table, column_names, read_table
 
 _WHOLE = re.compile(r"-?\d+")
 _FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
-def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SequenceTask, dict[str, Examples]]:
+def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
     """A task of the user's own, and its splits.
 
     Classes are those of the training data, in the order of their numbers if all are whole numbers, else of the
@@ -39,7 +40,7 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sequenc
     return _made(columns, tables, labelled, names.get("test", []))
 
 
-def read_named(columns: ColumnsConfig, name: str) -> tuple[SequenceTask, dict[str, Examples]]:
+def read_named(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
     """A task of the user's own from the splits of a dataset; as `read_own` otherwise.
 
     Args:
@@ -59,13 +60,15 @@ def _wanted(columns: ColumnsConfig, labelled: bool) -> list[str]:
 
 def _made(
     columns: ColumnsConfig, tables: dict[str, Table], labelled: dict[str, bool], test_names: list[str]
-) -> tuple[SequenceTask, dict[str, Examples]]:
+) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _tell_misspelt_label(columns, tables["test"], test_names)
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
     origin = tables["train"].path
-    task = SequenceTask(origin.stem, columns.text, columns.pair, columns.label, labels, metrics)
+    task = SentenceTask(
+        name=origin.stem, text=columns.text, pair=columns.pair, label=columns.label, labels=labels, metrics=metrics
+    )
     return task, {
         split: make_examples(task, table, labelled=labelled[split], origin=origin) for split, table in tables.items()
     }

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from train_jobs.tasks.sentences.glue import SCORED, glue_score
+from train_jobs.config.tasks import GLUE_TASKS
+from train_jobs.tasks.sentences.glue import glue_score
 
 
 class Cell(NamedTuple):
@@ -61,7 +62,7 @@ def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The figures of the paper's table, in percent.
 
     Args:
-        results: task -> its result, of one seed or of several; those of SCORED that there are.
+        results: task -> its result, of one seed or of several; those of GLUE_TASKS that exist.
 
     Returns:
         cells, each with name, task, metric, mean, sd, seeds, collapsed; average, of the paper's cells that there are,
@@ -69,7 +70,7 @@ def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """
     cells = [_filled(cell, results[cell.task]) for cell in (*PAPER, OMITTED) if cell.task in results]
     averaged = [cell["mean"] for cell in cells if cell["name"] != OMITTED.name]
-    scores = {name: 100 * _figure(results[name], "score")[0] for name in SCORED if name in results}
+    scores = {name: 100 * _figure(results[name], "score")[0] for name in GLUE_TASKS if name in results}
     return {
         "cells": cells,
         "average": statistics.fmean(averaged) if averaged else None,
@@ -91,8 +92,8 @@ def table_text(table: Mapping[str, Any]) -> str:
         lines.append(f"  {'average':<10}{table['average']:6.1f}         of the {table['average_of']}{part} above")
     lines += [f"{text}; not in the paper" for cell, text in rows if cell["name"] == OMITTED.name]
     lines.append(
-        f"  {'GLUE score':<10}{table['glue_score']:6.1f}         of {table['glue_score_of']} of {len(SCORED)} tasks,"
-        " one with two metrics or two sets by their mean"
+        f"  {'GLUE score':<10}{table['glue_score']:6.1f}         of {table['glue_score_of']} of {len(GLUE_TASKS)}"
+        " tasks, one with two metrics or two sets by their mean"
     )
     return "\n".join(lines)
 

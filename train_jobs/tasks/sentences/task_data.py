@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train_jobs.config.finetune import OWN, ExamplesConfig, FinetuneConfig
-from train_jobs.tasks.rows.labelled import Examples, SequenceTask
-from train_jobs.tasks.sentences.glue import GLUE, GlueTask, class_names, read_split
+from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
+from train_jobs.config.tasks import TASKS, SentenceTask
+from train_jobs.tasks.rows.labelled import Examples
+from train_jobs.tasks.sentences.glue import read_split
 from train_jobs.tasks.sentences.glue_zip import submission_text
 from train_jobs.tasks.sentences.own_table import read_named, read_own
 
@@ -15,9 +16,7 @@ from train_jobs.tasks.sentences.own_table import read_named, read_own
 class TaskData:
     """A task and all of its rows."""
 
-    task: SequenceTask
-    names: tuple[str, ...]
-    """Of the classes, for people and for the saved model; none of a number."""
+    task: SentenceTask
     train: Examples
     dev: dict[str, Examples]
     """Sets that score, by their names; of MNLI there are two."""
@@ -36,20 +35,21 @@ def read_data(config: FinetuneConfig) -> TaskData:
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
     """
-    return _own(config.data) if config.task == OWN else _glue(GLUE[config.task], config.data)
+    entry = TASKS.get(config.task)
+    return _built_in(entry, config.data) if isinstance(entry, SentenceTask) else _own(config.data)
 
 
-def predictions_text(task: SequenceTask, name: str, predictions: list[float]) -> str:
-    """A file of predictions: as GLUE's server wants it, or names of classes and numbers of the user's own table."""
-    if isinstance(task, GlueTask):
-        return submission_text(GLUE["AX"] if name == "AX" else task, predictions)
+def predictions_text(task: SentenceTask, predictions: list[float]) -> str:
+    """A file of predictions: as GLUE's server wants it, or names of classes and numbers."""
+    if task.suite:
+        return submission_text(task, predictions)
     rows = (task.labels[int(value)] if task.labels else repr(float(value)) for value in predictions)
     return "index\tprediction\n" + "".join(f"{number}\t{value}\n" for number, value in enumerate(rows))
 
 
 def has_training_data(config: FinetuneConfig) -> bool:
-    """Whether the file that a task of GLUE learns from is there."""
-    train = GLUE[config.task].files["train"].paths[0]
+    """Whether the official file that a task learns from exists."""
+    train = TASKS[config.task].files["train"].paths[0]
     return config.data.glue is not None and (config.data.glue / train).is_file()
 
 
@@ -60,10 +60,10 @@ def _own(data: ExamplesConfig) -> TaskData:
         files = {"train": data.train, "dev": data.validation, "test": data.test}
         task, splits = read_own(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
-    return TaskData(task, task.labels, splits["train"], {"dev": splits["dev"]}, test)
+    return TaskData(task, splits["train"], {"dev": splits["dev"]}, test)
 
 
-def _glue(task: GlueTask, data: ExamplesConfig) -> TaskData:
+def _built_in(task: SentenceTask, data: ExamplesConfig) -> TaskData:
     train = read_split(task, "train", data.glue, file=data.train)
     if data.validation is not None:
         dev = {task.dev_splits[0]: read_split(task, task.dev_splits[0], data.glue, file=data.validation)}
@@ -71,11 +71,12 @@ def _glue(task: GlueTask, data: ExamplesConfig) -> TaskData:
         dev = {split: read_split(task, split, data.glue) for split in task.dev_splits}
     test = {}
     if data.test is not None:
-        split, name = next(iter(task.server.items()))
+        split, name = next(iter(task.predicted.items()))
         test[name] = read_split(task, split, data.glue, file=data.test)
     elif data.glue is not None:
-        for one in (task, GLUE["AX"]) if task.name == "MNLI" else (task,):
-            for split, name in one.server.items():
-                if any((data.glue / path).is_file() for path in one.files[split].paths):
+        for one in (task, *(TASKS[name] for name in task.diagnostics)):
+            assert isinstance(one, SentenceTask), "diagnostics of sentences are sentences"
+            for split, name in one.predicted.items():
+                if split in one.files and any((data.glue / path).is_file() for path in one.files[split].paths):
                     test[name] = read_split(one, split, data.glue)
-    return TaskData(task, class_names(task), train, dev, test)
+    return TaskData(task, train, dev, test)

@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer
 
 from train_jobs.config import ModelConfig
-from train_jobs.config.finetune import SQUAD_2, EvaluationConfig, FinetuneConfig
+from train_jobs.config.finetune import EvaluationConfig, FinetuneConfig
+from train_jobs.config.tasks import SQUAD_2
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
 from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats
@@ -53,7 +54,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Questions:
-    """As `train_jobs.tasks.registry.Kind` has it: questions, each with the text that may answer it."""
+    """A `train_jobs.tasks.registry.TokenizedTask`: questions, each with the text that may answer it."""
 
     config: FinetuneConfig
     sets: dict[str, Asked]
