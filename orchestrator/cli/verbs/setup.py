@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.ui import completers
 from orchestrator.cli.ui.arguments import add_output, add_verb
 from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print_result, terminal_of
 from orchestrator.support.formatting import fact_lines
@@ -28,8 +29,6 @@ INSTALL = {
 
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs to the parser."""
-    from orchestrator.cli.ui.completers import explained_keys
-
     init = add_verb(
         verbs,
         "init",
@@ -54,17 +53,16 @@ def add_verbs(verbs: Any) -> None:
         example="explain train.micro_batch_size",
     )
     key = explain.add_argument("key", metavar="KEY", help="dotted key, as in a spec or after --set")
-    key.completer = explained_keys  # type: ignore[attr-defined]
+    completers.attach(key, completers.explained_keys)
     explain.add_argument("--kind", metavar="KIND", help="kind of job (default: every kind that has the key)")
     add_output(explain)
     doctor = add_verb(
         verbs,
         "doctor",
         run_doctor,
-        summary="look for what is in the way of runs",
-        description="Look at Python, packages, devices, disks, locks, ports and the tracking store, and say what to do"
-        " about each thing that is in the way; for Azure also at sign-in, workspace, datastore and quota."
-        " Exit code 1 if something fails.",
+        summary="find what prevents runs",
+        description="Check Python, packages, devices, disks, locks, ports and the tracking store, and print a fix for"
+        " each problem; for Azure also check sign-in, workspace, datastore and quota. Exit code 1 if something fails.",
         example="doctor -b azure",
     )
     doctor.add_argument("-b", "--backend", metavar="NAME", help="where runs would go (default: as the project says)")
