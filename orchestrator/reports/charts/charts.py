@@ -26,10 +26,10 @@ class Line:
 
     Attributes:
         label: what it is.
-        kind: the class that its colour hangs on: training, validation, or one of `KINDS` of several runs.
+        kind: the class that decides its colour: training, validation, or one of `KINDS` for several runs.
         series: its values.
-        joined: False where what lies between two points means nothing: they are dots.
-        named: False of what another line of its kind stands for in the legend.
+        joined: False to draw dots alone, where values between two points have no meaning.
+        named: False if another line of its kind is in the legend for both.
     """
 
     label: str
@@ -49,12 +49,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Corridor:
-    """Where values are expected to lie, as an area behind the lines.
+    """The range of expected values, an area behind the lines.
 
     Attributes:
-        label: what it is that of.
-        points: (step, low, high), by step, at least two; between them both are straight.
-        source: who says so; told below the drawing.
+        label: its entry in the legend.
+        points: (step, low, high), by step, at least two; straight between them.
+        source: where the range comes from; shown below the drawing.
     """
 
     label: str
@@ -62,7 +62,7 @@ class Corridor:
     source: str = ""
 
     def until(self, last: int) -> list[tuple[float, float, float]]:
-        """The points as far as `last`, with one at that very step where the corridor goes on."""
+        """Return the points up to `last`, with an interpolated one at `last` if the corridor continues."""
         kept: list[tuple[float, float, float]] = [point for point in self.points if point[0] <= last]
         following = next((point for point in self.points if point[0] > last), None)
         if kept and following:
@@ -74,17 +74,17 @@ class Corridor:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a figure shows.
+    """The content of a figure over steps.
 
     Attributes:
         title: with the unit in it.
-        lines: those without a value that can be drawn are left out.
+        lines: those without a finite value are left out.
         references: levels to compare with.
-        corridor: where the values are expected.
+        corridor: range of expected values.
         from_zero: the axis starts at zero, because the size itself is what counts.
-        shares: values are shares of one, written as percent.
-        across: what the values are numbered by.
-        until: right end of its axis. None: that of the page's other charts.
+        shares: values are shares of one, written in percent.
+        across: unit of the horizontal axis, singular.
+        until: right end of its axis; None: that of the other charts of the page.
     """
 
     title: str
@@ -98,16 +98,16 @@ class Chart:
 
     @property
     def drawn(self) -> list[Line]:
-        """The lines that have at least one point."""
+        """Lines that have at least one point."""
         return [line for line in self.lines if line.series.points]
 
     @property
     def left_out(self) -> int:
-        """Values that are not finite."""
+        """Number of values that are not finite."""
         return sum(line.series.left_out for line in self.lines)
 
     def text(self, value: float) -> str:
-        """A value in the chart's own writing."""
+        """Return a value as text, in the notation of the chart."""
         return percent(value) if self.shares else number(value)
 
 

@@ -20,7 +20,7 @@ class Series:
 
     Attributes:
         points: (step, value), by step, every value finite.
-        left_out: how many values were not finite.
+        left_out: number of values that were not finite.
     """
 
     points: tuple[Point, ...] = ()
@@ -28,12 +28,12 @@ class Series:
 
     @property
     def last(self) -> Point | None:
-        """The point of the last step."""
+        """Point of the last step; None without points."""
         return self.points[-1] if self.points else None
 
     @property
     def ends(self) -> tuple[Point, Point]:
-        """First and last point of one that has any."""
+        """First and last point of a series that has any."""
         return self.points[0], self.points[-1]
 
     def between(self, first: int, end: int) -> tuple[Point, ...]:
@@ -43,15 +43,15 @@ class Series:
 
     @cached_property
     def thinned(self) -> list[Point]:
-        """Few enough points to draw: see `decimate`."""
+        """At most `MOST_POINTS` of the points: see `decimate`."""
         return decimate(self.points)
 
 
 def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
-    """Series by metric name. Where a step was reported twice, as by a run that was resumed, the later report counts.
+    """Return series by metric name. A step that was reported twice, as by a resumed run, has its later value.
 
     Args:
-        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order they were made.
+        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order of reporting.
     """
     values: dict[str, dict[int, float]] = {}
     for report in reports:
@@ -61,7 +61,7 @@ def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def last_step(series: Mapping[str, Series]) -> int:
-    """The last step at which anything was reported, 0 where nothing was."""
+    """Return the last step with a report, 0 without any."""
     return max((found.last[0] for found in series.values() if found.last), default=0)
 
 
@@ -71,7 +71,7 @@ def _series(by_step: Mapping[int, float]) -> Series:
 
 
 def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most `most` of the points: both ends, and between them the least and the greatest of each run of neighbours.
+    """Return at most `most` points: both ends, and the least and the greatest of each run of neighbours between them.
 
     A line through them shows every spike that a line through all points would; every n-th point would not.
 

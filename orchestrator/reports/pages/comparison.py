@@ -1,8 +1,8 @@
-"""The report of several runs: their curves on the same axes, what they came to, and the settings in which they differ.
+"""The report of several runs: curves on the same axes, results, and the settings that differ.
 
     html = render_comparison([Subject(side, reports), ...])
 
-Runs that differ in nothing but their seed are replicates: they share a colour, and are told as mean and deviation too.
+Runs that differ only in their seed are replicates: they share a colour, and have a column of mean and deviation.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ MOST = len(KINDS)
 
 @dataclass(frozen=True)
 class Subject:
-    """A run and what it reported."""
+    """A run and its reports."""
 
     side: Side
     reports: Sequence[dict[str, Any]]
     seeds: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
-    """Of a fine-tuning with several: what was reported with each."""
+    """Reports by seed, of a fine-tuning with several."""
 
     @property
     def name(self) -> str:
@@ -66,26 +66,26 @@ class Subject:
 
     @property
     def charts(self) -> list[Chart]:
-        """As its own report has them, without those of its seeds."""
+        """Charts of its own report, without those of its seeds."""
         return charts_of(self.side.status, self.series, self.side.plan, self.side.result)
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Replicates, or a run alone."""
+    """Replicates, or a single run."""
 
     kind: str
     members: tuple[Subject, ...]
 
     @property
     def label(self) -> str:
-        """The run's name; of several the first one's, and how many there are."""
+        """The name of the first run, and the number of its replicates."""
         first = self.members[0].name
         return first if len(self.members) == 1 else f"{first} and {counted(len(self.members) - 1, 'replicate')}"
 
 
 def require_comparable(subjects: Sequence[Subject]) -> None:
-    """Refuses runs that have no figure in common.
+    """Check that the runs have figures in common.
 
     Raises:
         UsageError: with the runs, and what they are.
@@ -115,7 +115,7 @@ def _fix(subjects: Sequence[Subject]) -> str:
 
 
 def grouped(subjects: Sequence[Subject], table: Table) -> list[RunGroup]:
-    """Runs by what they differ in beside the seed, each with a colour of its own."""
+    """Return the runs grouped by all settings but the seed, a colour for each group."""
     keys = [key for key in table.settings if key not in {SEED, "name"}]
     found: dict[str, list[Subject]] = {}
     for subject in subjects:
@@ -125,7 +125,7 @@ def grouped(subjects: Sequence[Subject], table: Table) -> list[RunGroup]:
 
 
 def compared_charts(groups: Sequence[RunGroup]) -> list[Chart]:
-    """The charts that any of them has, on the same axes: training and held-out text apart, a line for each run."""
+    """Return every chart of any run, with a line for each run; training and held-out text are separate charts."""
     first: dict[str, Chart] = {}
     lines: dict[str, list[Line]] = {}
     for group in groups:
@@ -140,7 +140,7 @@ def compared_charts(groups: Sequence[RunGroup]) -> list[Chart]:
 
 
 def all_charts(subjects: Sequence[Subject]) -> list[Chart]:
-    """The charts of one run's report, or of several compared."""
+    """Return the charts of the report of one run, or of a comparison."""
     if len(subjects) == 1:
         return [*subjects[0].charts, *seed_charts(subjects[0].seeds)]
     return compared_charts(grouped(subjects, tabulate([subject.side for subject in subjects])))
@@ -158,7 +158,7 @@ def _label(group: RunGroup, subject: Subject) -> str:
 
 
 def render_comparison(subjects: Sequence[Subject]) -> str:
-    """Several runs as an HTML document.
+    """Return several runs as an HTML document.
 
     Args:
         subjects: at least two, which `require_comparable` takes.
@@ -215,7 +215,7 @@ def _figures(groups: Sequence[RunGroup]) -> Markup:
 
 
 def _results(groups: Sequence[RunGroup], table: Table) -> Markup:
-    """A row for each figure, a column for each run; of replicates mean and deviation before them."""
+    """Return a row for each figure, a column for each run; replicates have mean and deviation before them."""
     columns: list[tuple[str, str, list[str]]] = []
     for group in groups:
         names = [subject.name for subject in group.members]

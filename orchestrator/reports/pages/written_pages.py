@@ -17,7 +17,7 @@ PAGE, COMPARISON = "report.html", "comparison.html"
 
 
 def write_report(subjects: Sequence[Subject], to: Path | None = None) -> Path:
-    """Writes the page of a run, or of several compared; returns where.
+    """Write the page of a run, or of a comparison; return its path.
 
     Args:
         subjects: the runs.
@@ -36,11 +36,11 @@ def write_report(subjects: Sequence[Subject], to: Path | None = None) -> Path:
 
 
 def write_pictures(subjects: Sequence[Subject], folder: Path) -> list[Path]:
-    """Writes the figures of that page as PNGs; returns where. None of runs that have reported nothing yet.
+    """Write the figures of that page as PNGs; return their paths, none for runs without reports.
 
     Args:
         subjects: the runs.
-        folder: made if it is not there.
+        folder: made if it does not exist.
 
     Raises:
         UsageError: as of `write_report`.
@@ -52,7 +52,7 @@ def write_pictures(subjects: Sequence[Subject], folder: Path) -> list[Path]:
 
 
 def write_page(text: str, path: Path) -> Path:
-    """Writes a page; returns its path.
+    """Write a page; return its path.
 
     Raises:
         StorageError: it cannot be written there.
