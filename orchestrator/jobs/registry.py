@@ -7,12 +7,10 @@ Other packages add theirs by the entry-point group `orchestrator.jobs`, NAME = "
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import cast
 
 from orchestrator.jobs.kind import JobKind, UnknownKind
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from orchestrator.support.plugins import installed, load
 
 GROUP = "orchestrator.jobs"
 SHIPPED = {
@@ -39,12 +37,12 @@ def register(kind: JobKind) -> None:
 
 def kind_names() -> list[str]:
     """Names that `job_kind` knows, ours first."""
-    return [*SHIPPED, *sorted({*_registered, *_installed()})]
+    return [*SHIPPED, *sorted({*_registered, *installed(GROUP)} - {*SHIPPED})]
 
 
 def is_kind(name: str) -> bool:
     """Return whether `job_kind` knows a name."""
-    return name in SHIPPED or name in _registered or name in _installed()
+    return name in SHIPPED or name in _registered or name in installed(GROUP)
 
 
 def job_kind(name: str) -> JobKind:
@@ -58,10 +56,9 @@ def job_kind(name: str) -> JobKind:
         return _registered[name]
     if name in SHIPPED:
         module, _, instance = SHIPPED[name].partition(":")
-        found: JobKind = getattr(import_module(module), instance)
-        return found
-    if (point := _installed().get(name)) is not None:
-        return _loaded(point)
+        return cast(JobKind, getattr(import_module(module), instance))
+    if (point := installed(GROUP).get(name)) is not None:
+        return cast(JobKind, load(point, "kind of job"))
     from train_jobs.config.errors import SpecError
     from train_jobs.config.names import did_you_mean
 
@@ -77,24 +74,3 @@ def run_kind(name: str) -> JobKind:
 def all_kinds() -> dict[str, JobKind]:
     """Return all kinds by name."""
     return {name: job_kind(name) for name in kind_names()}
-
-
-def _installed() -> dict[str, EntryPoint]:
-    """Kinds of other packages."""
-    from importlib.metadata import entry_points  # 30 ms, which nobody pays who uses only ours
-
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in SHIPPED}
-
-
-def _loaded(point: EntryPoint) -> JobKind:
-    try:
-        found: JobKind = point.load()
-    except Exception as problem:  # whatever another package does on import
-        from orchestrator.support.errors import ServiceError
-
-        raise ServiceError(
-            f"the kind of job {point.name} cannot be loaded",
-            facts={"where": point.value, "says": f"{type(problem).__name__}: {problem}"},
-            fix=f"pip install --force-reinstall {point.dist.name if point.dist else point.value}",
-        ) from problem
-    return found

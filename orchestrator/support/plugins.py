@@ -6,8 +6,6 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.support.errors import ServiceError
-
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -38,6 +36,8 @@ def load(point: EntryPoint, what: str) -> Any:
     try:
         return point.load()
     except Exception as problem:  # whatever another package does on import
+        from orchestrator.support.errors import ServiceError  # loads pydantic, which `--help` does without
+
         distribution = point.dist.name if point.dist else point.value
         raise ServiceError(
             f"cannot load {what} {point.name}",
