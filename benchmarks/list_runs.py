@@ -30,7 +30,7 @@ def make_runs(home: Path, count: int) -> None:
     plan = Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan()
     backend = LocalBackend(home)
     for number in range(count):
-        run = backend._make(backend.request(plan, f"{plan.name}-{number}"), plan)
+        run = backend._make(backend.prepare(plan, run=f"{plan.name}-{number}"))
         with run.metrics.open("w") as stream:
             for step in range(REPORTS):
                 stream.write(json.dumps({"step": step, "time": step * 3.6, "metrics": METRICS}) + "\n")

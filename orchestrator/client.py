@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import load_backend, remember, require, used_backends
-from orchestrator.backends.base import Backend, Request
-from orchestrator.backends.capabilities import Discovers, Registers
+from orchestrator.backends import load_backend, reader_of, remember, require, used_backends
+from orchestrator.backends.base import Backend, Submission
+from orchestrator.backends.capabilities import Discovers, ReadsJobFiles, Registers
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
@@ -94,46 +94,68 @@ class Orchestrator:
         )
         return make_plan(resolved, home=self._home)
 
-    def request(self, plan: Plan, *, new: bool = False) -> Request:
-        """The very object that `submit` would send of a `plan`; `new`: under a name that is free."""
+    def prepare(self, plan: Plan, *, new: bool = False) -> Submission:
+        """Return all that `submit` would send of a plan.
+
+        Args:
+            plan: what to do.
+            new: under a name that is free, whatever runs exist.
+        """
         backend = load_backend(plan.spec.backend, self._home)
-        return backend.request(plan, self._free_name(backend, plan) if new else plan.name)
+        new = new or _store_is_gone(backend, plan)
+        return backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
 
-    def notes(self, plan: Plan, request: Request) -> Sequence[str]:
-        """What is to be known of the `request` of a `plan` beside the plan itself, a line each."""
-        return load_backend(plan.spec.backend, self._home).notes(request, plan)
+    def prepare_file(self, file: Path) -> Submission:
+        """Return all that `submit` would send of a job file of another program, such as `az ml`.
 
-    def submit(self, plan: Plan, *, new: bool = False) -> Run:
-        """Starts the plan, or returns the run of the same hash that is going on or completed.
+        Raises:
+            UsageError: no backend takes it.
+            SpecError: all that is wrong with it, with its line.
+        """
+        chosen = self._backend or reader_of(file, self._home)
+        return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
+
+    def submit(self, plan: Plan | Submission, *, new: bool = False) -> Run:
+        """Start a plan, or what `prepare` returned for it; or return the run of the same hash.
 
         A preparation whose token store was deleted since is started again.
 
         Args:
-            new: start another run whatever there is.
+            plan: what to do, or all that is sent for it.
+            new: start another run whatever runs exist.
 
         Raises:
-            ConflictError: there is a run of the same hash that did not complete; it is for the user to resume.
+            ConflictError: a run of the same hash did not complete: resume it, or start a new one.
         """
-        backend = load_backend(plan.spec.backend, self._home)
-        names = [] if new else self._same_hash(backend, plan)
-        earlier = backend.describe(names[0]) if names else None
-        if earlier is not None and not _store_is_gone(earlier):
-            if not earlier.state.resumable:
+        submission = plan if isinstance(plan, Submission) else self.prepare(plan, new=new)
+        backend = load_backend(submission.backend, self._home)
+        if submission.plan is not None and not (new or _store_is_gone(backend, submission.plan)):
+            earlier = self._earlier(backend, submission.plan)
+            if earlier is not None:
                 return Run(backend, backend.handle(earlier.name))
-            whole = "" if earlier.steps is None else f" of {earlier.steps}"
-            raise ConflictError(
-                f"a run of the same plan {'was ' if earlier.state != RunState.FAILED else ''}{earlier.state}",
-                facts={
-                    "run": f"{earlier.name}, step {earlier.step or 0}{whole}",
-                    "reason": earlier.reason or "unknown",
-                    "or": "--new, to start another from the beginning",
-                },
-                fix=f"orchestrator resume {earlier.name}",
-            )
-        request = self.request(plan, new=new or earlier is not None)
-        remember(backend.name, self._home)  # a submission that is cut off may have made a run
-        handle = backend.schedule(request, plan)
-        return Run(backend, handle, created=True)
+        remember(backend.name, self._home)  # first: a submission that is cut off may have made a run
+        return Run(backend, backend.submit(submission), created=True)
+
+    def _earlier(self, backend: Backend, plan: Plan) -> RunStatus | None:
+        """The newest run of a plan's hash.
+
+        Raises:
+            ConflictError: it ended before it completed.
+        """
+        name = _same_hash(backend, plan)
+        earlier = backend.describe(name) if name else None
+        if earlier is None or not earlier.state.resumable:
+            return earlier
+        whole = "" if earlier.steps is None else f" of {earlier.steps}"
+        raise ConflictError(
+            f"a run of the same plan {'was ' if earlier.state != RunState.FAILED else ''}{earlier.state}",
+            facts={
+                "run": f"{earlier.name}, step {earlier.step or 0}{whole}",
+                "reason": earlier.reason or "unknown",
+                "or": "--new, to start another from the beginning",
+            },
+            fix=f"orchestrator resume {earlier.name}",
+        )
 
     def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:
         """Runs, the newest first.
@@ -244,11 +266,6 @@ class Orchestrator:
             raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name
 
-    def _same_hash(self, backend: Backend, plan: Plan) -> list[str]:
-        """Names of runs of this plan's hash, the newest first."""
-        of_hash = re.compile(rf".*-{plan.run_hash}(-\d+)?")
-        return [name for name in backend.names() if of_hash.fullmatch(name)]
-
     def _free_name(self, backend: Backend, plan: Plan) -> str:
         taken, number = set(backend.names()), 2
         if plan.name not in taken:
@@ -258,7 +275,17 @@ class Orchestrator:
         return f"{plan.name}-{number}"
 
 
-def _store_is_gone(status: RunStatus) -> bool:
-    """True of a preparation whose token store, on this machine, was deleted since."""
+def _same_hash(backend: Backend, plan: Plan) -> str | None:
+    """The newest run of a plan's hash."""
+    of_hash = re.compile(rf".*-{plan.run_hash}(-\d+)?")
+    return next((name for name in backend.names() if of_hash.fullmatch(name)), None)
+
+
+def _store_is_gone(backend: Backend, plan: Plan) -> bool:
+    """Whether a plan's last run was a preparation on this machine whose token store was deleted since; offline."""
+    name = _same_hash(backend, plan)
+    if name is None or backend.folder(name) is None:
+        return False
+    status = backend.describe(name)
     made = status.store if status.state == RunState.COMPLETED else None
-    return made is not None and "://" not in made and not Path(made, MANIFEST_FILE).is_file()
+    return made is not None and not Path(made, MANIFEST_FILE).is_file()

@@ -38,7 +38,7 @@ from orchestrator.sweeps.policy.limits import differing
 from train_jobs.artifacts.layers import Layer, merge
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import Backend, Request
+    from orchestrator.backends.base import Backend, Submission
     from orchestrator.jobs.base import Plan
     from orchestrator.specs.resolved import Flag
 
@@ -56,7 +56,7 @@ class PlannedSweep:
     """The plan of its trial, without a setting of the space."""
     backend: Backend
     """The backend of its trials."""
-    request: Request | None = None
+    submission: Submission | None = None
     """What is sent to the service that drives it; None: a process of this machine drives it."""
     history: WarmStart = NO_WARM_START
     """Trials of earlier sweeps that it begins with."""
@@ -64,7 +64,7 @@ class PlannedSweep:
     @property
     def on_service(self) -> bool:
         """Whether a service of the backend drives it."""
-        return self.request is not None
+        return self.submission is not None
 
     def facts(self) -> list[tuple[str, str]]:
         """What would be done, for humans: label and fact."""
@@ -315,11 +315,11 @@ class Sweeps:
         told = [(earlier.folder.record(), earlier.status().rows) for earlier in begun]
         history = read_history(sweep.spec, sweep.trial.spec.kind, told)
         record, plan = plan_sweep(sweep, self._home, history)
-        backend, request = load_backend(plan.spec.backend, self._home), None
+        backend, submission = load_backend(plan.spec.backend, self._home), None
         if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
-            trial = backend.request(plan.model_copy(update={"name": record.name}), record.name)
-            request = backend.prepare_sweep(record.spec, trial)
-        return PlannedSweep(record, plan, backend, request, history)
+            trial = backend.prepare(plan.model_copy(update={"name": record.name}), run=record.name)
+            submission = backend.prepare_sweep(record.spec, trial)
+        return PlannedSweep(record, plan, backend, submission, history)
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Starts a sweep, or returns the one of the same hash that is there.
@@ -332,10 +332,10 @@ class Sweeps:
         there = SweepFolder(self._home / SWEEPS / record.name)
         if there.path.is_dir():
             return self._there(there, record)
-        if planned.request is not None:
+        if planned.submission is not None:
             from orchestrator.sweeps.driver.service import send_sweep
 
-            folder = send_sweep(record, planned.plan, planned.request, self._home)
+            folder = send_sweep(record, planned.submission, self._home)
             return Sweep(folder, self._home, created=True)
         folder = make_sweep(record, self._home, history=planned.history)
         start_driver(folder, self._home)

@@ -15,9 +15,8 @@ import shutil
 
 from polite_site import PoliteOptions
 
+from orchestrator.backends.base import Submission
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import LocalRequest
-from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import CapacityError, UsageError
 
@@ -28,15 +27,13 @@ class PoliteBackend(LocalBackend):
     name = "polite"
     place = "polite-runs"
 
-    def request(self, plan: Plan, run_name: str) -> LocalRequest:
-        """The local request, its command at the lowest priority. Pure: a dry run prints just this."""
-        request = super().request(plan, run_name)
-        return request.model_copy(update={"command": ["nice", "-n", "19", *request.command]})
+    prefix = ("nice", "-n", "19")
 
-    def schedule(self, request: LocalRequest, plan: Plan) -> Handle:
-        """Starts the run, unless the machine is busy."""
-        _check_load(plan.spec.settings_of(PoliteOptions).load)
-        return super().schedule(request, plan)
+    def submit(self, submission: Submission) -> Handle:
+        """Start the run, unless the machine is busy."""
+        assert submission.plan is not None
+        _check_load(submission.plan.spec.settings_of(PoliteOptions).load)
+        return super().submit(submission)
 
 
 def _check_load(limit: float | None) -> None:

@@ -6,6 +6,7 @@ called with the user's home folder (docs/backends.md, and an example in docs/exa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -73,7 +74,7 @@ def require(backend: Backend, capability: type[C]) -> C:
     """
     if isinstance(backend, capability):
         return backend
-    able = [name for name in sorted(_OURS) if issubclass(_class_of(name), capability)]
+    able = _able(capability)
     raise UsageError(
         f"cannot {capability.verb}: backend {backend.name} does not support it",
         facts={"supported by": ", ".join(able) or "no backend"},
@@ -87,8 +88,27 @@ def backend_with(capability: type[C], home: Path) -> C:
     Raises:
         UsageError: none has.
     """
-    able = (name for name in sorted(_OURS) if issubclass(_class_of(name), capability))
-    return require(load_backend(next(able, _HERE[-1]), home), capability)
+    return require(load_backend(next(iter(_able(capability)), _HERE[-1]), home), capability)
+
+
+def reader_of(file: Path, home: Path) -> str:
+    """Return the name of the backend that takes a job file of another program.
+
+    Raises:
+        UsageError: none does.
+    """
+    from orchestrator.backends.capabilities import ReadsJobFiles
+
+    for name in _able(ReadsJobFiles):
+        backend = load_backend(name, home)
+        if isinstance(backend, ReadsJobFiles) and backend.accepts(file):
+            return name
+    raise UsageError(f"no backend takes the job file {file}", fix="orchestrator submit --help")
+
+
+def _able(capability: type[Capability]) -> Sequence[str]:
+    """Names of those of our backends that have a capability."""
+    return [name for name in sorted(_OURS) if issubclass(_class_of(name), capability)]
 
 
 def _class_of(name: str) -> type[Backend]:

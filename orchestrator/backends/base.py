@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,9 +44,37 @@ class Request(Config):
     name: str
     """The run's name."""
 
-    def file(self) -> dict[str, Any] | None:
-        """The same for another program that could send it, where there is such a program."""
-        return None
+
+@dataclass(frozen=True)
+class Submission:
+    """All that is sent for one run: made by `Backend.prepare`, printed by a dry run, sent by `Backend.submit`."""
+
+    backend: str
+    """The backend's name."""
+    plan: Plan | None
+    """What will be done; None: the run comes from a job file of another program."""
+    request: Any
+    """What the backend is asked to run, a `Request` with fields of its own."""
+    command: tuple[str, ...]
+    """Of each rank."""
+    variables: Mapping[str, str]
+    """Environment variables of each rank, beside those of the machine and of the launcher."""
+    documents: Mapping[str, str]
+    """Name -> text of the documents in `SUBMITTED`."""
+    notes: tuple[str, ...] = ()
+    """Facts that the plan does not have, `label: text` each."""
+    export: Mapping[str, Any] | None = None
+    """The same for another program, such as `az ml`; None: there is none."""
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return str(self.request.name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a dry run prints as JSON: the plan and the request, as the run keeps them."""
+        plan = {} if self.plan is None else {"plan": self.plan.as_dict()}
+        return {**plan, "request": self.request.model_dump(mode="json")}
 
 
 class Backend(ABC):
@@ -74,16 +103,25 @@ class Backend(ABC):
         self._home = home
 
     @abstractmethod
-    def request(self, plan: Plan, run_name: str) -> Request:
-        """Return the exact request for a plan: pure, offline."""
+    def prepare(self, plan: Plan, *, run: str) -> Submission:
+        """Return all that would be sent for a plan: pure, offline.
 
-    def notes(self, request: Any, plan: Plan) -> Sequence[str]:
-        """Return facts about a request that its plan does not have, `label: text` each; offline."""
-        return ()
+        Args:
+            plan: what to do.
+            run: name of the run.
+
+        Raises:
+            UserError: the backend cannot run it.
+        """
 
     @abstractmethod
-    def schedule(self, request: Any, plan: Plan) -> Handle:
-        """Send the request; return once the backend answers for the run."""
+    def submit(self, submission: Submission) -> Handle:
+        """Send what `prepare` returned; return once the backend answers for the run.
+
+        Raises:
+            ConflictError: the name is taken.
+            UserError: it was refused; nothing runs then.
+        """
 
     @abstractmethod
     def describe(self, run: str) -> RunStatus:

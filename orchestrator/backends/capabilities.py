@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from orchestrator.support.errors import ServiceError
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import Request
-    from orchestrator.jobs.base import Plan
+    from orchestrator.backends.base import Submission
     from orchestrator.runs.status import Handle, RunState, RunStatus
     from orchestrator.specs.job import JobSpec
     from orchestrator.specs.sweep_spec import Settings, SweepSpec
@@ -261,6 +260,24 @@ class Discovers(Capability):
         """Put such runs on record here."""
 
 
+class ReadsJobFiles(Capability):
+    """Takes job files of another program as they are."""
+
+    verb = "submit a job file"
+
+    @abstractmethod
+    def accepts(self, path: Path) -> bool:
+        """Whether the name of a file is that of a job file; the file is not read."""
+
+    @abstractmethod
+    def prepare_file(self, path: Path) -> Submission:
+        """Return all that is sent for a job file: pure, offline.
+
+        Raises:
+            SpecError: all that is wrong with it, each with its line.
+        """
+
+
 class NativeTrial(NamedTuple):
     """One trial of a sweep that a service drives."""
 
@@ -310,16 +327,15 @@ class SweepsNatively(Capability):
         """Yield what the service would refuse: the key, and what works instead."""
 
     @abstractmethod
-    def prepare_sweep(self, spec: SweepSpec, trial: Request) -> Request:
-        """Return the request for a sweep, made from that for a trial without settings: pure, offline."""
+    def prepare_sweep(self, spec: SweepSpec, trial: Submission) -> Submission:
+        """Return all that is sent for a sweep, made from a trial without settings: pure, offline."""
 
     @abstractmethod
-    def stage_sweep(self, request: Request, plan: Plan, documents: Mapping[str, str]) -> dict[str, str]:
+    def stage_sweep(self, submission: Submission, documents: Mapping[str, str]) -> dict[str, str]:
         """Create and upload what the trials need; return the documents to keep.
 
         Args:
-            request: of the sweep.
-            plan: of its trial.
+            submission: of the sweep.
             documents: to keep with the service, for other machines that attach.
 
         Raises:

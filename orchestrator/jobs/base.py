@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -97,6 +98,12 @@ class Plan(Config):
     def world_size(self) -> int:
         """Processes of the whole job."""
         return self.compute.world_size
+
+    def with_variables(self, variables: Mapping[str, str]) -> Self:
+        """Return the same plan with more environment variables; its hash stays."""
+        environment = self.spec.environment
+        more = environment.model_copy(update={"variables": {**environment.variables, **variables}})
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"environment": more})})
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON has it; of the snapshot a summary, without the name of every file."""

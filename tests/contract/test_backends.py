@@ -144,9 +144,12 @@ def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str
     orchestrator = Orchestrator(home=home, environ={})
     plan = orchestrator.plan(file=shell.cwd / "job.yaml", overrides={"backend": name})
     before = sorted(home.rglob("*"))
-    request = orchestrator.request(plan)
-    assert orchestrator.request(plan) == request
-    assert request.model_dump(mode="json") == shown
+    submission = orchestrator.prepare(plan)
+    assert orchestrator.prepare(plan) == submission
+    assert submission.as_dict()["request"] == shown
+    assert json.loads(submission.documents["request.json"]) == shown
+    assert (submission.backend, submission.run) == (name, shown["name"])
+    assert "train_jobs.pretrain" in " ".join(submission.command)
     assert sorted(home.rglob("*")) == before
 
 
@@ -161,10 +164,10 @@ def test_a_request_of_a_fine_tuning_is_pure_and_names_no_data_of_this_machine_el
     orchestrator = Orchestrator(home=home, environ={})
     plan = orchestrator.plan("finetune", overrides={**_dotted(spec)})
     before = sorted(home.rglob("*"))
-    request = orchestrator.request(plan)
-    assert orchestrator.request(plan) == request
+    submission = orchestrator.prepare(plan)
+    assert orchestrator.prepare(plan) == submission
     assert sorted(home.rglob("*")) == before
-    text = request.model_dump_json()
+    text = submission.request.model_dump_json()
     assert "train_jobs.finetune" in text
     assert "--cache" not in text
     if name == "azure":

@@ -319,8 +319,9 @@ def test_what_is_sent_is_what_a_dry_run_shows(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     made = plan(compute__nodes=2)
-    request = json.loads(orchestrator.request(made).model_dump_json())
-    run = orchestrator.submit(made)
+    submission = orchestrator.prepare(made)
+    request = json.loads(json.dumps(submission.as_dict()))["request"]
+    run = orchestrator.submit(submission)
     (job,) = cloud.requests(JOB)
     assert job.body == request["job"]
     (cluster,) = cloud.requests("PUT *computes/gpu")

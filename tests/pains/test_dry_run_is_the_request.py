@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.backends.base import Submission
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.cli.main import main
+from orchestrator.client import Orchestrator
+from orchestrator.jobs import ground
 from orchestrator.runs.status import RunState
 from tests.conftest import Console, write_spec
 from tests.run_folders import make_run
@@ -27,6 +34,44 @@ def test_what_submit_sends_is_what_the_dry_run_showed(console: Console, corpus: 
     second = console("submit", *words, "--new", "--dry-run", "-o", "json").json
     assert second["request"]["name"] == f"{name}-2"
     assert console("cancel", name, "-o", "json").json[0]["state"] == "cancelled"
+
+
+def test_submit_builds_plan_and_submission_once(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    write_spec(tmp_path / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2})
+    built: dict[str, list[object]] = {"plan": [], "submission": [], "snapshot": []}
+    for what, owner, name in (
+        ("plan", Orchestrator, "plan"),
+        ("submission", LocalBackend, "prepare"),
+        ("snapshot", ground, "take_snapshot"),
+    ):
+        monkeypatch.setattr(owner, name, _counted(getattr(owner, name), built[what]))
+    words = ["pretrain", "-f", "job.yaml"]
+    assert main(["submit", *words, "--dry-run", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {what: len(made) for what, made in built.items()} == {"plan": 1, "submission": 1, "snapshot": 1}
+    assert main(["submit", *words, "-o", "json"]) == 0
+    assert {what: len(made) for what, made in built.items()} == {"plan": 2, "submission": 2, "snapshot": 2}
+    (run,) = (tmp_path / "home" / "runs").glob("[!.]*")
+    assert json.loads((run / "plan.json").read_text()) == shown["plan"]
+    assert json.loads((run / "request.json").read_text()) == shown["request"]
+    sent = built["submission"][1]
+    assert isinstance(sent, Submission)
+    assert sent.as_dict() == shown
+    assert {name: (run / name).read_text() for name in sent.documents} == dict(sent.documents)
+
+
+def _counted(function: Callable[..., Any], made: list[object]) -> Callable[..., Any]:
+    """The same function, which also appends what it returns to a list."""
+
+    def counted(*words: Any, **more: Any) -> Any:
+        made.append(function(*words, **more))
+        return made[-1]
+
+    return counted
 
 
 def test_the_dry_run_is_the_result_and_goes_to_stdout(console: Console) -> None:

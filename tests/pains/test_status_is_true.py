@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ def run_ranks(console: Console, script: str) -> str:
     orchestrator = Orchestrator(home=console.home, environ=NO_GPU)
     plan = orchestrator.plan(overrides={"compute.processes_per_node": 2, "train.micro_batch_size": 32})
     backend = LocalBackend(console.home)
-    request = backend.request(plan, plan.name).model_copy(update={"command": ["/bin/sh", "-c", script]})
-    return backend.schedule(request, plan).name
+    submission = backend.prepare(plan, run=plan.name)
+    request = submission.request.model_copy(update={"command": ["/bin/sh", "-c", script]})
+    documents = {**submission.documents, "request.json": request.model_dump_json()}
+    return backend.submit(replace(submission, request=request, documents=documents)).name
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,6 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
 ) -> None:
     from orchestrator.backends.azure.backend import AzureBackend
     from orchestrator.backends.azure.machines.clusters import compute_body
-    from orchestrator.backends.azure.runs.az_yaml import read_job_file
 
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")
@@ -409,13 +408,13 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     }
     (tmp_path / "job.yml").write_text(json.dumps(job))
     backend = AzureBackend(tmp_path / "home")
-    file = read_job_file(tmp_path / "job.yml")
+    submission = orchestrator.prepare_file(tmp_path / "job.yml")
     with pytest.raises(NotFoundError, match="no cluster gpu"):
-        backend.schedule_file(file)
+        orchestrator.submit(submission)
     body = compute_body(size=SIZE, tier="dedicated", min_nodes=0, max_nodes=1, idle_seconds=60)
     backend.wire({}).put_compute("gpu", {"location": "eastus", **body})
-    handle = backend.schedule_file(read_job_file(tmp_path / "job.yml"))
-    run = orchestrator.attach(str(handle))
+    run = orchestrator.submit(orchestrator.prepare_file(tmp_path / "job.yml"))
+    assert orchestrator.attach(str(run.handle)).name == run.name == submission.run
     azure.move(run.name, "Running")
     log_file = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{run.name}/user_logs/std_log.txt"
     log_file.parent.mkdir(parents=True)
@@ -424,7 +423,7 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     azure.move(run.name, "Completed")
     assert run.wait().state == RunState.COMPLETED
     with pytest.raises(ConflictError, match="exists"):
-        backend.schedule_file(read_job_file(tmp_path / "job.yml"))
+        orchestrator.submit(submission)
     assert azure.violations == []
 
 

@@ -19,8 +19,17 @@ from orchestrator.backends.azure.submission import AzureRequest, build_request
 from orchestrator.backends.azure.sweeps.native import AzureSweeps
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.azure.wire.workspace import Workspace, find_workspace
-from orchestrator.backends.base import SUBMITTED, Progress
-from orchestrator.backends.capabilities import Deletes, Discovers, Examines, Preempts, Provisions, Registers, Resumes
+from orchestrator.backends.base import REQUEST, SUBMITTED, Progress, Submission
+from orchestrator.backends.capabilities import (
+    Deletes,
+    Discovers,
+    Examines,
+    Preempts,
+    Provisions,
+    ReadsJobFiles,
+    Registers,
+    Resumes,
+)
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
@@ -28,7 +37,6 @@ from orchestrator.support.home import run_names
 from train_jobs.config.names import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.runs.az_yaml import JobFile
     from orchestrator.backends.capabilities import Clusters
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
@@ -40,7 +48,7 @@ OUTAGE_SECONDS = 3600.0  # that Azure may be away from one who follows a run: ru
 MOST_DISCOVERED = 200  # jobs that are looked at, the newest first
 
 
-class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers):
+class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers, ReadsJobFiles):
     """Runs on Azure ML. A run may be named `WORKSPACE/NAME`, which finds it without a record on this machine.
 
     Args:
@@ -65,42 +73,64 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         """Runs whose next attempt Azure was away for, and since when."""
         self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
 
-    def request(self, plan: Plan, run_name: str) -> AzureRequest:
-        """Every body that is sent, as one object: pure."""
-        return build_request(plan, run_name, self.workspace(plan.spec.settings_of(AzureSpec).model_dump()))
+    def prepare(self, plan: Plan, *, run: str) -> Submission:
+        """Return every body that is sent, as one object."""
+        workspace = self.workspace(plan.spec.settings_of(AzureSpec).model_dump())
+        return self.submission(plan, build_request(plan, run, workspace))
 
-    def schedule(self, request: AzureRequest, plan: Plan) -> Handle:
-        """Makes or changes the cluster, uploads what is not there yet, submits the job.
+    def submission(self, plan: Plan, request: AzureRequest) -> Submission:
+        """Return the submission that sends a request made of a plan."""
+        from orchestrator.backends.azure.notes import request_notes
+        from orchestrator.backends.azure.runs.az_yaml import job_file
+        from orchestrator.backends.azure.runs.dispatch import job_documents
+
+        job = request.job["properties"]
+        is_command = job["jobType"] == "Command"
+        return Submission(
+            backend=self.name,
+            plan=plan,
+            request=request,
+            command=(job["command"],) if is_command else (),
+            variables=job["environmentVariables"] if is_command else {},
+            documents=job_documents(request, plan),
+            notes=tuple(request_notes(request, plan, self._home)),
+            export=job_file(request.name, request.job) if is_command else request.job,
+        )
+
+    def submit(self, submission: Submission) -> Handle:
+        """Create or change the cluster, upload what is missing, submit the job.
+
+        A job file goes through the SDK's own operation, so that the SDK uploads what it names.
 
         Raises:
             ConflictError: the name is taken.
             UserError: Azure refused.
         """
         from orchestrator.backends.azure.runs.dispatch import send
+        from orchestrator.backends.azure.runs.file_submission import FileSubmission, send_file
 
-        request.workspace.require()
+        request: AzureRequest = submission.request
         folder = RecordFolder(self._runs / request.name)
-        if (folder.path / "request.json").is_file():
+        wire = self.wire_to(request.workspace.require())
+        if (folder.path / REQUEST).is_file():
             raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}")
-        request.notify.check(os.environ)
-        send(self.wire_to(request.workspace), request, plan, folder, self._home)
+        if isinstance(submission, FileSubmission):
+            send_file(wire, submission, folder)
+        else:
+            request.notify.check(os.environ)
+            send(wire, submission, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
-    def schedule_file(self, file: JobFile) -> Handle:
-        """Submits a job file of `az ml`; the run is followed like any other, its outputs lie where the file says.
+    def accepts(self, path: Path) -> bool:
+        """Whether a path has the name of a job file of `az ml`."""
+        return path.suffix in {".yml", ".yaml"}
 
-        Raises:
-            ConflictError: the name is taken.
-            UserError: Azure refused.
-        """
-        from orchestrator.backends.azure.runs.dispatch import send_file
+    def prepare_file(self, path: Path) -> Submission:
+        """Return what a job file of `az ml` asks for; its outputs are where the file says."""
+        from orchestrator.backends.azure.runs.az_yaml import read_job_file
+        from orchestrator.backends.azure.runs.file_submission import file_submission
 
-        workspace = self.workspace({}).require()
-        folder = RecordFolder(self._runs / file.name)
-        if (folder.path / "request.json").is_file():
-            raise ConflictError(f"run {file.name} exists", fix=f"orchestrator status {file.name}")
-        send_file(self.wire_to(workspace), workspace, file, folder)
-        return Handle(self.name, file.name, workspace.workspace)
+        return file_submission(read_job_file(path), self.workspace({}))
 
     def describe(self, name: str) -> RunStatus:
         """How a run stands; one whose record is damaged has failed, and says how.
@@ -174,7 +204,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         from orchestrator.backends.azure.runs.job_logs import JobLogs, Layout, choose_sources, follow
 
         folder = self._existing(name)
-        request = folder.document("request.json")
+        request = folder.document(REQUEST)
         layout = Layout(request["nodes"], request["processes_per_node"])
         sources = choose_sources(folder.name, layout, query)
         if query.since is not None:
@@ -241,7 +271,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
                 f"run {folder.name} is {status.state} and cannot be resumed",
                 fix=f"orchestrator {'status' if status.state.terminal else 'attach'} {folder.name}",
             )
-        if not folder.document("request.json")["job"]:
+        if not folder.document(REQUEST)["job"]:
             raise ConflictError(
                 f"the job of run {folder.name} is not this program's own, and it makes no other one of it",
                 facts={"reason": status.reason or "unknown"},
@@ -264,7 +294,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         last = record.last
         if last.ended is None or last.refused or record.cancelled or not record.begun:
             return False
-        request = folder.document("request.json")
+        request = folder.document(REQUEST)
         allowed = request["max_restarts"] if max_restarts is None else max_restarts
         if not request["job"] or not states.worth_another(last.state, last.exit_code) or record.begun > allowed:
             return False  # an attempt that Azure never had, because it was away, is none
@@ -348,12 +378,6 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             raise NotFoundError(f"there is no endpoint {endpoint}", fix="az ml online-endpoint list")
         wire.delete_endpoint(endpoint)
 
-    def notes(self, request: AzureRequest, plan: Plan) -> Sequence[str]:
-        """The cluster, whether the environment will be built, what an eviction costs."""
-        from orchestrator.backends.azure.notes import request_notes
-
-        return request_notes(request, plan, self._home)
-
     def wire(self, given: Mapping[str, str | None]) -> Wire:
         """The workspace that these names, variables and config.json say, for what is no run: clusters, models."""
         return self.wire_to(self.workspace(given).require())
@@ -373,7 +397,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             number -= 1
             record = record.model_copy(update={"attempts": record.attempts[:-1]})
         folder.write(record.with_another(places.attempt_name(folder.name, number)))
-        request = AzureRequest.model_validate(folder.document("request.json"))
+        request = AzureRequest.model_validate(folder.document(REQUEST))
         submit(self._wire_of(folder), request, folder, number=number)
 
     def _damage(self, folder: RecordFolder) -> str | None:
@@ -408,7 +432,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         """
         place, _, short = name.rpartition("/")
         folder = RecordFolder(self._runs / short)
-        if (folder.path / "request.json").is_file():
+        if (folder.path / REQUEST).is_file():
             if place and place != (known := self._wire_of(folder).workspace.workspace):
                 raise ConflictError(
                     f"the run {short} on record here is of workspace {known}, not of {place}",
@@ -425,7 +449,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         return find_workspace(given, self._environ, Path.cwd(), name=name)
 
     def _wire_of(self, folder: RecordFolder) -> Wire:
-        return self.wire_to(Workspace.model_validate(folder.document("request.json")["workspace"]))
+        return self.wire_to(Workspace.model_validate(folder.document(REQUEST)["workspace"]))
 
     def wire_to(self, workspace: Workspace) -> Wire:
         """That workspace."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.assets.assets import Asset, _code, _data, _environment, asset_id, data_name
@@ -64,12 +64,6 @@ class AzureRequest(Request):
         properties = self.job["properties"]
         tags = {**properties["tags"], "orchestrator.attempt": str(number)}
         return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
-
-    def file(self) -> dict[str, Any]:
-        """The job as `az ml job create -f` takes it."""
-        from orchestrator.backends.azure.runs.az_yaml import job_file
-
-        return job_file(self)
 
 
 def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from orchestrator.backends.base import Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder
@@ -17,18 +18,17 @@ from orchestrator.runs.status import Handle
 from orchestrator.support.errors import UsageError
 
 if TYPE_CHECKING:  # who only lists runs waits for none of them
-    from orchestrator.backends.debug.session import DebugRequest
     from orchestrator.jobs.base import Plan
 
 
 class DebugBackend(FolderBackend, Resumes, Preempts):
-    """Runs below HOME/debug-runs. `schedule` and `resume` return when the job has ended."""
+    """Runs below HOME/debug-runs. `submit` and `resume` return when the job has ended."""
 
     name = "debug"
     place = "debug-runs"
 
-    def request(self, plan: Plan, run_name: str) -> DebugRequest:
-        """What will run, as one object: pure.
+    def prepare(self, plan: Plan, *, run: str) -> Submission:
+        """Return the module that will run, its arguments and the documents of the run's folder.
 
         Raises:
             UsageError: the job wants more than one process.
@@ -42,22 +42,23 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
                 f"the debug backend runs one process, not {compute.world_size}",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
-        return DebugRequest(
-            **DebugRequest.shared(plan, run_name, self._home),
+        request = DebugRequest(
+            **DebugRequest.shared(plan, run, self._home),
             module=plan.spec.code.entry,
             code=str(plan.spec.code.folder) if plan.spec.code.folder else None,
-            arguments=job_arguments(plan, self._folder(run_name), self._home),
+            arguments=job_arguments(plan, self._folder(run), self._home),
             threads=compute.threads_per_process,
         )
+        return self._submission(plan, request, ("python", "-m", request.module, *request.arguments))
 
-    def schedule(self, request: DebugRequest, plan: Plan) -> Handle:
-        """Makes the run's folder and runs the job to its end.
+    def submit(self, submission: Submission) -> Handle:
+        """Create the run's folder and run the job to its end.
 
         Raises:
             ConflictError: the name is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
         """
-        return self._run(self._make(request, plan))
+        return self._run(self._make(submission))
 
     def preempt(self, name: str) -> None:
         """Simulates that the machine is taken away: the job saves and stops."""

@@ -12,7 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import SUBMITTED, Backend, Progress
+from orchestrator.backends.base import (
+    CONFIG,
+    PLAN,
+    REQUEST,
+    SPEC,
+    SUBMITTED,
+    TAGS,
+    Backend,
+    Progress,
+    Submission,
+)
 from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.logs.selection import choose_sources, read_logs
 from orchestrator.backends.folder.run_checkpoints import best_checkpoint
@@ -218,24 +228,38 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """The run's folder."""
         return self._existing(name).path
 
-    def _make(self, request: FolderRequest, plan: Plan) -> RunFolder:
-        """The run's folder, filled.
+    def _submission(self, plan: Plan, request: FolderRequest, command: Sequence[str]) -> Submission:
+        """Return the submission of a request, with the documents of the run's folder."""
+        import yaml
+
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tenth of the time
+        documents = {
+            SPEC: yaml.dump(plan.spec.model_dump(mode="json"), Dumper=dumper, sort_keys=False),
+            PLAN: json.dumps(plan.as_dict(), indent=1),
+            CONFIG: self._job(request.name, plan).model_dump_json(indent=1),
+            TAGS: json.dumps(_tags(plan, Handle(self.name, request.name))),
+            REQUEST: request.model_dump_json(indent=1),
+        }
+        return Submission(self.name, plan, request, tuple(command), request.variables, documents)
+
+    def _make(self, submission: Submission) -> RunFolder:
+        """Create the run's folder.
 
         Raises:
             ConflictError: the name is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
-            UsageError: there is something to tell a webhook, and no address.
+            UsageError: a webhook is wanted, and no address is given.
         """
-        request.notify.check(os.environ)
-        run = self._folder(request.name)
-        draft = self._runs / f".{request.name}.{os.getpid()}"
+        submission.request.notify.check(os.environ)
+        run = self._folder(submission.run)
+        draft = self._runs / f".{run.name}.{os.getpid()}"
         try:
-            self._fill(RunFolder(draft), request, plan)
+            _fill(RunFolder(draft), submission)
             draft.rename(run.path)
         except OSError as problem:
             shutil.rmtree(draft, ignore_errors=True)
             if run.path.exists():
-                raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}") from None
+                raise ConflictError(f"run {run.name} exists", fix=f"orchestrator status {run.name}") from None
             raise StorageError(
                 f"cannot make the run's folder: {problem.strerror}",
                 facts={"where": self._runs},
@@ -289,36 +313,11 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         with suppress(ProcessLookupError):
             os.kill(pid, what)
 
-    def _fill(self, run: RunFolder, request: FolderRequest, plan: Plan) -> None:
-        """Everything that a run needs, in a folder that nobody sees yet."""
-        import yaml
-
-        for folder in (run.path, run.code, run.outputs, run.logs):
-            folder.mkdir(parents=True)
-        plan.snapshot.write(run.code)
-        spec, state = plan.spec.model_dump(mode="json"), LocalState(state=RunState.QUEUED, created=time.time())
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tenth of the time
-        run.reserve()
-        (run.path / "lock").touch()
-        write_draft(
-            {
-                run.path / "spec.yaml": yaml.dump(spec, Dumper=dumper, sort_keys=False),
-                run.path / "plan.json": json.dumps(plan.as_dict(), indent=1),
-                run.config: self._job(run, request.name, plan).model_dump_json(indent=1),
-                run.tags: json.dumps(_tags(plan, Handle(self.name, request.name))),
-                run.path / "state.json": state.model_dump_json(indent=1),
-                run.path / "request.json": request.model_dump_json(indent=1),
-            }
-        )
-
-    def _job(self, run: RunFolder, name: str, plan: Plan) -> Config:
-        """What the job reads, with copies of its small inputs: the run can be resumed whatever becomes of the files."""
+    def _job(self, name: str, plan: Plan) -> Config:
+        """What the job reads, with the run's own copies of small inputs: they outlive the originals."""
         from orchestrator.jobs.inputs import At
 
-        inline = {one.name: one for one in plan.needs.inputs if one.inline}
-        for one in inline.values():
-            for below, content in one.list_files().items():
-                (run.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+        inline = {one.name for one in plan.needs.inputs if one.inline}
         job = plan.job
         for key, value in plan.needs.placed.items():
             if isinstance(value, At) and value.name in inline:
@@ -335,6 +334,23 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
 
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
+
+
+def _fill(run: RunFolder, submission: Submission) -> None:
+    """Write all that a run needs into a folder that is not visible yet."""
+    plan = submission.plan
+    assert plan is not None
+    for folder in (run.path, run.code, run.outputs, run.logs):
+        folder.mkdir(parents=True)
+    plan.snapshot.write(run.code)
+    for one in plan.needs.inputs:
+        for below, content in one.list_files().items() if one.inline else ():
+            (run.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    run.reserve()
+    (run.path / "lock").touch()
+    state = LocalState(state=RunState.QUEUED, created=time.time())
+    documents = {**submission.documents, "state.json": state.model_dump_json(indent=1)}
+    write_draft({run.path / name: text for name, text in documents.items()})
 
 
 @contextmanager

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from orchestrator.backends.base import Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend, writable
 from orchestrator.backends.folder.run_folder import RunFolder
@@ -30,27 +31,30 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
     name = "local"
     shares_machine = True
     place = RUNS
+    prefix: ClassVar[Sequence[str]] = ()
+    """Words before the command of each rank."""
 
-    def request(self, plan: Plan, run_name: str) -> LocalRequest:
-        """What will run, as one object: pure."""
-        arguments = job_arguments(plan, self._folder(run_name), self._home)
-        return LocalRequest(
-            **LocalRequest.shared(plan, run_name, self._home),
-            command=[sys.executable, "-m", plan.spec.code.entry, *arguments],
+    def prepare(self, plan: Plan, *, run: str) -> Submission:
+        """Return the command of each rank and the documents of the run's folder."""
+        arguments = job_arguments(plan, self._folder(run), self._home)
+        request = LocalRequest(
+            **LocalRequest.shared(plan, run, self._home),
+            command=[*self.prefix, sys.executable, "-m", plan.spec.code.entry, *arguments],
             threads=_threads(plan),
             master_port=plan.compute.master_port,
         )
+        return self._submission(plan, request, request.command)
 
-    def schedule(self, request: LocalRequest, plan: Plan) -> Handle:
-        """Makes the run's folder and starts its supervisor.
+    def submit(self, submission: Submission) -> Handle:
+        """Create the run's folder and start its supervisor.
 
         Raises:
             ConflictError: the name or the port is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
         """
-        check_port(request.master_port)
-        self._supervise(self._make(request, plan))
-        return Handle(self.name, request.name)
+        check_port(submission.request.master_port)
+        self._supervise(self._make(submission))
+        return Handle(self.name, submission.run)
 
     def preempt(self, name: str) -> None:
         """Takes the machine away, as a cloud does: SIGTERM without a request to cancel; the job saves and stops."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import Request
+    from orchestrator.backends.base import Submission
     from orchestrator.jobs.base import Plan
     from orchestrator.run import Run
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.ui.spec_flags import EXAMPLES, SWEEP, _add_spec, _plan
-
-if TYPE_CHECKING:
-    from orchestrator.backends.azure.runs.az_yaml import JobFile
 
 SPEC_FLAGS = {
     "file": "-f",
@@ -112,18 +108,19 @@ def run_plan(arguments: argparse.Namespace) -> int:
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
-    request = Orchestrator().request(plan, new=arguments.new)
-    if arguments.output == "yaml" and (file := request.file()) is not None:
-        print_document(file, "yaml")
+    submission = Orchestrator().prepare(plan, new=arguments.new)
+    if arguments.output == "yaml" and submission.export is not None:
+        print_document(submission.export, "yaml")
         return 0
+    document = submission.as_dict()
     if arguments.output != "text":
-        print_document({"plan": plan.as_dict(), "request": request.model_dump(mode="json")}, arguments.output)
+        print_document(document, arguments.output)
         return 0
     import yaml
 
-    print("\n".join([plan.summary(), *_notes(plan, request)]))
+    print("\n".join([plan.summary(), *_notes(submission)]))
     print(f"\nrequest to the {plan.spec.backend} backend")
-    for line in yaml.safe_dump(request.model_dump(mode="json"), sort_keys=False, width=10_000).splitlines():
+    for line in yaml.safe_dump(document["request"], sort_keys=False, width=10_000).splitlines():
         print(f"  {line}")
     return 0
 
@@ -142,8 +139,9 @@ def run_submit(arguments: argparse.Namespace) -> int:
     from orchestrator.client import Orchestrator
 
     plan = _plan(arguments)
-    hint("\n".join([plan.summary(), *_notes(plan, Orchestrator().request(plan, new=arguments.new))]))
-    run = Orchestrator().submit(plan, new=arguments.new)
+    submission = Orchestrator().prepare(plan, new=arguments.new)
+    hint("\n".join([plan.summary(), *_notes(submission)]))
+    run = Orchestrator().submit(submission, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already there: ' + status.state.value}  {run.handle}")
     if not run.created and (unheeded := _unheeded(run, plan)):
@@ -160,12 +158,11 @@ def _is_file(kind: str) -> bool:
     return kind.endswith((".yml", ".yaml"))
 
 
-def _notes(plan: Plan, request: Request) -> list[str]:
-    """What the backend has to say of a request, as lines of the plan's summary."""
-    from orchestrator.client import Orchestrator
+def _notes(submission: Submission) -> list[str]:
+    """The notes of a submission, as lines of the plan's summary."""
     from orchestrator.support.formatting import LABEL, fact_lines
 
-    notes = (note.partition(": ") for note in Orchestrator().notes(plan, request))
+    notes = (note.partition(": ") for note in submission.notes)
     return fact_lines([(label, text) for label, _, text in notes], label=LABEL)
 
 
@@ -181,8 +178,14 @@ def _unheeded(run: Run, plan: Plan) -> list[str]:
     return found
 
 
-def _read(arguments: argparse.Namespace) -> JobFile:
-    from orchestrator.backends.azure.runs.az_yaml import read_job_file
+def _prepared_file(arguments: argparse.Namespace) -> Submission:
+    """What would be sent for a job file of another program; all of our own flags are refused.
+
+    Raises:
+        UsageError: such a flag is given, or the chosen backend takes no job files.
+        SpecError: all that is wrong with the file.
+    """
+    from orchestrator.client import Orchestrator
     from orchestrator.support.errors import UsageError
 
     given = [flag for name, flag in SPEC_FLAGS.items() if getattr(arguments, name, None)]
@@ -190,45 +193,31 @@ def _read(arguments: argparse.Namespace) -> JobFile:
         raise UsageError(
             f"a job file says all itself: {', '.join(given)} cannot be given", fix=f"edit {arguments.kind}"
         )
-    if arguments.backend not in {None, "azure"}:
-        raise UsageError("a job file of az ml goes to Azure", fix="-b azure")
-    return read_job_file(Path(arguments.kind))
+    return Orchestrator(arguments.backend).prepare_file(Path(arguments.kind))
 
 
 def show_file(arguments: argparse.Namespace) -> int:
-    """Prints what would be sent."""
-    from orchestrator.backends.azure.runs.az_yaml import rest_body
+    """Print what would be sent."""
     from orchestrator.cli.ui.render import print_document
 
-    file = _read(arguments)
-    if arguments.verb == "validate":
-        document = {"valid": True, "name": file.name}
-        if arguments.output == "text":
-            print(f"valid: {file.name}")
-        else:
-            print_document(document, arguments.output)
-    elif arguments.output == "yaml":
-        print_document({**file.document, "name": file.name}, "yaml")
+    submission = _prepared_file(arguments)
+    if arguments.verb != "validate":
+        shown = arguments.output == "yaml"
+        print_document(submission.export if shown else submission.as_dict(), "yaml" if shown else "json")
+    elif arguments.output == "text":
+        print(f"valid: {submission.run}")
     else:
-        print_document({"name": file.name, "request": {"job": rest_body(file)}}, "json")
+        print_document({"valid": True, "name": submission.run}, arguments.output)
     return 0
 
 
 def submit_file(arguments: argparse.Namespace) -> int:
-    """Submits the job and follows it to its end."""
-    from orchestrator.backends import remember
-    from orchestrator.backends.azure.backend import AzureBackend
+    """Submit the job and follow it to its end."""
     from orchestrator.cli.ui.render import hint, next_commands
-    from orchestrator.run import Run
-    from orchestrator.support.home import home_folder
+    from orchestrator.client import Orchestrator
 
-    file = _read(arguments)
-    home = home_folder(os.environ)
-    backend = AzureBackend(home)
-    remember(backend.name, home)  # a submission that is cut off may have made a run
-    handle = backend.schedule_file(file)
-    run = Run(backend, handle, created=True)
-    hint(f"submitted  {handle}")
+    run = Orchestrator().submit(_prepared_file(arguments))
+    hint(f"submitted  {run.handle}")
     next_commands(run.status())
     from orchestrator.cli.ui.follow import finish
 

@@ -251,8 +251,8 @@ def show_plan(arguments: argparse.Namespace) -> int:
         print(plan_text(planned))
         return 0
     document: dict[str, Any] = {"sweep": planned.record.model_dump(mode="json"), "plan": planned.plan.as_dict()}
-    if planned.request is not None:
-        document["request"] = planned.request.file()
+    if planned.submission is not None:
+        document["request"] = planned.submission.export
     print_document(document, arguments.output)
     return 0
 

@@ -298,13 +298,12 @@ class Driver:
     def _submit(self, live: LiveTrial, number: int) -> None:
         seed = self.spec.seeds[number] if self.spec.seeds else None
         plan = self.planner.plan(live.number, live.settings, seed)
-        request: Any = self.backend.request(plan, live.runs[number])
         if live.gpus:
-            variables = {**request.variables, GPUS: ",".join(live.gpus[number])}
-            request = request.model_copy(update={"variables": variables})
+            plan = plan.with_variables({GPUS: ",".join(live.gpus[number])})
+        submission = self.backend.prepare(plan, run=live.runs[number])
         remember(self.backend.name, self.home)  # first: a submission that is cut off leaves a run that is found
         try:
-            self.backend.schedule(request, plan)
+            self.backend.submit(submission)
         except ConflictError as problem:
             self._adopt(live.runs[number], plan, problem)
 

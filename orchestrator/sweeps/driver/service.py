@@ -36,8 +36,7 @@ from train_jobs.config.base import Config
 from train_jobs.config.names import in_shell
 
 if TYPE_CHECKING:
-    from orchestrator.backends.base import Request
-    from orchestrator.jobs.base import Plan
+    from orchestrator.backends.base import Submission
 
 TRIALS, HERE = "trials.json", "here.yaml"
 DOCUMENTS = ("plan.json", "request.json")
@@ -65,13 +64,12 @@ class ServiceRecord(Config):
         return self.model_dump_json(indent=1)
 
 
-def send_sweep(record: SweepRecord, plan: Plan, request: Request, home: Path) -> SweepFolder:
+def send_sweep(record: SweepRecord, submission: Submission, home: Path) -> SweepFolder:
     """Stage and submit a sweep; its name is on record before it is sent.
 
     Args:
         record: what was asked for.
-        plan: of its trial, without a setting of the space.
-        request: of the sweep.
+        submission: of the sweep.
         home: the home folder.
 
     Raises:
@@ -79,7 +77,7 @@ def send_sweep(record: SweepRecord, plan: Plan, request: Request, home: Path) ->
         UserError: the service refused; nothing runs then.
     """
     service = service_of(record, home)
-    documents = service.stage_sweep(request, plan, {"sweep.json": record.model_dump_json(indent=1)})
+    documents = service.stage_sweep(submission, {"sweep.json": record.model_dump_json(indent=1)})
     folder = _make(record, home, documents, ServiceRecord())
     _submit(service, folder)
     return folder

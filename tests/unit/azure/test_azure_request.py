@@ -19,6 +19,7 @@ import yaml
 from orchestrator.backends.azure.assets.images import train_image
 from orchestrator.backends.azure.machines.clusters import compute_body, duration
 from orchestrator.backends.azure.notes import request_notes
+from orchestrator.backends.azure.runs.az_yaml import job_file
 from orchestrator.backends.azure.runs.dispatch import job_documents
 from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.control_plane import Body
@@ -123,7 +124,7 @@ def test_the_job_file_is_what_microsofts_sdk_takes_and_makes_the_same_body_of(
 
     request = request_of(make_plan(JOBS[name]))
     path = tmp_path / "job.yml"
-    path.write_text(yaml.safe_dump(request.file(), sort_keys=False))
+    path.write_text(yaml.safe_dump(job_file(request.name, request.job), sort_keys=False))
     job = load_job(path)
     assert job.name == request.name
     again = tmp_path / "again.yml"

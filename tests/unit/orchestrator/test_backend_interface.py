@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import load_backend, require
-from orchestrator.backends.base import Backend, Request
+from orchestrator.backends.base import Backend, Request, Submission
 from orchestrator.backends.capabilities import Deletes, Registers, Resumes, SweepsNatively
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.status import Handle, RunState, RunStatus
@@ -28,11 +28,11 @@ class Smallest(Backend):
 
     name = "smallest"
 
-    def request(self, plan: Any, run_name: str) -> Request:
-        return Request(name=run_name)
+    def prepare(self, plan: Any, *, run: str) -> Submission:
+        return Submission(self.name, plan, Request(name=run), (), {}, {})
 
-    def schedule(self, request: Any, plan: Any) -> Handle:
-        return self.handle(request.name)
+    def submit(self, submission: Submission) -> Handle:
+        return self.handle(submission.run)
 
     def describe(self, run: str) -> RunStatus:
         return RunStatus(name=run, handle=f"smallest://{run}", state=RunState.COMPLETED, created=0.0, run_hash="1")

@@ -166,7 +166,7 @@ def test_what_is_written_at_submission_says_where_the_run_comes_from(
     made_model(make_run(tmp_path, "alpha-1"))
     plan = plan_from(tmp_path, "alpha-1")
     backend = LocalBackend(tmp_path)
-    run = backend._make(backend.request(plan, "beta-1"), plan)
+    run = backend._make(backend.prepare(plan, run="beta-1"))
     tags = json.loads(run.tags.read_text())
     assert plan.parent is not None
     assert (tags["orchestrator.parent"], tags["orchestrator.parent_lineage"]) == ("model", plan.parent.hash)
@@ -189,7 +189,7 @@ def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypa
     (model / "lineage.json").write_text(Lineage(links=(Link.make("pretrain", "alpha-1", facts),)).text())
     plan = plan_from(tmp_path, "alpha-1")
     backend = LocalBackend(tmp_path)
-    run = backend._make(backend.request(plan, "beta-1"), plan)
+    run = backend._make(backend.prepare(plan, run="beta-1"))
     assert json.loads(run.tags.read_text())["orchestrator.parent"] == "azure://team/alpha-1"
 
 

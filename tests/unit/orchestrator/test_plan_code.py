@@ -134,9 +134,9 @@ def test_an_entry_that_is_not_in_the_code_is_refused_with_its_place(folder: Path
 
 def test_the_request_runs_the_entry(folder: Path) -> None:
     made = plan("code.folder=code", "code.entry=my_pretrain")
-    request = LocalBackend(folder / "home").request(made, made.name)
+    request = LocalBackend(folder / "home").prepare(made, run=made.name).request
     assert request.command[1:4] == ["-m", "my_pretrain", "--config"]
-    assert LocalBackend(folder / "home").request(plan(), "x").command[1:3] == ["-m", "train_jobs.pretrain"]
+    assert LocalBackend(folder / "home").prepare(plan(), run="x").command[1:3] == ("-m", "train_jobs.pretrain")
 
 
 def test_data_and_the_home_folder_inside_the_code_are_not_shipped(folder: Path) -> None:

@@ -11,14 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orchestrator.backends.azure.wire.control_plane import quiet
+from orchestrator.backends.azure.wire.control_plane import Body, quiet
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import KeyPath, Layer, dotted, read_file
-
-if TYPE_CHECKING:
-    from orchestrator.backends.azure.submission import AzureRequest
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}
@@ -216,13 +213,13 @@ def _sweep_problems(tree: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         yield ("early_termination", "slack_amount"), "slack_factor is given too: one of them"
 
 
-def job_file(request: AzureRequest) -> dict[str, Any]:
-    """What `az ml job create -f` takes: the same job, its assets by name. Those have to be there already."""
-    body = request.job["properties"]
+def job_file(name: str, job: Body) -> dict[str, Any]:
+    """Return a job as `az ml job create -f` takes it: its assets, by name, have to exist."""
+    body = job["properties"]
     document = {
         "$schema": SCHEMA,
         "type": "command",
-        "name": request.name,
+        "name": name,
         "display_name": body["displayName"],
         "experiment_name": body["experimentName"],
         "compute": _short(body["computeId"]),

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.assets.uploads import ensure_asset, remember_asset, say
-from orchestrator.backends.azure.machines.clusters import Cluster, provision
+from orchestrator.backends.azure.machines.clusters import provision
 from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest
 from orchestrator.backends.azure.wire.azure_errors import passing, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire
+from orchestrator.backends.base import PLAN, REQUEST, SPEC, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
 if TYPE_CHECKING:
-    from orchestrator.backends.azure.runs.az_yaml import JobFile
-    from orchestrator.backends.azure.wire.workspace import Workspace
     from orchestrator.jobs.base import Plan
 from orchestrator.backends.azure.assets.command import CONFIG, TAGS
 
@@ -34,34 +33,35 @@ TOO_MANY = 429
 REQUEST_TAG = "orchestrator.request"
 
 
-def send(wire: Wire, request: AzureRequest, plan: Plan, folder: RecordFolder, home: Path) -> None:
-    """Does all that a run needs, and submits its first attempt.
+def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -> None:
+    """Create all that a run needs, and submit its first attempt.
 
     Raises:
         ConflictError: the workspace has a job of that name already.
         UserError: Azure refused; nothing runs then.
     """
-    documents = prepare(wire, request, plan, home)
-    first = AzureAttempt(job=request.name, intended=time.time())
-    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
-    submit(wire, request, folder, number=1)
+    stage(wire, submission, home)
+    first = AzureAttempt(job=submission.run, intended=time.time())
+    folder.fill(submission.documents, Record(created=time.time(), attempts=(first,)))
+    submit(wire, submission.request, folder, number=1)
 
 
-def prepare(
-    wire: Wire, request: AzureRequest, plan: Plan, home: Path, more: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Does all that a job needs before it is submitted; returns the documents that its record is made of.
+def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> None:
+    """Create all that a job needs before it is submitted: cluster, assets, documents.
 
     Args:
-        wire: where it goes.
-        request, plan: what goes there.
+        wire: the workspace.
+        submission: of the job.
         home: the home folder.
-        more: documents beside those of every job: name -> text.
+        more: documents beside those of the submission: name -> text.
 
     Raises:
         ConflictError: the workspace has a job of that name already.
         UserError: Azure refused.
     """
+    request: AzureRequest = submission.request
+    plan = submission.plan
+    assert plan is not None
     wire.location()
     taken = wire.job(request.name)
     if taken is not None:
@@ -76,61 +76,12 @@ def prepare(
     for asset in request.assets:
         ensure_asset(wire, files, store, asset, plan)
         remember_asset(home, request.workspace, asset.name, asset.version)
-    documents = {**job_documents(request, plan), **(more or {})}
+    documents = {**submission.documents, **(more or {})}
     inline = {name: content for one in plan.needs.inputs if one.inline for name, content in one.list_files().items()}
     files.upload(
         places.job_folder(request.name),
         {**{name: text.encode() for name, text in documents.items()}, **inline},
     )
-    return documents
-
-
-def send_file(wire: Wire, workspace: Workspace, file: JobFile, folder: RecordFolder) -> None:
-    """Submits a job file. It goes through the SDK's own operation, so what it names is uploaded by the SDK.
-
-    Raises:
-        ConflictError: the workspace has a job of that name already.
-        UserError: Azure refused, or has no such cluster.
-    """
-    wire.location()
-    if wire.job(file.name) is not None:
-        raise ConflictError(
-            f"the workspace has a job {file.name} already", fix="another name: in the file, or leave it out"
-        )
-    cluster = str(file.document["compute"]).removeprefix("azureml:")
-    if "/" not in cluster:
-        provision(wire, Cluster(name=cluster))
-    request = AzureRequest(
-        name=file.name,
-        workspace=workspace,
-        cluster=Cluster(name=cluster),
-        assets=(),
-        datastore="workspaceblobstore",
-        job={},
-        nodes=file.nodes,
-        processes_per_node=file.processes,
-        max_restarts=0,
-    )
-    plan = {
-        "run_hash": file.digest,
-        "world_size": file.nodes * file.processes,
-        "job": {"train": {"steps": None}},
-        "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
-        "changes": {},
-        "data": {"sha256": ""},
-        "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
-        "file": str(file.path.absolute()),
-    }
-    first = AzureAttempt(job=file.name, intended=time.time())
-    documents = {"plan.json": json.dumps(plan, indent=1), "request.json": request.model_dump_json(indent=1)}
-    folder.fill(documents, Record(created=time.time(), attempts=(first,)))
-    try:
-        wire.put_job_file(file.job)
-    except UserError as problem:
-        if _look_for(wire, file.name, problem) is None:
-            shutil.rmtree(folder.path)
-            raise
-    folder.write(folder.read().with_last(confirmed=True))
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:
@@ -187,7 +138,7 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     if getattr(problem.__cause__, "status_code", None) == TOO_MANY:
         return False  # it was not read
     for left in reversed(range(SETTLE_TRIES)):
-        found = _look_for(wire, name, problem)
+        found = look_for(wire, name, problem)
         if found is not None:
             break
         if left:
@@ -202,7 +153,7 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     return True
 
 
-def _look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
+def look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
     """The job that Azure has, if it has it, after sending it met a `problem`.
 
     Raises:
@@ -226,7 +177,7 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
     return {
         CONFIG: json.dumps(plan.portable(), indent=1),
         TAGS: json.dumps(tags),
-        "plan.json": json.dumps(plan.as_dict(), indent=1),
-        "spec.yaml": yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
-        "request.json": request.model_dump_json(indent=1),
+        PLAN: json.dumps(plan.as_dict(), indent=1),
+        SPEC: yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
+        REQUEST: request.model_dump_json(indent=1),
     }

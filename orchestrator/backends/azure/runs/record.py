@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +142,7 @@ class RecordFolder:
                 fix=f"rm -r {in_shell(self.path)}",
             ) from problem
 
-    def fill(self, documents: dict[str, str], record: Record) -> None:
+    def fill(self, documents: Mapping[str, str], record: Record) -> None:
         """Makes the folder; request.json, which makes it a run, last."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.write(record)

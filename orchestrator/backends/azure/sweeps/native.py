@@ -7,14 +7,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import places
 from orchestrator.backends.azure.runs import states
 from orchestrator.backends.azure.runs.adoption import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission
 from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsNatively
 from orchestrator.backends.run_progress import metric_values
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.sweep_spec import Settings, SweepSpec
     from train_jobs.artifacts.layers import KeyPath
 
-PLAN, REQUEST, SWEEP = "plan.json", "request.json", "sweep.json"
+SWEEP = "sweep.json"
 SWEEP_TAG = "orchestrator.sweep"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
 BEST = "best_child_run_id"  # property of the sweep
@@ -55,19 +55,23 @@ class AzureSweeps(Backend, SweepsNatively):
 
         return refusals(spec, job)
 
-    def prepare_sweep(self, spec: SweepSpec, trial: Any) -> AzureRequest:
-        """Return the trial's request with the sweep in the place of the job."""
+    @abstractmethod
+    def submission(self, plan: Plan, request: AzureRequest) -> Submission:
+        """Return the submission that sends a request made of a plan."""
+
+    def prepare_sweep(self, spec: SweepSpec, trial: Submission) -> Submission:
+        """Return the trial's submission with the sweep in the place of the job."""
         from orchestrator.backends.azure.sweeps.sweep_job import sweep_request
 
-        return sweep_request(spec, trial)
+        assert trial.plan is not None
+        return self.submission(trial.plan, sweep_request(spec, trial.request))
 
-    def stage_sweep(self, request: Any, plan: Plan, documents: Mapping[str, str]) -> dict[str, str]:
+    def stage_sweep(self, submission: Submission, documents: Mapping[str, str]) -> dict[str, str]:
         """Create the cluster and the assets, upload the documents."""
-        from orchestrator.backends.azure.runs.dispatch import prepare
+        from orchestrator.backends.azure.runs.dispatch import stage
 
-        wire = self.wire_to(request.workspace.require())
-        made = prepare(wire, request, plan, self._home, documents)
-        return {name: made[name] for name in (PLAN, REQUEST)}
+        stage(self.wire_to(submission.request.workspace.require()), submission, self._home, documents)
+        return {name: submission.documents[name] for name in (PLAN, REQUEST)}
 
     def submit_sweep(self, documents: Mapping[str, str]) -> None:
         """Put the job until Azure has it or has refused it."""

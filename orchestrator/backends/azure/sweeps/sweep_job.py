@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.submission import AzureRequest
+from orchestrator.backends.azure.runs.az_yaml import job_file
 from orchestrator.specs.settings import names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
 from orchestrator.specs.sweep_spec import Settings, SweepSpec, TerminationSpec, as_tree, trials
@@ -29,6 +29,7 @@ from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
 if TYPE_CHECKING:
+    from orchestrator.backends.azure.submission import AzureRequest
     from orchestrator.specs.job import JobSpec
 
 HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
@@ -41,14 +42,6 @@ CLASSES = {
 SECONDS = 3600
 SHORTEST = 60  # seconds: Azure takes less for a minute
 TAGS_OF_RUNS = ("orchestrator.run", "orchestrator.handle", "orchestrator.attempt", "orchestrator.request")
-
-
-class AzureSweepRequest(AzureRequest):
-    """The request of a sweep."""
-
-    def file(self) -> dict[str, Any]:
-        """Return the body that the service gets: `az ml` has no file for it."""
-        return self.job
 
 
 def refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
@@ -195,7 +188,7 @@ def sweep_body(job: Any, request: AzureRequest) -> dict[str, Any]:
 def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     """Return the request of a sweep: its trial's, with the sweep in the place of the job."""
     body = sweep_body(sweep_job(spec, request), request)
-    return AzureSweepRequest(**{**dict(request), "job": body, "max_restarts": 0})
+    return request.model_copy(update={"job": body, "max_restarts": 0})
 
 
 def settings_of(space: Space, told: Mapping[str, Any]) -> Settings:
@@ -232,8 +225,7 @@ def _text(value: Any) -> str:
 
 def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, Any]:
     """The trial's job with an input for each setting, and outputs of its own."""
-    file = request.file()
-    assert file is not None
+    file = job_file(request.name, request.job)
     sets = " ".join(f"--set '{path}=${{{{inputs.{name}}}}}'" for path, name in names.items())
     folder = places.datastore_uri(request.datastore, places.outputs_folder("${{name}}"))
     return {
@@ -269,9 +261,7 @@ def _policy(policy: TerminationSpec) -> Any:
 
 def _trial_hours(spec: SweepSpec, request: AzureRequest) -> float | None:
     """The shorter of the sweep's limit and the job's own, which a sweep would drop."""
-    file = request.file()
-    assert file is not None
-    own = file.get("limits", {}).get("timeout")
+    own = job_file(request.name, request.job).get("limits", {}).get("timeout")
     given = [hours for hours in (spec.limits.trial_hours, own / SECONDS if own else None) if hours is not None]
     return min(given, default=None)
 
