@@ -1,0 +1,59 @@
+"""No module outside the backends knows one of them by name: it asks a site or a capability."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMES = {"azure", "debug", "local"}
+CONSTANTS = {name.upper() for name in NAMES}
+ROOMS = ("orchestrator/backends/", "orchestrator/testing/")  # a backend itself, and the double of Azure
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / "orchestrator").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(ROOMS):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def is_name(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in NAMES
+    return isinstance(node, ast.Name) and node.id in CONSTANTS
+
+
+def compares(node: ast.AST) -> bool:
+    """Whether a comparison or a `case` has the name of a backend in it."""
+    if isinstance(node, ast.Compare | ast.MatchValue):
+        return any(is_name(part) for part in ast.walk(node))
+    return False
+
+
+def test_no_comparison_with_the_name_of_a_backend() -> None:
+    found = [f"{name}: {ast.unparse(node)}" for name, tree in sources() for node in ast.walk(tree) if compares(node)]
+    assert found == []
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [str(node.module)]
+    return [one.name for one in node.names] if isinstance(node, ast.Import) else []
+
+
+def test_no_import_from_the_room_of_azure() -> None:
+    found = [
+        f"{name}: {module}"
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        for module in imported(node)
+        if module.startswith("orchestrator.backends.azure")
+    ]
+    assert found == []
+
+
+def test_a_comparison_is_found() -> None:
+    for text in ('a.backend == "azure"', "name in {None, 'local'}", "backend != AZURE"):
+        assert any(compares(node) for node in ast.walk(ast.parse(text))), text
