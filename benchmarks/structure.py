@@ -18,6 +18,7 @@ from pathlib import Path
 
 PACKAGES = ("orchestrator", "train_jobs")
 KIND_CLASS = re.compile(r"(Pretrain|Prepare|Finetune|Predict|Evaluate)(Spec|Plan|Config|Code)$")
+KINDS = ("pretrain", "prepare", "finetune", "evaluate", "predict")
 BACKEND_WORDS = {"azure", "AZURE", "local", "LOCAL", "debug", "DEBUG"}
 LONG_FUNCTION = 50
 MANY_PARAMETERS = 7
@@ -94,7 +95,7 @@ def asks_for_kind(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         if any(isinstance(side, ast.Attribute) and side.attr == "kind" for side in sides):
-            return any(isinstance(side, ast.Constant) for side in sides)
+            return any(isinstance(side, ast.Constant) and side.value in KINDS for side in sides)
         return any(isinstance(side, ast.Name) and KIND_CLASS.search(side.id) for side in sides)
     return False
 

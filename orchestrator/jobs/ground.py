@@ -1,4 +1,4 @@
-"""Ground."""
+"""What plans of all kinds share: machines with their price, code, environment, and data by content."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> d
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What a plan of any kind stands on: the machines with their price, the code, the environment."""
+class SharedFacts:
+    """Machines with their price, code and environment of a plan of any kind."""
 
     resolved: Resolved
     compute: ResolvedCompute
@@ -53,7 +53,7 @@ class Ground:
     environment: dict[str, str]
 
     @classmethod
-    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Ground:
+    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> SharedFacts:
         """Finds it.
 
         Args:
@@ -71,7 +71,7 @@ class Ground:
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
-        """What plans of all kinds say.
+        """Return the fields that plans of all kinds have.
 
         Args:
             shaping: what of the job's configuration shapes its result, with content in place of paths.

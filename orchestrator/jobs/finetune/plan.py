@@ -13,7 +13,7 @@ from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_ro
 from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning
 from orchestrator.jobs.finetune.inputs import finetuning_needs
 from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
-from orchestrator.jobs.ground import Ground, files_fingerprint, remote_data
+from orchestrator.jobs.ground import SharedFacts, files_fingerprint, remote_data
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import ResolvedCompute
@@ -140,24 +140,24 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)
-    ground = Ground.of(resolved, home, [job.init_from, *_data_paths(job)], like)
+    shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], like)
     per_epoch = {
         task: -(-found.train // task_config(job, task).train.global_batch_size)
         for task, found in rows.items()
         if found.train is not None
     }
-    estimates = _estimates(job, initial, files, rows, per_epoch, ground.compute)
-    sequences = job.micro_batches(ground.compute.world_size, on_cpu=ground.compute.device == "cpu")[0]
+    estimates = _estimates(job, initial, files, rows, per_epoch, shared.compute)
+    sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
     warnings = [
         *_left_out(job, rows),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
-        *training_warnings(job, estimates, ground.compute, sequences),
+        *training_warnings(job, estimates, shared.compute, sequences),
     ]
     return FinetunePlan(
-        **ground.fields(_shaping(job, data, parent, cache), data, warnings),
+        **shared.fields(_shaping(job, data, parent, cache), data, warnings),
         needs=finetuning_needs(job, files, data, remote, parent.weights),
         job=job,
-        accumulation_steps=_accumulation(job, ground.compute.world_size),
+        accumulation_steps=_accumulation(job, shared.compute.world_size),
         parent=parent,
         rows=rows,
         steps_per_epoch=per_epoch,

@@ -13,7 +13,7 @@ from orchestrator.estimates.rows import tokens_per_row
 from orchestrator.estimates.shortages import memory_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, plan_rows
-from orchestrator.jobs.ground import Ground, files_fingerprint
+from orchestrator.jobs.ground import SharedFacts, files_fingerprint
 from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
 from orchestrator.jobs.predict.inputs import prediction_needs
 from orchestrator.jobs.predict.spec import PredictSpec
@@ -89,7 +89,7 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     parent = _model_link(job.model, cache)
     files = portable_names(job.input)
     data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
-    ground = Ground.of(resolved, home, [job.model, *job.input], like)
+    shared = SharedFacts.of(resolved, home, [job.model, *job.input], like)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
         "model": parent.weights,
@@ -100,10 +100,10 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     rows = None if None in counts else sum(count for count in counts if count is not None)
     longest = min(job.data.max_length or model.max_position_embeddings, model.max_position_embeddings)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
-    estimates = estimate_prediction(job, model, vocab_size, compute=ground.compute, rows=rows, tokens=tokens)
-    warnings = memory_warnings(estimates.process_bytes, ground.compute, "--set batching.batch_tokens=N lessens that")
+    estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
+    warnings = memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that")
     return PredictPlan(
-        **ground.fields(shaping, data, warnings),
+        **shared.fields(shaping, data, warnings),
         needs=prediction_needs(job, files, data.sha256, parent.weights),
         job=job,
         parent=parent,

@@ -9,7 +9,7 @@ from typing import ClassVar
 from orchestrator.estimates.shortages import disk_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
+from orchestrator.jobs.ground import SharedFacts, remote_data, text_identity, text_paths
 from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
 from orchestrator.jobs.prepare.inputs import preparation_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
@@ -60,13 +60,13 @@ def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> Prepa
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    ground = Ground.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), like)
+    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), like)
     store = str(job.store) if job.store else None
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
-    estimates = estimate_preparation(job, data, nodes=ground.compute.nodes, cores=usable_cores())
+    estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
     needs = preparation_needs(job, data, remote)
-    return PreparePlan(**ground.fields(shaping, data, warnings), needs=needs, job=job, estimates=estimates)
+    return PreparePlan(**shared.fields(shaping, data, warnings), needs=needs, job=job, estimates=estimates)
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from orchestrator.estimates.shortages import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
-from orchestrator.jobs.ground import Ground, remote_data, text_identity, text_paths
+from orchestrator.jobs.ground import SharedFacts, remote_data, text_identity, text_paths
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.inputs import pretraining_needs
 from orchestrator.jobs.pretrain.spec import PretrainSpec
@@ -87,23 +87,23 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
-    ground = Ground.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), like)
+    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), like)
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
-    if missing := ground.snapshot.missing_modules(own_names(job), own):
+    if missing := shared.snapshot.missing_modules(own_names(job), own):
         raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
-    world_size = ground.compute.world_size
+    world_size = shared.compute.world_size
     estimates = estimate(
         job,
         vocab_size=store.vocab_size if store else _vocab_size(job),
-        device=ground.compute.device,
+        device=shared.compute.device,
         world_size=world_size,
-        compute=ground.compute,
+        compute=shared.compute,
     )
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
     fixed = job.train.loss_normalization == "micro_batch"
-    warnings += training_warnings(job, estimates, ground.compute, estimates.micro_batch_size, fixed=fixed)
+    warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
-        **ground.fields(_training(job, store or data, phase or parent), data, warnings),
+        **shared.fields(_training(job, store or data, phase or parent), data, warnings),
         needs=pretraining_needs(job, data, remote, phase or parent),
         job=job,
         accumulation_steps=job.train.accumulation_steps(world_size),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.ground import Ground, files_fingerprint
+from orchestrator.jobs.ground import SharedFacts, files_fingerprint
 from orchestrator.jobs.inputs import DATA, At, JobInput, Needs
 from orchestrator.jobs.kind import JobKind
 from orchestrator.specs.job import JobSpec
@@ -79,7 +79,7 @@ class TokenizeKind(JobKind):
         data = files_fingerprint(str(job.text), files, home / FINGERPRINT_CACHE)
         shaping = {"text": data.sha256, "lowercase": job.lowercase}
         return TokenizePlan(
-            **Ground.of(resolved, home, [job.text], like).fields(shaping, data),
+            **SharedFacts.of(resolved, home, [job.text], like).fields(shaping, data),
             needs=Needs(
                 (JobInput(DATA, "text", data.sha256, list_files=lambda: files),),
                 {"text": At(DATA, job.text.name)},
