@@ -10,10 +10,10 @@ from pathlib import Path
 from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.support.errors import ConflictError, StorageError
+from train_jobs.artifacts.commit import COMMIT
 from train_jobs.artifacts.files import sync
 
 COPIED_AT_ONCE = 16 * 1024 * 1024
-COMMIT_FILE = "COMMIT.json"  # a checkpoint without it is being written, or never was
 
 
 def outputs_of(run: RunFolder) -> dict[str, Path]:
@@ -111,7 +111,7 @@ def _files(source: Path) -> Iterator[Path]:
         return
     for folder, subfolders, names in os.walk(source):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        if source.name == "checkpoints" and Path(folder).parent == source and COMMIT_FILE not in names:
+        if source.name == "checkpoints" and Path(folder).parent == source and COMMIT not in names:
             subfolders.clear()
             continue
         yield from (Path(folder, name) for name in sorted(names))

@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import StorageError
+from train_jobs.artifacts.commit import COMMIT
 
 WEIGHTS = ("checkpoints", "model")
 GRAVE = ".deleted."  # before the name of a folder that is being deleted
@@ -24,7 +25,7 @@ def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | N
         scored: they are of a fine-tuning, whose engine takes what a score lacks for the loss.
     """
     found = []
-    for path in folder.glob("step-*/COMMIT.json"):
+    for path in folder.glob(f"step-*/{COMMIT}"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # being written, being deleted, of another format
             document = json.loads(path.read_text())
             loss, step = float(document["validation_loss"]), int(document["step"])

@@ -14,8 +14,8 @@ from orchestrator.backends.azure.wire.blobs import Blob, Files
 from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, StorageError
+from train_jobs.artifacts.commit import COMMIT
 
-COMMIT = "COMMIT.json"
 STORE = "store"  # name of the output that a preparation leaves beside its own
 DRAFT = ".download."  # and the run's name: what an interrupted download left, and goes on from
 
