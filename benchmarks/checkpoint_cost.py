@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.reporting.metrics import MetricsLog, Progress
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
+from train_jobs.models.bert.linear import gradients_in_place
 from train_jobs.models.bert.losses import pretraining_sums
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.optim.factory import build_optimizer
@@ -79,6 +81,10 @@ class RandomText:
         self.model = BertForPreTraining(config, config.padded_vocab_size(VOCABULARY))
         initialise(self.model, 1)
         self._batch = RandomBatch()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """As pretraining does."""
+        return gradients_in_place()
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[RandomBatch, dict[str, int]]:
         """The same batch every time."""

@@ -10,7 +10,7 @@ import resource
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.engine.reporting.metrics import MetricsLog, Progress
     from train_jobs.engine.runtime.distributed import World
     from train_jobs.engine.runtime.stop import StopRequest
+    from train_jobs.models.bert.linear import gradients_in_place
     from train_jobs.models.bert.losses import pretraining_sums
     from train_jobs.models.bert.pretraining_heads import BertForPreTraining
     from train_jobs.models.huggingface import load_weights
@@ -94,6 +95,9 @@ def ours(folder: Path, *, precision: str) -> None:
             load_weights(self.model, folder / "model")
             self.model.to(device)
             self._whole = Batch(**{name: tensor.numpy() for name, tensor in sequences.items()})
+
+        def accumulating(self) -> AbstractContextManager[None]:
+            return gradients_in_place()
 
         def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
             start = cursor.get("start", 0)

@@ -92,7 +92,8 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
             metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
         metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})
         world.say(table_text(table))
-        result = {"task": GLUE, "table": table, "missing": [name for name in GLUE_TASKS if name not in tasks]}
+        missing = [name for name in GLUE_TASKS if name not in tasks]
+        result: dict[str, Any] = {"task": GLUE, "table": table, "missing": missing}
         if world.is_main:
             result["submission"] = submit(output)
             storage.write_json(output / RESULT, {**result, "tasks": results})

@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import (
@@ -37,7 +34,7 @@ from train_jobs.artifacts.layers import (
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.text_files import require_outside
-from train_jobs.config import InternalError, PrepareConfig, UserError
+from train_jobs.config import PrepareConfig
 from train_jobs.corpus.executors.freed_memory import keep_freed_memory
 from train_jobs.corpus.executors.nodes import Node
 from train_jobs.corpus.preparation import make_store
@@ -45,17 +42,12 @@ from train_jobs.corpus.preparation_progress import Progress
 from train_jobs.corpus.steps.keys import store_key
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
-from train_jobs.engine.runtime import last_words, storage
-from train_jobs.engine.runtime.rank_stacks import stacks_on_request
+from train_jobs.engine.runtime import boundary, storage
+from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.tools.mirror import MirrorThread
 
-PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again goes on
-INTERRUPTED = 130
+KEPT = "what is done is kept, the same command goes on from there"
 HASHES = "hashes.json"  # in the folder of token stores: content hashes of files read before
-
-
-class Stopped(BaseException):
-    """SIGTERM came."""
 
 
 def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> TokenStore:
@@ -160,31 +152,16 @@ def main(argv: list[str] | None = None) -> int:
     cache = arguments.cache or arguments.output / "token-stores"
     node = Node.from_environment(os.environ)
     keep_freed_memory()
-    signal.signal(signal.SIGTERM, _stop)
-    try:
-        last_words.forget(arguments.output, node.rank)
-        config = read_config(arguments.config, arguments.sets)
-        with stacks_on_request(arguments.output, node.rank):
+
+    def job() -> None:
+        stop = StopRequest()
+        stop.listen()
+        with stop.at_once(KEPT):
+            config = read_config(arguments.config, arguments.sets)
             prepare(config, output=arguments.output, cache=cache, node=node)
-    except (Stopped, KeyboardInterrupt) as ending:
-        how, code = ("SIGTERM", PREEMPTED) if isinstance(ending, Stopped) else ("Ctrl-C", INTERRUPTED)
-        say(f"stopped by {how}; what is done is kept, the same command goes on from there")
-        return code
-    except UserError as problem:
-        return last_words.fail(problem, arguments.output, node.rank)
-    except Exception as problem:  # the boundary: ours keeps its trace, a full disk has none to tell
-        found = storage.explain(problem, arguments.output, "the run's output")
-        if found is None:
-            traceback.print_exc()
-        found = found or InternalError(f"{type(problem).__name__}: {problem}")
-        return last_words.fail(found, arguments.output, node.rank)
-    return 0
 
-
-def _stop(signum: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and a second would break off the cleaning up
-    raise Stopped
+    return boundary.run(job, arguments.output, kept=KEPT)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    boundary.leave(main())

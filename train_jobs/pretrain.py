@@ -41,7 +41,8 @@ from train_jobs.assembly.parts import exported_as, load_parts
 from train_jobs.assembly.resume import check_batch, has_checkpoint, resume, trajectory
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.corpus.executors.nodes import Node, other_text
-from train_jobs.corpus.preparation import equal_store, prepare_store, store_key
+from train_jobs.corpus.preparation import equal_store, prepare_store
+from train_jobs.corpus.steps.keys import store_key
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.cadence import Cadence
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore

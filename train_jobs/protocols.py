@@ -32,7 +32,7 @@ class Term(NamedTuple):
     """Sum of losses in nats, fp32, with a gradient."""
     correct: Tensor
     """Number of labels predicted right, int64."""
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # hides the method of tuples, which nothing calls
     """Number of labels that count, int64."""
 
 

@@ -24,9 +24,8 @@ class BertObjective:
 
     def __init__(self, config: ObjectiveConfig) -> None:
         self._next_sentence = config.next_sentence
-        self.labels = {"mlm": "masked_labels"}
-        if config.next_sentence:
-            self.labels["nsp"] = "next_sentence_labels"
+        pairs = {"nsp": "next_sentence_labels"} if config.next_sentence else {}
+        self.labels: Mapping[str, str] = {"mlm": "masked_labels", **pairs}
 
     def plan(
         self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator

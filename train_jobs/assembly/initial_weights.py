@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import ConflictError, DataConfig, PretrainConfig, SpecError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
@@ -32,7 +34,7 @@ def check_initial_model(config: PretrainConfig, *, goes_on: bool) -> None:
         )
 
 
-def load_initial_model(model: BertForPreTraining, config: PretrainConfig, world: World, hashes: Path) -> list[str]:
+def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: World, hashes: Path) -> list[str]:
     """Replaces the weights just drawn by those of `init_from`, if there is one; for every process.
 
     Args:
@@ -48,6 +50,7 @@ def load_initial_model(model: BertForPreTraining, config: PretrainConfig, world:
     folder = config.init_from
     if folder is None:
         return []
+    assert isinstance(model, BertForPreTraining), "load_parts refuses any other"
     weights = initial_weights(folder, hashes) or "0"
     told = int(weights[:HASH_DIGITS], 16)
     if world.from_main(told) != told:

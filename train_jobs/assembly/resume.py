@@ -10,6 +10,7 @@ import torch
 
 from train_jobs.artifacts.commit import COMMIT
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.loop.loop import Loop
@@ -39,7 +40,7 @@ def has_checkpoint(output: Path) -> bool:
     return any((output / "checkpoints").glob(f"step-*/{COMMIT}"))
 
 
-def resume(loop: Loop, config: PretrainConfig) -> None:
+def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
     """Goes on from the newest valid checkpoint, if the configuration says so and there is one.
 
     Raises:

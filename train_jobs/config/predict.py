@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -13,7 +13,7 @@ from train_jobs.config.names import did_you_mean
 from train_jobs.config.pretrain import Positive, WatchdogConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, bare, spellings
 
-AUTO = "auto"
+AUTO: Final = "auto"
 CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS = KINDS = (
     *(kind.pipeline for kind in (SENTENCES, SPANS, WORDS)),
     "fill-mask",

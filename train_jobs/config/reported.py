@@ -46,6 +46,7 @@ def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
     entry = TASKS.get(config.task)
     if entry is None and config.task != OWN:
         return None
+    metrics: tuple[str, ...]
     sets: tuple[str, ...] = ()
     if entry is None:
         metrics = ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 of two classes

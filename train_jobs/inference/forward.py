@@ -6,7 +6,7 @@ is cast, joined or put in order again for every batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from train_jobs.engine.runtime import out_of_memory
 from train_jobs.inference.dense import order_weights
 from train_jobs.inference.model_folder import Model
 from train_jobs.models.bert.attention import attend, attend_packed
-from train_jobs.models.bert.encoder import PAD_ID, SelfAttention, Where
+from train_jobs.models.bert.encoder import PAD_ID, Layer, SelfAttention, Where
 from train_jobs.models.bert.losses import length_mask
 from train_jobs.models.bert.task_heads import Output
 from train_jobs.models.compiling import require_compiler
@@ -86,7 +86,8 @@ def made_ready(model: Model, *, precision: str, device: torch.device, compiled: 
         compiled: torch.compile its layers.
     """
     for layer in model.bert.encoder.layer:
-        layer.attention.self = JointSelfAttention(layer.attention.self)
+        assert isinstance(layer, Layer)
+        layer.attention.register_module("self", JointSelfAttention(layer.attention.self))
     model.requires_grad_(False).to(device, DTYPES[precision]).eval()
     for layer in model.modules():
         if isinstance(layer, Output):  # as in training, whose scores and thresholds these predictions are to have
@@ -117,7 +118,7 @@ class Forward:
         self._beat = beat
 
     @torch.no_grad()  # not inference_mode, in which attention's kernel could not be tried before it is trusted
-    def each(self, sequences: Sequence[Tokens], compute: Callable[[Batch], Sequence[Any]]) -> list[Any]:
+    def each(self, sequences: Sequence[Tokens], compute: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """What `compute` makes of each sequence, in their order.
 
         Memory that runs out halves the tokens at once, from then on.

@@ -140,7 +140,12 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
             facts={"need": ", ".join(columns)},
             fix="give a table: .tsv, .csv, .jsonl or .parquet",
         )
-    return {"lines": LineReader, "jsonl": JsonReader, "parquet": ParquetReader}[form](path, columns)
+    others: dict[str, Callable[[Path, Sequence[str]], Reader]] = {
+        "lines": LineReader,
+        "jsonl": JsonReader,
+        "parquet": ParquetReader,
+    }
+    return others[form](path, columns)
 
 
 def _pieces(reader: Reader, problems: Problems) -> Iterator[list[tuple[Place, Row]]]:

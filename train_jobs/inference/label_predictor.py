@@ -157,7 +157,7 @@ def with_task_columns(config: PredictConfig) -> PredictConfig:
     task = sentence_task(config.task)
     if task is None:
         return config
-    columns = {"text": task.text, "pair": task.pair, "label": task.label, "quoting": False}
+    columns: dict[str, Any] = {"text": task.text, "pair": task.pair, "label": task.label, "quoting": False}
     if config.evaluate:
         columns["header"] = list(task.files[task.dev_splits[0]].header or ()) or None
     return config.model_copy(update={"data": config.data.model_copy(update=columns)})

@@ -15,6 +15,7 @@ from train_jobs.corpus.examples.masking import mask_tokens
 from train_jobs.corpus.examples.randomness import keys
 from train_jobs.inference.forward import Batch, Tokens
 from train_jobs.inference.predictor import Predicted, Record, Task, rounded
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.tasks.rows.tables import Problems, Table
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Masks(Task):
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
         """The ids of a sequence with some hidden, and where; a function of the seed and of the row's number."""
+        mask = self.tokenizer.token_to_id(MASK)
+        assert mask is not None, "model_folder looks for it"
         candidates = (one.ids != self.cls) & (one.ids != self.sep)
         found = mask_tokens(
             one.ids[None],
@@ -90,7 +93,7 @@ class Masks(Task):
             keys(self.config.masking.seed, STREAM, number),
             probability=self.config.masking.probability,
             max_predictions=len(one.ids),
-            mask_id=self.tokenizer.token_to_id(MASK),
+            mask_id=mask,
             vocab_size=self.tokenizer.get_vocab_size(),
         )
         return found.input_ids[0], found.positions[0][found.labels[0] >= 0]
@@ -110,6 +113,7 @@ class Masks(Task):
     def _logits(self, batch: Batch, places: Sequence[Ints]) -> Tensor:
         """fp32 [masks of all sequences, pieces]: rows of the table that only pad it are no words."""
         model = self.forward.model
+        assert isinstance(model, BertForPreTraining), "the one kind that fills masks"
         hidden = model.bert(batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing)
         if batch.packing is None:
             size = batch.input_ids.shape[1]

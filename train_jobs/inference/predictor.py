@@ -52,7 +52,8 @@ class Task(ABC):
 
     def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
         self.config, self.folder, self.tokenizer, self.forward = config, folder, tokenizer, forward
-        self.cls, self.sep = (tokenizer.token_to_id(piece) for piece in ("[CLS]", "[SEP]"))
+        vocabulary = tokenizer.get_vocab()
+        self.cls, self.sep = vocabulary["[CLS]"], vocabulary["[SEP]"]
         self.max_length = _max_length(config, folder, self.usual_length)
 
     @property

@@ -101,13 +101,13 @@ class Tagging(Task):
         found = iter(self.forward.each(sequences, self._tags))
         records = []
         for text, one, some in zip(texts, encoded, spans, strict=True):
-            tags, probabilities = np.zeros(len(one.ids), np.int64), np.zeros(len(one.ids), np.float32)
+            both: list[npt.NDArray[Any]] = [np.zeros(len(one.ids), dtype) for dtype in (np.int64, np.float32)]
             best = best_window(len(one.ids), some)
             for number, (begin, end) in enumerate(some):
                 mine = best[begin:end] == number
-                for whole, part in zip((tags, probabilities), next(found), strict=True):
+                for whole, part in zip(both, next(found), strict=True):
                     whole[begin:end][mine] = part[1:-1][mine]
-            records.append(self._text_record(text, one, tags, probabilities))
+            records.append(self._text_record(text, one, *both))
         return records
 
     def _text_record(self, text: str, one: Encoding, tags: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> Record:

@@ -47,7 +47,7 @@ _LISTED = 5  # names spelled out in an error
 
 
 def export(
-    model: BertForPreTraining | Finetuned,
+    model: torch.nn.Module,
     folder: Path,
     *,
     config: ModelConfig,

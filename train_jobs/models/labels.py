@@ -66,6 +66,7 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
         return load_weights(model, folder, leave=FINETUNED_HEADS)
     absent = load_weights(model, folder, leave=())
     if names and have != names and not any(name.startswith(FINETUNED_HEADS) for name in absent):
+        assert isinstance(model.classifier, torch.nn.Linear), "the one kind of head that has names"
         order = [have.index(name) for name in names]
         for parameter in (model.classifier.weight, model.classifier.bias):
             parameter.copy_(parameter[order])

@@ -66,7 +66,7 @@ class Packing(NamedTuple):
         """The packing among the tensors of a batch, if it has one."""
         if _PREFIX + "tokens" not in batch:
             return None
-        return cls(*(batch[_PREFIX + name] for name in ("tokens", "places", "starts")))
+        return cls(batch[_PREFIX + "tokens"], batch[_PREFIX + "places"], batch[_PREFIX + "starts"])
 
     def pack(self, padded: Tensor) -> Tensor:
         """[B, S, ...] -> [T, ...], for what has no gradient or may have one at padded places."""
@@ -138,13 +138,11 @@ def _group(lengths: Tensor) -> Group:
 
 
 def _lay_out(packed: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-    laid_out: Tensor = _Gather.apply(packed, places.flatten(), tokens, None)
-    return laid_out.unflatten(0, places.shape)
+    return _Gather.apply(packed, places.flatten(), tokens, None).unflatten(0, places.shape)
 
 
 def _collect(padded: Tensor, places: Tensor, tokens: Tensor, unused: Tensor | None = None) -> Tensor:
-    collected: Tensor = _Gather.apply(padded.flatten(0, 1), tokens, places.flatten(), unused)
-    return collected
+    return _Gather.apply(padded.flatten(0, 1), tokens, places.flatten(), unused)
 
 
 class _Gather(torch.autograd.Function):

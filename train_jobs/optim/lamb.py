@@ -63,7 +63,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Updates the weights from their gradients; returns what `closure`, if given, returns."""
         loss = None
         if closure is not None:
@@ -122,8 +122,7 @@ def _adam_direction(
 ) -> list[Tensor]:
     """m_hat / (sqrt(v_hat) + eps)."""
     if corrections is None:
-        roots = torch._foreach_sqrt(second)
-        updates = first
+        roots, updates = torch._foreach_sqrt(second), tuple(first)
     else:
         roots = torch._foreach_div(second, corrections[1])
         torch._foreach_sqrt_(roots)

@@ -52,5 +52,5 @@ def learning_rate(config: ScheduleConfig, peak: float, *, step: int, total_steps
             return peak * config.decay_rate ** ((progress - warmup) * total_steps / config.decay_steps)
         case "cosine":
             return peak * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup))) / 2
-        case "constant":
+        case _:  # constant
             return peak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from train_jobs.config.finetune import FinetuneTrainConfig
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.linear import gradients_in_place
 from train_jobs.models.bert.losses import length_mask
 from train_jobs.models.bert.task_heads import Finetuned
 from train_jobs.models.packing import Packing, packing_arrays
@@ -79,6 +81,10 @@ class Finetuning(ABC):
     @abstractmethod
     def _blank_targets(self, shape: tuple[int, int]) -> Targets:
         """Targets that count, of rows and tokens so many."""
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Let the backward passes of one step add to the gradients in place."""
+        return gradients_in_place()
 
     def flops(self, sequences: float, tokens: float) -> float:
         """6 for each weight of the encoder and token, and the products of attention at the mean length."""

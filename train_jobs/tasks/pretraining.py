@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from train_jobs.corpus.examples.batches import Batch, PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.linear import gradients_in_place
 from train_jobs.models.bert.losses import IGNORED
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.compiling import is_compiled, require_compiler
@@ -76,6 +78,10 @@ class BertPretraining:
         )
         return batch, following.as_dict()
 
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Let the backward passes of one step add to the gradients in place."""
+        return gradients_in_place()
+
     def counts(self, batch: Batch) -> list[float]:
         """Labels of each term that count; or for each term the micro batches, whose means count."""
         if self._micro_batch_means:
@@ -115,7 +121,7 @@ class BertPretraining:
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
         """Mean losses and accuracies."""
-        found = {}
+        found: dict[str, float] = {}
         for number, name in enumerate(self._labels):
             loss, correct, count = sums[3 * number : 3 * number + 3]
             found |= {f"{name}_loss": loss / count, f"{name}_accuracy": correct / count}

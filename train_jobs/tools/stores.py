@@ -66,8 +66,8 @@ def _lengths(store: TokenStore, split: Split) -> dict[str, Histogram]:
     """Tokens of sentences and of documents, of blocks spread evenly over the split."""
     count = store.blocks(split)
     chosen = np.unique(np.linspace(0, count - 1, min(count, BLOCKS_READ)).astype(int))
-    sentences: list[npt.NDArray[np.int64]] = []
-    documents: list[npt.NDArray[np.int64]] = []
+    sentences: list[npt.NDArray[Any]] = []
+    documents: list[npt.NDArray[Any]] = []
     for index in chosen.tolist():
         block = store.block(split, index)
         sentences.append(np.diff(block.sentence_offsets.astype(np.int64)))
@@ -103,7 +103,7 @@ def _example(store: TokenStore, tokenizer: Tokenizer, sequence_length: int) -> d
     labels = batch.masked_labels[0]
     masked = labels != IGNORED
     return {
-        "text": " ".join(tokenizer.id_to_token(token) for token in batch.input_ids[0, :length].tolist()),
+        "text": " ".join(filter(None, map(tokenizer.id_to_token, batch.input_ids[0, :length].tolist()))),
         "predict": {
             str(position): tokenizer.id_to_token(label)
             for position, label in zip(batch.masked_positions[0][masked].tolist(), labels[masked].tolist(), strict=True)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,10 @@ class ToyTask:
         self.model = torch.nn.Sequential(
             torch.nn.Linear(INPUTS, 8), torch.nn.Dropout(dropout), torch.nn.Linear(8, TARGETS)
         )
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Nothing special."""
+        return nullcontext()
 
     def flops(self, sequences: float, tokens: float) -> float:
         """Round numbers."""

@@ -44,7 +44,8 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
         return
     reader = _READERS[part.format]
     for piece in part.pieces:
-        with closing(reader(piece, source.column, read)) as documents:
+        # every reader is a generator, annotated as the iterator that its callers need
+        with closing(reader(piece, source.column, read)) as documents:  # type: ignore[type-var]
             yield from documents
 
 

@@ -57,11 +57,11 @@ def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
     if not sources:
         files = embedded_files()
         return [Part(0, EMBEDDED, sum(map(_size, files)), EMBEDDED, tuple(Piece(str(path)) for path in files))]
-    files = [_sized_files(source) for source in sources]
-    size = part_bytes(sum(text for found in files for _, text in found))
+    sized = [_sized_files(source) for source in sources]
+    size = part_bytes(sum(text for found in sized for _, text in found))
     return [
         part
-        for index, (source, found) in enumerate(zip(sources, files, strict=True))
+        for index, (source, found) in enumerate(zip(sources, sized, strict=True))
         for part in (_of_files(index, source, found, size) if source.dataset is None else _of_dataset(index, source))
     ]
 

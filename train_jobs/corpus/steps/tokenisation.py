@@ -182,7 +182,7 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> Encoded:
 def _encoder(vocabulary: Path, content: str, lowercase: bool) -> tuple[WordPieceTokenizer, int, int]:
     """The tokenizer, its number of pieces and the id of [UNK]; `content` is the file's hash."""
     tokenizer: Tokenizer = load_vocabulary(vocabulary, lowercase=lowercase)
-    return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.token_to_id(UNK)
+    return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.get_vocab()[UNK]
 
 
 def _require_known(unknown_share: float, data: TextConfig) -> None:

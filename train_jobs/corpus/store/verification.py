@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.store_manifest import SPLITS, Shard, SplitCounts, StoreManifest, require_manifest
+from train_jobs.artifacts.store_manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, require_manifest
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.store.lengths import unigram_entropy
 from train_jobs.corpus.store.token_store import Block, as_block
@@ -28,7 +28,7 @@ def verify(folder: Path) -> list[str]:
     """
     manifest = require_manifest(folder)
     problems = [*_vocabulary(folder, manifest), *_strangers(folder, manifest)]
-    counted = {split: SplitCounts() for split in SPLITS}
+    counted: dict[Split, SplitCounts] = {split: SplitCounts() for split in SPLITS}
     by_source = [SplitCounts() for _ in manifest.sources]
     whole = True
     for shard in manifest.shards:
@@ -112,11 +112,11 @@ def counts_of(block: Block) -> SplitCounts:
 
 
 def _totals(
-    folder: Path, manifest: StoreManifest, counted: dict[str, SplitCounts], by_source: Sequence[SplitCounts]
+    folder: Path, manifest: StoreManifest, counted: dict[Split, SplitCounts], by_source: Sequence[SplitCounts]
 ) -> Iterator[str]:
     for split, counts in counted.items():
         for name in SplitCounts.model_fields:
-            told = getattr(manifest.splits[split], name)  # type: ignore[index]  # a split
+            told = getattr(manifest.splits[split], name)
             if getattr(counts, name) != told:
                 yield f"manifest.json: splits.{split}.{name} is {told}, there are {getattr(counts, name)}"
     for source, counts in zip(manifest.sources, by_source, strict=True):

@@ -8,6 +8,8 @@ UTF-8.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -109,7 +111,7 @@ def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
     return classes
 
 
-def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[np.uint16]:
+def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[Any]:
     """The characters of three bytes that begin there."""
     return (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
 

@@ -97,7 +97,7 @@ def _mark_sentences(text: bytes, raw: Bytes, starts: Offsets, marks: Bytes, *, p
     doubtful = _doubtful(raw, bounds, stops)
     marks[after[~doubtful]] = SENTENCE
     marks[paragraphs] = PARAGRAPH
-    seen = memoryview(marks)
+    seen = marks.data
     for end, place in zip(ends[doubtful].tolist(), after[doubtful].tolist(), strict=True):
         if not seen[place] and _is_end(text, end, place, seen):
             seen[place] = SENTENCE

@@ -7,6 +7,8 @@ looked up in a bounded cache, or cut into pieces if it was not seen yet (see `wo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -33,7 +35,7 @@ class WordPieceTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
-        self._type = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
+        self._type: np.dtype[Any] = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
         self._pieces = WordPieces(tokenizer, self._type)
         self._folding = folding_table(lowercase=tokenizer.normalizer.lowercase)
         self._cache_bytes = cache_bytes
@@ -74,7 +76,7 @@ class WordPieceTokenizer:
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
-        values = list(map(cache.get, words))
+        values: list[Any] = list(map(cache.get, words))
         for place in [place for place, value in enumerate(values) if value is None]:
             word = words[place]
             if (ids := cache.get(word)) is None:  # or it came twice, with a blank behind it and without

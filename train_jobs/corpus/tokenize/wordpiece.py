@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -41,7 +42,7 @@ class WordPieces:
         if text.isalnum():  # of ASCII: nothing is done to it
             return self._of_word(text)
         characters = text.decode()
-        plain = list(map(self._characters.__getitem__, characters))
+        plain: list[Any] = list(map(self._characters.__getitem__, characters))
         if None in plain:
             return self._packed(self._tokenizer.encode(characters, add_special_tokens=False).ids)
         return b"".join([self._of_word(word.encode()) for word in "".join(plain).split(" ") if word])

@@ -55,7 +55,7 @@ def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]
     yield _header(tensors)
     for tensor in tensors.values():
         host = tensor.detach().to("cpu").contiguous()
-        yield memoryview(host.reshape(-1).view(torch.uint8).numpy())
+        yield host.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:

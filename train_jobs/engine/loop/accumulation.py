@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from train_jobs.engine.loop.task import Batch, Task
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.precision import autocast
-from train_jobs.models.bert.linear import gradients_in_place
 
 
 def accumulate(
-    task: Task,
+    task: Task[Any],
     batch: Batch,
     totals: torch.Tensor,
     *,
@@ -36,7 +37,7 @@ def accumulate(
     task.model.train()
     whole = torch.zeros((), device=world.device)
     sums: torch.Tensor | None = None
-    with gradients_in_place():
+    with task.accumulating():
         for start in range(0, len(batch), micro_batch_size):
             with world.activity.doing("forward", step=step), autocast(precision, world.device):
                 micro = batch.slice(start, min(start + micro_batch_size, len(batch)))

@@ -56,7 +56,7 @@ class Loop:
 
     def __init__(
         self,
-        task: Task,
+        task: Task[Any],
         *,
         world: World,
         config: TrainConfig,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ PAGE = resource.getpagesize()
 
 
 def largest_micro_batch(
-    task: Task,
+    task: Task[Any],
     sizes: Sequence[int],
     *,
     world: World,
@@ -65,7 +66,7 @@ def largest_micro_batch(
     return found
 
 
-def try_micro_batch(task: Task, size: int, *, world: World, precision: str) -> None:
+def try_micro_batch(task: Task[Any], size: int, *, world: World, precision: str) -> None:
     """Forward and backward pass over a micro batch that needs as much memory, and time, as any of its size."""
     batch = task.largest_batch(size)
     totals = torch.tensor(task.counts(batch), device=world.device)
@@ -73,7 +74,7 @@ def try_micro_batch(task: Task, size: int, *, world: World, precision: str) -> N
 
 
 @contextmanager
-def no_trace(task: Task, world: World) -> Iterator[None]:
+def no_trace(task: Task[Any], world: World) -> Iterator[None]:
     """Random numbers and the model's mode are in the end what they were; gradients are for the caller to zero."""
     was_training = task.model.training
     with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol, Self, TypeVar
 
 import torch
 
@@ -11,7 +12,7 @@ class Batch(Protocol):
     """What a process takes of one global batch; at least one sequence."""
 
     def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Batch:
+    def slice(self, start: int, stop: int) -> Self:
         """Sequences start to stop."""
         ...
 
@@ -21,8 +22,11 @@ class Batch(Protocol):
         ...
 
 
-class Task(Protocol):
-    """What is trained."""
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class Task(Protocol[BatchT]):
+    """What is trained, on batches of one type."""
 
     @property
     def model(self) -> torch.nn.Module:
@@ -33,15 +37,19 @@ class Task(Protocol):
         """Floating-point operations of forward and backward pass over sequences with so many tokens together."""
         ...
 
-    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+    def train_batch(self, cursor: dict[str, int]) -> tuple[BatchT, dict[str, int]]:
         """This process's share of the next global batch, and the cursor after it."""
         ...
 
-    def counts(self, batch: Batch) -> list[float]:
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Return the context of all forward and backward passes of one step; the model may add to `.grad` in place."""
+        ...
+
+    def counts(self, batch: BatchT) -> list[float]:
         """What each term of the loss is averaged over, in this share (masked tokens, pairs, micro batches, ...)."""
         ...
 
-    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss(self, batch: BatchT, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """This micro batch's part of the global batch's loss, and sums to report.
 
         Args:
@@ -52,7 +60,7 @@ class Task(Protocol):
         """
         ...
 
-    def largest_batch(self, sequences: int) -> Batch:
+    def largest_batch(self, sequences: int) -> BatchT:
         """So many made-up sequences, which need as much memory as any of the data could."""
         ...
 

@@ -1,4 +1,7 @@
-"""Where a job that trains ends: whatever came up to here becomes words that its user can do something with."""
+"""The end of every job: an exception becomes an error in the house's form, a file of it, and an exit code.
+
+Nothing here loads torch: a preparation runs without it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
-from train_jobs.engine.runtime import distributed, last_words, out_of_memory, storage
+from train_jobs.engine.runtime import last_words, storage
 from train_jobs.engine.runtime.rank_stacks import stacks_on_request
 from train_jobs.engine.runtime.stop import CTRL_C, Preempted
 
@@ -64,8 +67,12 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
         output: folder of the run.
         rank: of this process.
     """
-    found = storage.explain(problem, output, "the run's output")
-    if found is None:
-        traceback.print_exc()
-    found = found or out_of_memory.explain(problem) or distributed.explain(problem, rank)
+    if (refused := storage.explain(problem, output, "the run's output")) is not None:
+        return refused
+    traceback.print_exc()
+    found: UserError | None = None
+    if "torch" in sys.modules:
+        from train_jobs.engine.runtime import distributed, out_of_memory
+
+        found = out_of_memory.explain(problem) or distributed.explain(problem, rank)
     return found or InternalError(f"{type(problem).__name__}: {problem}")

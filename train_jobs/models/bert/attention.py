@@ -95,7 +95,8 @@ def _agrees_with_plain(device: torch.device, dtype: torch.dtype, head_size: int)
     starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
     joint = torch.randn(sum(lengths), 3, 2, head_size, device=device, dtype=dtype, requires_grad=True)
     mixed = _flash(joint, starts, max(lengths), 0.0)
-    each = [plain_attention(*part[None].permute(2, 0, 3, 1, 4).unbind(0), None, 0.0) for part in joint.split(lengths)]
+    heads = [part[None].permute(2, 0, 3, 1, 4) for part in joint.split(lengths)]
+    each = [plain_attention(part[0], part[1], part[2], None, 0.0) for part in heads]
     expected = torch.cat([part[0].transpose(0, 1) for part in each])
     weights = torch.randn_like(mixed)
     grads = [torch.autograd.grad((found * weights).sum(), joint)[0] for found in (mixed, expected)]
@@ -106,10 +107,9 @@ def _agrees_with_plain(device: torch.device, dtype: torch.dtype, head_size: int)
 
 def _flash(joint: Tensor, starts: Tensor, longest: int, dropout: float) -> Tensor:
     query, key, value = joint.unbind(1)
-    mixed: Tensor = torch.ops.aten._flash_attention_forward(
+    return torch.ops.aten._flash_attention_forward(
         query, key, value, starts, starts, longest, longest, dropout, False, False
     )[0]
-    return mixed
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:

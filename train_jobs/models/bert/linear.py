@@ -42,8 +42,7 @@ def gradients_in_place() -> Iterator[None]:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[..., K], [N, K], [N] -> [..., N]."""
     if _own_way(x, weight):
-        result: Tensor = _Dense.apply(x, 1, weight, bias)
-        return result
+        return _Dense.apply(x, 1, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -51,16 +50,14 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Linear]) -> Tensor:
     """Several dense layers with biases on one input, as one product: [..., K] -> [..., sum of N]."""
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     if _own_way(x, weights[0]):
-        result: Tensor = _Dense.apply(x, len(layers), *weights, *biases)
-        return result
-    return F.linear(x, torch.cat(weights), torch.cat(biases))
+        return _Dense.apply(x, len(layers), *weights, *biases)
+    return F.linear(x, torch.cat(tuple(weights)), torch.cat(tuple(biases)))
 
 
 def embedding(ids: Tensor, table: Tensor, *, padding: int) -> Tensor:
     """int64 [...], [V, H] -> [..., H]; the lookup of `padding` sends no gradient to its row."""
     if ids.device.type == "cpu" and torch.is_grad_enabled() and _adds_in_place(table):
-        result: Tensor = _Embedding.apply(ids, table, padding)
-        return result
+        return _Embedding.apply(ids, table, padding)
     return F.embedding(ids, table, padding_idx=padding)
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.packing import Packing
 
 IGNORED = (
@@ -28,9 +27,7 @@ class Sums(NamedTuple):
     nsp_count: Tensor
 
 
-def pretraining_sums(
-    model: BertForPreTraining, batch: Mapping[str, Tensor], *, next_sentence: bool, padded: bool
-) -> Sums:
+def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, next_sentence: bool, padded: bool) -> Sums:
     """Runs the model on a micro batch and sums up both losses, without waiting for the device.
 
     Args:

@@ -104,12 +104,13 @@ class BertForPreTraining(nn.Module):
 
 
 @torch.no_grad()
-def initialise(model: BertForPreTraining, seed: int) -> None:
+def initialise(model: nn.Module, seed: int) -> None:
     """Draws fresh weights in place, on whatever device they are, as a pure function of `seed` and the model's shape.
 
     Normal(0, initializer_range) for matrices, with the row of [PAD] zero; zero biases; LayerNorm the identity. All is
     drawn on the CPU: generators of other devices give other numbers.
     """
+    assert isinstance(model.config, ModelConfig), "a model of ours"
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -119,4 +120,4 @@ def initialise(model: BertForPreTraining, seed: int) -> None:
         else:
             drawn = torch.empty(parameter.shape, dtype=torch.float32)
             parameter.copy_(drawn.normal_(0.0, model.config.initializer_range, generator=generator))
-    model.bert.embeddings.word_embeddings.weight[PAD_ID].zero_()
+    model.get_parameter("bert.embeddings.word_embeddings.weight")[PAD_ID].zero_()

@@ -185,7 +185,8 @@ def make_pieces(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, *, max
         tokenizer: splits them.
         max_length: tokens of a sequence.
     """
-    cls, sep, unknown = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[UNK]"))
+    vocabulary = tokenizer.get_vocab()
+    cls, sep, unknown = (vocabulary[token] for token in ("[CLS]", "[SEP]", "[UNK]"))
     room = max_length - 2
     different = list(dict.fromkeys(word for words in sentences for word in words))
     encoded = tokenizer.encode_batch(different, add_special_tokens=False)

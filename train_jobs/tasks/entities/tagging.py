@@ -124,7 +124,7 @@ def read_sets(data: ExamplesConfig) -> dict[str, Sentences]:
         DataError: a file is missing, has lines that cannot be used, or tags that training does not know: each with its
             line.
     """
-    columns = {"word_column": data.word_column, "tag_column": data.tag_column}
+    columns: dict[str, Any] = {"word_column": data.word_column, "tag_column": data.tag_column}
     train = read_conll(data.train or _find(data.conll, "train"), **columns)
     known = tag_names(train)
     if known == ("O",):
@@ -134,19 +134,21 @@ def read_sets(data: ExamplesConfig) -> dict[str, Sentences]:
             fix="--set data.tag_column=N, counted from 1",
         )
     found = {"train": train, "dev": read_conll(data.validation or _find(data.conll, "dev"), known=known, **columns)}
-    test = data.test or (_find(data.conll, "test", needed=False) if data.train is None else None)
+    test = data.test or (_existing(data.conll, "test") if data.train is None else None)
     if test is not None:
         found["test"] = read_conll(test, known=known, tags_needed=False, **columns)
     return found
 
 
-def _find(folder: Path | None, split: str, *, needed: bool = True) -> Path | None:
+def _existing(folder: Path | None, split: str) -> Path | None:
     assert folder is not None, "the configuration sees to it"
-    for name in FILES[split]:
-        if (folder / name).is_file():
-            return folder / name
-    if not needed:
-        return None
+    return next((folder / name for name in FILES[split] if (folder / name).is_file()), None)
+
+
+def _find(folder: Path | None, split: str) -> Path:
+    assert folder is not None, "the configuration sees to it"
+    if (found := _existing(folder, split)) is not None:
+        return found
     raise DataError(
         f"no such file: {folder / FILES[split][0]}",
         facts={"need": f"a folder with {' or '.join(FILES[split])}", "where": folder},

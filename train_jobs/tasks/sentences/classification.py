@@ -41,7 +41,7 @@ class Texts:
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Texts:
         """Everything that training, evaluation and prediction need."""
         data = read_data(config)
-        settings = {"max_length": config.max_length, "regression": data.task.regression}
+        settings: dict[str, Any] = {"max_length": config.max_length, "regression": data.task.regression}
         splits = {"train": data.train, **data.dev, **data.test}
         return cls(config, data, {name: encode(split, tokenizer, **settings) for name, split in splits.items()})
 

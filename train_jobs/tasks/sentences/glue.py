@@ -30,8 +30,10 @@ def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path 
         DataError: the file is missing, or has rows that cannot be used.
     """
     official = task.files.get(split, OfficialFile((), labelled=False))
-    assert file or glue, "a split is looked for somewhere"
-    path = file or _find(glue, official)
+    if file is None:
+        assert glue is not None, "a split is looked for somewhere"
+        file = _find(glue, official)
+    path = file
     columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
     table = read_table(path, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)
     found = make_examples(task, table, labelled=official.labelled, empty_texts=task.known_flaws)
