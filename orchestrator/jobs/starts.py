@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from orchestrator.runs.status import RunState
+from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config.tasks import GLUE_TASKS
 
-if TYPE_CHECKING:
-    from orchestrator.run import Run
-    from orchestrator.runs.status import RunStatus
 
-Attach = Callable[[str], "Run"]
+class StartRun(Protocol):
+    """A run that something starts from."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder; None: not on this machine."""
+        ...
+
+    def status(self) -> RunStatus:
+        """Return its status."""
+        ...
+
+
+Attach = Callable[[str], StartRun]
 
 
 def model_of(name: str, attach: Attach) -> Path:
@@ -51,7 +61,7 @@ def _with_task(name: str) -> tuple[str, str | None]:
     return (run, task) if run and task in GLUE_TASKS else (name, None)
 
 
-def _model_of_task(run: Run, status: RunStatus, task: str | None) -> Path:
+def _model_of_task(run: StartRun, status: RunStatus, task: str | None) -> Path:
     """The model of one of several tasks.
 
     Raises:
