@@ -65,7 +65,7 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
     if config.task == GLUE:
         result = run_glue(config, output, world=world, stop=stop)
     else:
-        result = run_task(config, output, world=world, stop=stop)
+        result = run_task(config, output, world=world, stop=stop, mirror=MirrorThread)
         world.say(f"exported {output / 'model'}")
     distributed.stop()
     return result
@@ -87,7 +87,7 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
     try:
         for number, (name, task) in enumerate(tasks.items(), start=1):
             world.say(f"glue       {name}, {number} of {len(tasks)}{'' if results[name] is None else ': done before'}")
-            results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirrored=False)
+            results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirror=None)
             table = glue_table({done: result for done, result in results.items() if result is not None})
             metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
         metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})

@@ -66,6 +66,11 @@ class InitialModel(Config):
     """Name of its file of weights."""
 
     @property
+    def positions(self) -> int:
+        """The longest sequence that it takes, in tokens."""
+        return int(self.shape["max_position_embeddings"])
+
+    @property
     def vocabulary(self) -> Path:
         """Its vocab.txt."""
         return self.folder / VOCABULARY

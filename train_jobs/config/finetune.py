@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -43,9 +43,6 @@ from train_jobs.config.tasks import (
     task_kind,
     task_names,
 )
-
-if TYPE_CHECKING:  # it reads files, which looking at runs has no need of
-    from train_jobs.artifacts.start_model import InitialModel
 
 SETTINGS_OF: dict[str, TaskKind | None] = {
     "data.glue": SENTENCES,
@@ -265,16 +262,19 @@ class FinetuneConfig(Sections):
         kind = task_kind(self.task) or SENTENCES
         return self.data.max_length or kind.max_length
 
-    def require_positions(self, initial: InitialModel) -> None:
-        """Refuses sequences that the model has no positions for.
+    def require_positions(self, positions: int, model: Path) -> None:
+        """Refuse sequences that are longer than the positions of the model.
+
+        Args:
+            positions: of the model.
+            model: its folder.
 
         Raises:
             SpecError: they are longer.
         """
-        positions = int(initial.shape["max_position_embeddings"])
         if self.max_length > positions:
             raise SpecError(
-                f"data.max_length {self.max_length} is more than the {positions} positions of {initial.folder}",
+                f"data.max_length {self.max_length} is more than the {positions} positions of {model}",
                 fix=f"--set data.max_length={positions}",
             )
 

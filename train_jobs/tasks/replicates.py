@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -40,9 +40,24 @@ from train_jobs.records.pretraining_lineage import read_tags, this_attempt
 from train_jobs.tasks.finetuning import Finetuning
 from train_jobs.tasks.registry import TokenizedTask, read_task
 from train_jobs.tasks.sentences.score_table import together
-from train_jobs.tools.mirror import MirrorThread
 
 RESULT = "result.json"
+
+
+class MetricsMirror(Protocol):
+    """Copies metrics to a tracking service while a job trains."""
+
+    def start(self) -> None:
+        """Start copying."""
+        ...
+
+    def close(self, *, completed: bool) -> None:
+        """Copy the rest and stop; end the run at the service if the job completed."""
+        ...
+
+
+MirrorFactory = Callable[[Path, FinetuneConfig], MetricsMirror]
+"""Makes the mirror of a metrics file for a job of this configuration."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +79,13 @@ class Job:
 
 
 def run_task(
-    config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest, mirrored: bool = True
+    config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest, mirror: MirrorFactory | None
 ) -> dict[str, Any]:
     """Trains a task with all of its seeds.
 
     Args:
         output: folder of the run, and of result.json.
-        mirrored: its metrics go to MLflow.
+        mirror: makes what copies its metrics to a tracking service; None: they are not copied.
 
     Returns:
         The final figures, as in result.json.
@@ -81,15 +96,15 @@ def run_task(
     """
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
-    config.require_positions(initial)
+    config.require_positions(initial.positions, initial.folder)
     lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
     kind = read_task(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
     job = Job(config, initial, kind, lowercase, world, resolve(config.train.precision, world.device), stop)
     world.say(describe(job))
     if len(config.seeds) == 1:
-        result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirrored=mirrored)}
+        result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
     else:
-        result = run_seeds(job, output, mirrored=mirrored)
+        result = run_seeds(job, output, mirror=mirror)
     result["config"] = settings(config)
     if world.is_main:
         storage.write_json(output / RESULT, result)
@@ -97,24 +112,21 @@ def run_task(
     return result
 
 
-def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
+def run_seeds(job: Job, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
     """One run for each seed, those that are done already left alone; what all of them come to."""
     found = []
-    mirror, metrics = (
-        MirrorThread(output / METRICS_FILE, job.config),
-        MetricsLog(output / METRICS_FILE if job.world.is_main else None),
-    )
-    mirrored = mirrored and job.world.is_main
+    copying = mirror(output / METRICS_FILE, job.config) if mirror and job.world.is_main else None
+    metrics = MetricsLog(output / METRICS_FILE if job.world.is_main else None)
     metrics.open(from_step=0)
-    if mirrored:
-        mirror.start()
+    if copying:
+        copying.start()
     try:
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / seed_folder(seed)
             job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
             one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.sha256)
             if one is None:
-                one = {**run_seed(job, seed, folder, mirrored=False), "config": trajectory(job, seed)}
+                one = {**run_seed(job, seed, folder, mirror=None), "config": trajectory(job, seed)}
                 if job.world.is_main:
                     storage.write_json(folder / RESULT, one)
             found.append({key: value for key, value in one.items() if key != "config"})
@@ -128,8 +140,8 @@ def run_seeds(job: Job, output: Path, *, mirrored: bool) -> dict[str, Any]:
             finetuning_lineage.describe_best(output, result)
     finally:
         metrics.close()
-        if mirrored:
-            mirror.close(completed=len(found) == len(job.config.seeds))
+        if copying:
+            copying.close(completed=len(found) == len(job.config.seeds))
     return result
 
 
@@ -152,7 +164,7 @@ def replace_by_copy(source: Path, folder: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, Any]:
+def run_seed(job: Job, seed: int, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
     """Trains with one seed, exports the best checkpoint and predicts the test sets with it."""
     config, world = job.config, job.world
     model = job.kind.model(job.shape, job.initial.rows)
@@ -202,11 +214,11 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
         world.say(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
     begun = begin(job, seed, attempt, model, absent, output) if world.is_main else None
-    mirror = MirrorThread(output / METRICS_FILE, config)
+    copying = mirror(output / METRICS_FILE, config) if mirror and world.is_main else None
     watchdog = Watchdog(config.watchdog, world, output)
     loop.metrics.open(from_step=loop.state.step)
-    if world.is_main and mirrored:
-        mirror.start()
+    if copying:
+        copying.start()
     result: dict[str, Any] = {}
     try:
         with watchdog:
@@ -216,8 +228,8 @@ def run_seed(job: Job, seed: int, output: Path, *, mirrored: bool) -> dict[str, 
             result = {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output, begun)}
     finally:
         loop.metrics.close()
-        if world.is_main and mirrored:
-            mirror.close(completed=bool(result))
+        if copying:
+            copying.close(completed=bool(result))
     return result
 
 
