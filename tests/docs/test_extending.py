@@ -17,7 +17,7 @@ from tests.docs.documents import ROOT
 
 PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(
-    r"^```(?:python|yaml)\n# (?P<path>\S+?)(?P<where>, at the end of \w+)?\n(?P<text>.*?)^```", re.M | re.S
+    r"^```(?:python|yml)\n# (?P<path>\S+?)(?P<where>, at the end of \w+)?\n(?P<text>.*?)^```", re.M | re.S
 )
 
 
