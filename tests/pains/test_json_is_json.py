@@ -48,7 +48,8 @@ WELL = {
     **{f"cluster {action}": [] for action in CLUSTER},  # of a workspace of Azure ML
     "supervise": [("supervise", "done")],
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
-    "init": [("init", "project")],
+    "init": [("init", "project"), ("init", "everything", "--full", "--template", "finetune")],
+    "explain": [("explain", "train.steps"), ("explain", "checkpoint", "--kind", "finetune")],
     "doctor": [("doctor",)],
     "sweep list": [("sweep", "list")],
     **{f"sweep {action}": [] for action in SWEEP},  # of a sweep: tests/unit/sweeps
@@ -78,7 +79,8 @@ BADLY = {
     **{f"cluster {action}": [("cluster", action, "--min-nodes", "-1")] for action in CLUSTER},
     "supervise": [("supervise", "missing")],
     "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
-    "init": [("init", "project", "--template", "other")],
+    "init": [("init", "project", "--template", "other"), ("init", "project", "--recipe", "base")],
+    "explain": [("explain", "train.stepps"), ("explain", "train.steps", "--kind", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
     "sweep list": [("sweep", "list", "--all")],
     **{f"sweep {action}": [("sweep", action, "missing")] for action in SWEEP if action != "extend"},
