@@ -28,7 +28,21 @@ NOT_PLANNED = {
     "hidden_size=64": "shows an error",
     "ORCHESTRATOR_": "a variable, not a command",
 }
-EXECUTED = {"cost", "data", "diff", "doctor", "download", "init", "list", "logs", "report", "skus", "status", "wait"}
+EXECUTED = {
+    "cost",
+    "data",
+    "diff",
+    "doctor",
+    "download",
+    "explain",
+    "init",
+    "list",
+    "logs",
+    "report",
+    "skus",
+    "status",
+    "wait",
+}
 NOT_EXECUTED = {  # part of a command line -> the test that does the same where it can be done
     "attach ": "tests/pains/test_detach.py",
     "cancel ": "tests/contract/test_backends.py",
