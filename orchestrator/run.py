@@ -55,7 +55,7 @@ class Run:
         return self._backend.folder(self.name)
 
     def status(self) -> RunStatus:
-        """How it stands now."""
+        """Return its current status."""
         return self._backend.describe(self.name)
 
     def logs(
@@ -78,7 +78,7 @@ class Run:
             all_ranks: of all ranks.
             node: of the ranks of this machine.
             launcher: of what starts the ranks and watches them.
-            tail: of what there is already, only the last so many lines of each log.
+            tail: of the existing lines of each log, only the last N.
             since: only lines written after this time, seconds since the epoch.
             grep: only lines in which this regular expression is found.
 
@@ -141,7 +141,7 @@ class Run:
         return status
 
     def watch(self, *, every: float = WATCH_SECONDS) -> RunStatus:
-        """As `wait`, and in a notebook shows meanwhile how it stands: figures and curves, drawn anew as they come.
+        """Wait as `wait` does, and show key figures and curves in a notebook as they change.
 
         Interrupting the cell, or losing the kernel, ends the watching and never the job, which `attach("@last")` finds
         again.
@@ -159,7 +159,7 @@ class Run:
         return status
 
     def _repr_html_(self) -> str:
-        """How it stands, as a notebook shows it."""
+        """Return its status as a notebook shows it."""
         from orchestrator.reports.pages.notebook import run_html
 
         status, plan = self.status(), self.plan()
@@ -167,7 +167,7 @@ class Run:
         return run_html(status, self.metrics(), plan, result, seeds=seeds)
 
     def _tended(self, max_restarts: int | None) -> RunStatus:
-        """How it stands, unless it has ended and was started again."""
+        """Return its status; a run that has ended and may restart is restarted first."""
         while True:
             status = self.status()
             if not (status.state.terminal and isinstance(self._backend, Resumes)):
@@ -216,7 +216,7 @@ class Run:
         return write_report([run._subject() for run in (self, *beside)], to)
 
     def pictures(self, folder: Path, *, beside: Sequence[Run] = ()) -> list[Path]:
-        """Writes the figures of that page as PNGs into `folder`; returns where. `beside` and errors as of `report`."""
+        """Write the figures of that page as PNGs into `folder` and return their paths; `beside`: see `report`."""
         from orchestrator.reports.pages.written_pages import write_pictures
 
         return write_pictures([run._subject() for run in (self, *beside)], folder)

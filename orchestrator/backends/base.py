@@ -231,7 +231,7 @@ def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Colle
 
     Args:
         run: its name.
-        state: how it stands.
+        state: its state.
         asked: names of outputs that it does not have; none: it has nothing at all.
         known: those that it has.
     """

@@ -31,7 +31,7 @@ class Records:
     """What a backend has on record of its runs."""
 
     read: Callable[[str, str], bytes]
-    """A document of a run, as of `Backend.read`."""
+    """Read a document of a run, see `Backend.read`."""
     folder: Callable[[str], Path | None]
     """A run's folder on this machine."""
 

@@ -20,7 +20,7 @@ class LogQuery:
     follow: bool = False
     """Go on until the run has ended."""
     tail: int | None = None
-    """Of what there is already, only the last so many lines of each log; with `grep`, of those that fit."""
+    """Of the existing lines of each log, only the last N; with `grep`, of those that match."""
     since: float | None = None
     """Only lines written after this time, seconds since the epoch."""
     grep: re.Pattern[str] | None = None
@@ -70,7 +70,7 @@ class LogLine:
     node: int | None = 0
     """On which machine; None: on none of the job's."""
     writer: str = "rank"
-    """What wrote it, as of `LogSource`."""
+    """Writer of the line, see `LogSource`."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[flo
 
 @dataclass(frozen=True)
 class Target:
-    """What a run shall come to, by its plan.
+    """The target of a run, by its plan.
 
     Attributes:
         steps: how many of what it counts; None: nobody can tell.
@@ -86,7 +86,7 @@ class Target:
         """When the last step is expected: validations, checkpoints and a change of speed are not in it.
 
         Args:
-            last: as of `last_report`.
+            last: see `last_report`.
         """
         speed = last.get("metrics", {}).get("rows_per_second" if self.counts == "rows" else "sequences_per_second")
         if not speed or self.sequences is None or self.steps is None or last["step"] >= self.steps:

@@ -56,7 +56,7 @@ class Plan(Config):
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps, or what else `counts` says, that it shall take; None: nobody can tell."""
+        """Optimizer steps, or other units named by `counts`, that it will take; None: unknown."""
         return None
 
     @property

@@ -93,7 +93,7 @@ class SharedFacts:
 
 
 def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Snapshot:
-    """The code, with what shall run in it."""
+    """Return the snapshot of the code, and check its entry module."""
     if like is not None:
         return like.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
@@ -114,7 +114,7 @@ def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> Data
     Args:
         name: what they are called in the plan.
         files: name by which the job knows each -> where it lies.
-        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
+        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
     """
     hashes = content_hashes(list(files.values()), cache)
     lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))

@@ -103,7 +103,7 @@ class JobKind(ABC):
         """Return key -> value and flag, of paths given by --data.
 
         Raises:
-            UsageError: the kind does not take so many.
+            UsageError: there are more than the kind takes.
         """
         return {"data.text": (words or None, "--data")}
 

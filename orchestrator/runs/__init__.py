@@ -1,1 +1,1 @@
-"""What is known of a run, whoever runs it."""
+"""Status, results, differences and lineage of runs, whichever backend runs them."""

@@ -265,7 +265,7 @@ def read_lineage(path: Path) -> Lineage | None:
     """Read a lineage whose every link verifies; None if there is no such file.
 
     Raises:
-        ConflictError: as of `parse_lineage`.
+        ConflictError: see `parse_lineage`.
     """
     try:
         return parse_lineage(path.read_bytes(), path)

@@ -191,7 +191,7 @@ def initial_weights(folder: Path, cache: Path | None = None) -> str | None:
     """SHA-256 of the file of weights in a folder; None where there is none.
 
     Args:
-        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
+        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
     """
     found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     return content_hashes([found], cache)[0] if found else None

@@ -155,7 +155,7 @@ def verify_phase(phase: EarlierPhase, cache: Path | None = None) -> None:
 
     Args:
         phase: what it says of itself.
-        cache: a JSON file that remembers content hashes, as of `train_jobs.artifacts.fingerprints.fingerprint`.
+        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
 
     Raises:
         ConflictError: one is not as it was committed.

@@ -26,7 +26,7 @@ _PEAKS = {
     "V100": (125e12, 15.7e12),
     "T4": (65e12, 8.1e12),
 }
-# Their names go on with what makes another card of them (`Ti`, `D`, `Laptop GPU`), so the whole name counts.
+# Their names continue with a suffix that makes it another card (`Ti`, `D`, `Laptop GPU`), so the whole name counts.
 _CARDS = {
     "NVIDIA GeForce RTX 3090": (71e12, 35.6e12),
     "NVIDIA GeForce RTX 4090": (165.2e12, 82.6e12),

@@ -384,13 +384,13 @@ NER = "NER"
 
 
 def task_names() -> tuple[str, ...]:
-    """All values of `task`: what can be trained, GLUE as a whole, and tables of one's own."""
+    """All values of `task`: what can be trained, GLUE as a whole, and the user's own tables."""
     others = (name for name, entry in TASKS.items() if name not in GLUE_TASKS and "train" in entry.files)
     return (*GLUE_TASKS, GLUE, *others, OWN)
 
 
 def task_kind(task: str | None) -> TaskKind | None:
-    """Kind of a built-in task; None for tables of one's own, and for a task that does not exist."""
+    """Kind of a built-in task; None for the user's own tables, and for a task that does not exist."""
     if task == GLUE:
         return SENTENCES
     return TASKS[task].kind if task in TASKS else None

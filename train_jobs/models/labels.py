@@ -48,7 +48,7 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
 
     Args:
         model: of the folder's shape.
-        folder: as of `train_jobs.models.huggingface.load_weights`.
+        folder: see `train_jobs.models.huggingface.load_weights`.
         labels: as of `label_settings`.
 
     Returns:

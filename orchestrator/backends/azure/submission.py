@@ -46,7 +46,7 @@ class AzureRequest(Request):
     max_restarts: int
     """How often a follower submits a failed or preempted attempt again."""
     notify: NotifySpec = NotifySpec()
-    """Whom to tell what becomes of it."""
+    """Notification settings."""
 
     @property
     def world_size(self) -> int:

@@ -123,7 +123,7 @@ def _reader_left(stream: TextIO) -> bool:
 
 
 def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
-    """Follows a run if asked to, then prints how it stands; the exit code is the job's.
+    """Follow a run if asked to, then print its status; the exit code is the job's.
 
     Args:
         run: which.

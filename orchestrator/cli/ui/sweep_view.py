@@ -42,7 +42,7 @@ def follow(sweep: Sweep) -> None:
 
 @contextmanager
 def leaving_alone(sweep: Sweep) -> Iterator[None]:
-    """Ctrl-C inside ends the command, tells that the sweep goes on and how to reach it.
+    """End the command on Ctrl-C, and print that the sweep continues and how to reach it.
 
     Raises:
         Interrupted: Ctrl-C came.
@@ -148,7 +148,7 @@ def _best_text(status: SweepStatus) -> str:
 
 
 def _finish(sweep: Sweep, style: str, *, followed: bool) -> int:
-    """Follows a sweep if asked to, then prints how it stands."""
+    """Follow a sweep if asked to, then print its status."""
     from orchestrator.cli.ui.render import hint, print_document
 
     if followed:

@@ -122,7 +122,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
     """Read model, rows and code, and return the plan.
 
     Args:
-        resolved, home, like: as of `resolve.make_plan`.
+        resolved, home, like: see `resolve.make_plan`.
 
     Raises:
         DataError: a file of the task is missing.

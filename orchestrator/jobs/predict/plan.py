@@ -66,7 +66,7 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     """Read model, rows and code, and return the plan.
 
     Args:
-        resolved, home, like: as of `resolve.make_plan`.
+        resolved, home, like: see `resolve.make_plan`.
 
     Raises:
         DataError: a file is missing.

@@ -40,7 +40,7 @@ class PreparePlan(Plan):
         return "parts"
 
     def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        """Return the plan for humans: label and fact; an empty label continues the row above."""
         return plan_rows(self, how=preparation_rows(self))
 
 
@@ -48,7 +48,7 @@ def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> Prepa
     """Read text and code, and return the plan.
 
     Args:
-        resolved, home, like: as of `resolve.make_plan`.
+        resolved, home, like: see `resolve.make_plan`.
 
     Raises:
         DataError: the text cannot be read, or the store would lie in its folder.

@@ -44,7 +44,7 @@ class PretrainPlan(Plan):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that it shall take."""
+        """Optimizer steps that it will take."""
         return self.job.train.steps
 
     @property
@@ -58,7 +58,7 @@ class PretrainPlan(Plan):
         return self.estimates.disk_bytes
 
     def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
+        """Return the plan for humans: label and fact; an empty label continues the row above."""
         return plan_rows(self, model_rows(self), training_rows(self))
 
 
@@ -66,7 +66,7 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
     """Read text, code and what training starts from, and return the plan.
 
     Args:
-        resolved, home, like: as of `resolve.make_plan`.
+        resolved, home, like: see `resolve.make_plan`.
 
     Raises:
         DataError: the text cannot be read, or the vocabulary is no UTF-8 text.

@@ -143,7 +143,7 @@ def write_charts(charts: Sequence[Chart], folder: Path, *, last_step: int) -> li
 
 
 def draw(chart: Chart, *, last_step: int) -> Drawing:
-    """Return the drawing of a chart that has a value to draw; arguments as of `figure`."""
+    """Return the drawing of a chart that has a value to draw; see `figure` for the arguments."""
     last = chart.until or last_step
     notes = [chart.corridor.source] if chart.corridor and chart.corridor.source else []
     notes += [f"Left out: {counted(chart.left_out, 'value')} not finite."] if chart.left_out else []

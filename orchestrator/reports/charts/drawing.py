@@ -199,8 +199,8 @@ def write_png(path: Path, drawings: Sequence[Drawing], *, columns: int = 1, fix:
 
     Args:
         path: the file; its folder is made if it does not exist.
-        drawings: as of `svg_of`.
-        columns: as of `svg_of`.
+        drawings: see `svg_of`.
+        columns: see `svg_of`.
         fix: what the user can do if it cannot be written.
 
     Raises:

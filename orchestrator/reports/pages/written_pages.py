@@ -43,7 +43,7 @@ def write_pictures(subjects: Sequence[Subject], folder: Path) -> list[Path]:
         folder: made if it does not exist.
 
     Raises:
-        UsageError: as of `write_report`.
+        UsageError: see `write_report`.
         StorageError: a file cannot be written.
     """
     _require(subjects)

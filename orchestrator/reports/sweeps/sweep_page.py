@@ -27,7 +27,7 @@ def render_sweep(
     Args:
         status: with all trials.
         importance: setting -> share of what made outcomes differ. None: too few trials to tell.
-        way_on: the command that goes on with one that did not complete.
+        way_on: the command that resumes a sweep that did not complete.
     """
     body = element(
         "body",

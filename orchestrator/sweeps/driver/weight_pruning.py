@@ -63,7 +63,7 @@ class WeightPruner:
         """Delete the weights of trials that are no longer among the best.
 
         Args:
-            outcomes: as of `losers`.
+            outcomes: see `losers`.
 
         Returns:
             False if a supervisor still holds one of the runs: call again later.

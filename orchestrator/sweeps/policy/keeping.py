@@ -1,4 +1,4 @@
-"""Which trials keep their checkpoints and models: the best so many of a sweep, however many there are."""
+"""Which trials keep their checkpoints and models: the best N of a sweep."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_sobol_is_the_sequence_of_joe_and_kuo() -> None:
 
 
 def test_sobol_draws_of_recorded_sweeps_stay() -> None:
-    """A sweep that was begun before its points came from SciPy goes on with the same ones."""
+    """A sweep that started before its points came from SciPy continues with the same ones."""
     assert sobol(1_000_003, 5) == [1187450880, 2413424640, 334991360, 1796354048, 3773812736]
 
 

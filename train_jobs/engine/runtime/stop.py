@@ -37,7 +37,7 @@ class StopRequest:
     interrupted: bool = False
     """By Ctrl-C."""
     _kept: str | None = None
-    """As of `at_once`, while that holds."""
+    """What `at_once` says is kept, inside its block."""
 
     def listen(self) -> None:
         """Makes SIGTERM, Ctrl-C and the machine's word that it is to go a request to stop after the step in hand."""
@@ -55,7 +55,7 @@ class StopRequest:
         """A request breaks the body off where it stands; for work without steps, which leaves what it can go on from.
 
         Args:
-            kept: as of `Preempted`.
+            kept: see `Preempted`.
 
         Raises:
             Preempted: a request came.

@@ -111,7 +111,7 @@ def put(wire: Wire, name: str, body: Body) -> None:
     """Sends a job until Azure has it, or has refused it. A lost reply is settled by asking.
 
     Raises:
-        UnknownError: nobody can tell whether Azure has it.
+        UnknownError: it is not known whether Azure has it.
         UserError: Azure does not have it.
     """
     for pause in (*PAUSES, None):
@@ -170,7 +170,7 @@ def look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
 
 
 def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
-    """What the job of a run and whoever attaches to it reads: name -> text."""
+    """Return the documents that the job, and any client that attaches to its run, reads: name -> text."""
     import yaml
 
     tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}

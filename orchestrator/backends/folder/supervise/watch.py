@@ -18,7 +18,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.specs.sections import NotifySpec
 from orchestrator.support.notify import message, post
 
-WINDOW = 5  # reports; the median of so many does not mind one bad batch
+WINDOW = 5  # reports; their median is robust to one bad batch
 RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen as far for as long
 
 LOSS = "train_loss"
