@@ -15,12 +15,13 @@ test: $(VENV)/.dev  ## all tests but those marked slow
 test-all: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-lint: $(VENV)/.dev  ## style, types, floors, file length
+lint: $(VENV)/.dev  ## style, types, import contracts, file length, prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/file_length.py
+	$(BIN)/python tests/prose.py
 
 check: lint test  ## what a change must pass
 	$(BIN)/python -m pip check

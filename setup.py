@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithEnvironments(build_py):
-    """Puts environments/ and constraints.txt where orchestrator/backends/azure/assets/images.py looks for them without
+    """Puts environments/ and constraints.txt where orchestrator/backends/azure/assets.py looks for them without
     a checkout."""
 
     def run(self) -> None:

@@ -20,12 +20,12 @@ SHAPES = [(64, 2), (128, 4), (128, 12), (256, 12)]  # sequence length, heads of 
 
 
 def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
-    """What `plain_attention` replaces on a CPU."""
+    """Reference that `plain_attention` replaces on a CPU."""
     return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
 
 
 def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
-    """What the model runs."""
+    """The attention of our model."""
     return plain_attention(query, key, value, None, dropout)
 
 

@@ -7,7 +7,7 @@ Expected before the first run:
 - Vega-Lite parses, scales and strokes every point, so a curve of 100,000 points takes it more than the 50 ms that a
   live page may take for a redraw; thinned to 600 points it takes well below 50 ms.
 - Our own SVG always thins: replacing a figure in the page takes less than 10 ms. Python spends more on thinning
-  100,000 points than the browser on drawing what is left, and both together stay below 50 ms.
+  100,000 points than the browser on drawing the rest, and both together stay below 50 ms.
 - Vega's script is about 0.8 MB: a page with it stays under 1.5 MB until the points themselves are inside it.
 - resvg draws the PNG of our SVG at least five times as fast as matplotlib draws the same curve.
 
@@ -40,9 +40,8 @@ import vl_convert
 from matplotlib.figure import Figure
 
 from benchmarks.machine import describe, spread
-from orchestrator.reports.charts.charts import Chart, Line, draw, figure
+from orchestrator.reports.charts.charts import Chart, Line, Point, Series, decimate, draw, figure
 from orchestrator.reports.charts.drawing import png_of, svg_of
-from orchestrator.reports.charts.series import Point, Series, decimate
 from orchestrator.reports.charts.style import STYLE
 
 POINTS = 100_000
@@ -168,7 +167,7 @@ def in_browser(browser: str, page: str) -> dict[str, list[float]]:
 
 
 def pictures() -> dict[str, Callable[[], bytes]]:
-    """What makes a PNG of the curve, by name."""
+    """Programs that draw the curve as PNG, by name."""
     points = curve(1)
     svg = svg_of([draw(own_chart(points), last_step=POINTS)])
     spec = vega_spec(decimate(points))

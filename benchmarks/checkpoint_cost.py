@@ -1,15 +1,15 @@
-"""What a checkpoint of BERT-base costs training: none, one that training waits for, one written beside training.
+"""Cost of a BERT-base checkpoint: none, a synchronous one, an asynchronous one.
 
     python -m benchmarks.checkpoint_cost [ROUNDS STEPS]
 
-Steps are real ones (forward, backward, LAMB, bf16) on random text. A round takes the three in turn, so that a slow
-moment of the machine hits all alike: STEPS undisturbed steps, then a checkpoint that training waits for, then one that
-is written beside it, with as many steps as that takes. What a checkpoint costs is the time that training waits for it,
-and what the steps beside it take longer than the median of the round's undisturbed ones.
+Steps are real ones (forward, backward, LAMB, bf16) on random text. A round takes the three in turn, so that a
+slow moment affects all equally: STEPS undisturbed steps, then a checkpoint that training waits for, then one that
+is written meanwhile, with as many steps as that takes. What a checkpoint costs is the time that training waits for it,
+and the extra time of steps during the write, compared with the median of the round's undisturbed ones.
 
 Expected before the first run, for 2 cores, both of which training uses: 12 bytes x 110 M = 1.32 GB. Written while
-training waits: SHA-256 twice (once as it is written, once as it is read back) at 0.7 GB/s, the disk at some 0.3 GB/s:
-about 8 s. Beside training: 0.5 s for the copy at 3 GB/s; then about 5 s of processor time, which training loses at
+training waits: SHA-256 twice (once on writing, once on reading back) at 0.7 GB/s, the disk at some 0.3 GB/s:
+about 8 s. Asynchronous: 0.5 s for the copy at 3 GB/s; then about 5 s of processor time, which training loses at
 most on one of two cores, so 2.5 s; it takes far longer to be committed, since its thread has the lowest priority.
 So 3 s a checkpoint: 0.5% of training at one in 10 minutes, 5% at one a minute.
 """
@@ -29,16 +29,16 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe, spread
-from train_jobs.config import CheckpointConfig, ModelConfig, OptimizerConfig, TrainConfig
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.config import CheckpointConfig, ModelConfig, OptimizerConfig, ProfileConfig, TrainConfig
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
+from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.models.bert.linear import gradients_in_place
-from train_jobs.models.bert.losses import pretraining_sums
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
+from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.optim.factory import build_optimizer
 
 VOCABULARY, SEQUENCES, LENGTH, PREDICTIONS = 30_522, 4, 128, 20
@@ -69,7 +69,7 @@ class RandomBatch:
 
     @property
     def tokens(self) -> int:
-        """None is padding."""
+        """Return that there is no padding."""
         return SEQUENCES * LENGTH
 
 
@@ -83,7 +83,7 @@ class RandomText:
         self._batch = RandomBatch()
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """As pretraining does."""
+        """The loss of pretraining."""
         return gradients_in_place()
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[RandomBatch, dict[str, int]]:
@@ -100,30 +100,30 @@ class RandomText:
         return sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1], torch.zeros(1)
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """None are asked for."""
+        """Unused."""
         raise NotImplementedError
 
     def largest_batch(self, sequences: int) -> RandomBatch:
-        """None is asked for."""
+        """Unused."""
         raise NotImplementedError
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """None is asked for."""
+        """Unused."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one checkpoint."""
+    """Times of one checkpoint."""
 
     wait: float
     """Seconds that training waited for it."""
     write: float
     """Seconds until it was committed."""
     slowdown: float
-    """Steps beside it, as a multiple of the round's median undisturbed one."""
+    """Duration of the steps meanwhile, relative to the round's median undisturbed step."""
     total: float
-    """Seconds that training lost altogether."""
+    """Seconds that training lost in total."""
 
 
 ROWS: list[tuple[str, Callable[[Cost], float], float, int]] = [
@@ -137,23 +137,27 @@ ROWS: list[tuple[str, Callable[[Cost], float], float, int]] = [
 
 
 def make_loop(folder: Path) -> Loop:
-    """A loop that saves when it is told to."""
+    """A loop that saves on request."""
     task = RandomText()
     return Loop(
         task,
-        world=World(rank=0, local_rank=0, size=1, device=CPU),
-        config=TrainConfig(global_batch_size=SEQUENCES, micro_batch_size=SEQUENCES),
-        precision="bf16",
-        optimizer=build_optimizer(OptimizerConfig(name="lamb"), task.model.named_parameters()),
-        schedule=lambda step, time_used: 1e-5,
-        max_grad_norm=1.0,
-        validate_every=1,
-        cadence=Cadence(CheckpointConfig()),
-        checkpoints=CheckpointStore(folder, keep_last=1),
-        checkpoint_extra={},
-        metrics=MetricsLog(None),
-        progress=Progress(1, io.StringIO()),
-        stop=StopRequest(),
+        build_optimizer(OptimizerConfig(name="lamb"), task.model.named_parameters()),
+        World(rank=0, local_rank=0, size=1, device=CPU),
+        LoopPolicy(
+            config=TrainConfig(global_batch_size=SEQUENCES, micro_batch_size=SEQUENCES),
+            precision="bf16",
+            schedule=lambda step, time_used: 1e-5,
+            max_grad_norm=1.0,
+            validate_every=1,
+        ),
+        LoopServices(
+            cadence=Cadence(CheckpointConfig()),
+            checkpoints=CheckpointStore(folder, keep_last=1),
+            metrics=MetricsLog(None),
+            progress=ProgressLine(1, io.StringIO()),
+            stop=StopRequest(),
+            profiler=StepProfiler(ProfileConfig(), World(rank=0, local_rank=0, size=1, device=CPU), None),
+        ),
     )
 
 
@@ -170,7 +174,7 @@ def one_round(loop: Loop, stores: dict[str, CheckpointStore], steps: int) -> tup
     base = statistics.median(undisturbed)
     costs = {}
     for mode, store in stores.items():
-        loop.checkpoints = store
+        loop.services.checkpoints = store
         timed_step(loop)  # there must be something new to save
         wait, beside = loop.save(), []
         while store.writing:

@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Contestant:
-    """A process that makes steps when told to: it reads `{"steps": N}` and answers with `{"seconds": [...]}`.
+    """A process that makes steps on request: it reads `{"steps": N}` and answers with `{"seconds": [...]}`.
 
     Args:
         name: for the table.
-        command: starts it; once it is warm it tells what is to be known of it, as one JSON object in a line.
+        command: starts it; once it is warm it prints its facts as one JSON object in a line.
         errors: file that takes its stderr.
     """
 
@@ -33,7 +33,7 @@ class Contestant:
         self.seconds += self._answer()["seconds"]
 
     def finish(self) -> dict[str, Any]:
-        """Ends it; what it has to say of its memory and losses."""
+        """End the process and return its memory and losses."""
         self._tell({"steps": 0})
         found = self._answer()
         self._process.wait()

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.machine import describe, spread
-from train_jobs.models.bert.dropout import dropout
+from train_jobs.models.bert.primitives import dropout
 
 ROUNDS = 25
 SHAPES = {"hidden states": (16, 128, 768), "attention probabilities": (16, 12, 128, 128)}  # BERT-base, micro batch 16

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config.tasks import GLUE_SUITE, NER, SQUAD_1
-from train_jobs.tasks.entities.conll import write_conll
+from train_jobs.tasks.entities.conll import conll_text
 
 TASKS = ("CoLA", "MRPC", "STS-B", "SST-2", SQUAD_1, NER)
 SHORT = 450  # characters of a context that is one sequence, whatever its question
@@ -79,7 +79,8 @@ def _sentences(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> 
     for (name, parts), count in zip(splits.items(), (rows, DEV_SENTENCES), strict=True):
         found = [_WORD.findall(text) for part in parts for text in part["context"].split(". ")]
         words = _drawn([sentence for sentence in found if 0 < len(sentence) <= WORDS], count)
-        write_conll(folder / f"{name}.txt", words, [_tags(sentence) for sentence in words])
+        text = conll_text(words, [_tags(sentence) for sentence in words])
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.txt" for name in splits}
 
 

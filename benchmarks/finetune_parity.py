@@ -1,19 +1,19 @@
-"""Fine-tuning beside transformers.Trainer, on real data and a real checkpoint.
+"""Fine-tuning compared with transformers.Trainer, on real data and a real checkpoint.
 
     python -m benchmarks.finetune_parity --glue GLUE --model MINILM --exact --squad FILE
     python -m benchmarks.finetune_parity --glue GLUE --model MINILM --statistical --runs FILE
     python -m benchmarks.finetune_parity --glue GLUE --model MINILM --speed
 
 --exact: one process after the other makes 50 steps from the same weights, head included, with the same batches, without
-dropout, in fp32. One thing is made alike by hand: the k-th step of a linear schedule has our rate, (k + 1) / warmup and
-1 - (k + 1) / steps, in both. Trainer's own begins with a step at rate 0, ours ends with one; the papers say only
+dropout, in fp32. One difference is removed: the k-th step of a linear schedule has our rate, (k + 1) / warmup and
+1 - (k + 1) / steps, in both. Trainer's own begins with a step at rate 0, ours ends with one; the papers only state
 "linear", so each is as right as the other.
 
 --statistical: bf16, dropout, seeds; each has its own order of rows, schedule and random numbers, as they come. Every
-run is a line of FILE as soon as it is done; the same command again goes on after the last of them.
+run is a line of FILE as soon as it is done; the same command resumes after the last one.
 
---speed: MRPC, batches of 32, at most 128 tokens, bf16; rounds of one epoch each, of which everyone in turn makes a few
-steps at a time, so that a slow moment of the machine hits all alike and no two run at once. On a GPU, BERT-large:
+--speed: MRPC, batches of 32, at most 128 tokens, bf16; rounds of one epoch each. Contestants in turn make a
+few steps, so that a slow moment affects all equally and no two run at the same time. On a GPU, BERT-large:
 
     python -m benchmarks.finetune_parity --glue GLUE --model MINILM --speed --device gpu --model-size large \\
         --speed-task SQuAD-1.1 --squad FILE --max-length 384 --rows 3200 --peers ours "Trainer, dynamic padding"
@@ -50,9 +50,9 @@ PEERS = {"ours": ours, "Trainer": trainer}
 
 
 def exact(arguments: argparse.Namespace) -> bool:
-    """Prints how far losses and predictions are apart; True if that is near enough."""
+    """Print the differences of losses and predictions; return whether they are within the targets."""
     lines = [
-        "| task | largest difference of 50 losses | predictions alike | different | score, ours | score, Trainer |",
+        "| task | largest difference of 50 losses | equal predictions | different | score, ours | score, Trainer |",
         "|---|---|---|---|---|---|",
     ]
     passed = True

@@ -1,4 +1,4 @@
-"""Our fine-tuning job and transformers.Trainer, each on one contest, and what came of them."""
+"""Our fine-tuning job and transformers.Trainer, each on one contest, and their results."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from train_jobs.finetune import finetune
 from train_jobs.tasks.entities.conll import entity_scores
 from train_jobs.tasks.entities.tagging import Words
 from train_jobs.tasks.sentences.classification import Texts
-from train_jobs.tasks.sentences.glue_metrics import scores
-from train_jobs.tasks.sentences.glue_zip import HIGHEST_SIMILARITY
+from train_jobs.tasks.sentences.glue import HIGHEST_SIMILARITY, scores
 from train_jobs.tasks.sequences import IGNORED
 from train_jobs.tasks.squad.questions import Questions
 from train_jobs.tasks.squad.scoring import score_v1
@@ -32,7 +31,7 @@ from train_jobs.tasks.squad.spans import predict
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a contestant's training."""
+    """Result of a contestant's training."""
 
     losses: list[float]
     """Of each step."""

@@ -1,4 +1,4 @@
-"""What contestants of benchmarks.finetune_parity share: settings, rows, initial weights."""
+"""Shared by contestants of benchmarks.finetune_parity: settings, rows, initial weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.models.bert.pretraining_heads import initialise
-from train_jobs.models.huggingface import export
-from train_jobs.models.labels import label_settings, load_for_finetuning
-from train_jobs.tasks.registry import TokenizedTask, read_task
+from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
+from train_jobs.tasks.finetuning import TokenizedTask
+from train_jobs.tasks.replicates import read_task
 
 WARMUP = 0.1
 WEIGHT_DECAY, EPS, CLIP = 0.01, 1e-6, 1.0
@@ -43,7 +43,7 @@ class Contest:
     device: str = "cpu"
 
     def settings(self) -> dict[str, Any]:
-        """Of our job, as a configuration file has them."""
+        """Return the settings of our job in the form of a configuration file."""
         return {
             "task": self.task,
             "init_from": self.model,
@@ -70,7 +70,7 @@ class Contest:
 
     @property
     def config(self) -> FinetuneConfig:
-        """Of our job."""
+        """Return the settings of our job."""
         return FinetuneConfig.model_validate(self.settings())
 
     @cached_property
@@ -81,8 +81,7 @@ class Contest:
     @property
     def row_count(self) -> int:
         """Sequences to learn from."""
-        train = self.rows.sets["train"]
-        return len(getattr(train, "rows", train))
+        return len(self.rows.rows)
 
 
 def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
@@ -105,8 +104,7 @@ def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
         folder,
         config=shape,
         vocab_size=initial.rows,
-        vocabulary=initial.vocabulary,
-        lowercase=True,
+        tokenizer=TokenizerFiles(initial.vocabulary, lowercase=True),
         more=label_settings(bert, labels),
     )
     return folder

@@ -1,4 +1,4 @@
-"""How fast fine-tuning trains beside transformers.Trainer: the speed part of benchmarks.finetune_parity, and its peers.
+"""Speed of fine-tuning compared with transformers.Trainer: the speed part of benchmarks.finetune_parity, and its peers.
 
 Each is a process of its own that holds its model and makes steps when it is its turn. Ours is the whole job, as a user
 starts it; the clock runs over batches, forward, backward, clipping and optimizer of both.
@@ -123,10 +123,10 @@ class Turns:
         self._left, self._warming, self._started = WARMUP, True, time.perf_counter()
 
     def next(self) -> None:
-        """Before each step: at the end of a turn tells how long it took, and waits for the next one.
+        """Before each step: at the end of a turn prints how long it took, and waits for the next one.
 
         Raises:
-            Over: there is none.
+            Over: no turn is left.
         """
         if self._left == 0:
             if self._gpu:
@@ -141,7 +141,7 @@ class Turns:
         self._left -= 1
 
     def end(self) -> None:
-        """Tells what is left to tell."""
+        """Print the remaining facts."""
         peak = (
             torch.cuda.max_memory_allocated() if self._gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         )
@@ -152,7 +152,7 @@ class Turns:
 
 
 class Over(Exception):  # noqa: N818 - not an error
-    """No more steps."""
+    """Raised after the last step."""
 
 
 def ours(contest: Contest, turns: Turns) -> None:
@@ -196,7 +196,7 @@ def _contest(setup: Mapping[str, Any], *, precision: str, grouped: bool) -> Cont
 
 
 def main() -> None:
-    """Is the contestant that it is told to be."""
+    """Run the contestant that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--setup", type=json.loads, required=True)
     parser.add_argument("--by", choices=["ours", "trainer"], required=True)

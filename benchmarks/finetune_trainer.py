@@ -23,16 +23,16 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from benchmarks.finetune_setup import CLIP, EPS, WARMUP, WEIGHT_DECAY, Contest
 from train_jobs.config.finetune import FinetuneScheduleConfig
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.optim.factory import learning_rate
 from train_jobs.tasks.entities.conll import Sentences
 from train_jobs.tasks.entities.tagging import Words
-from train_jobs.tasks.rows.labelled import Examples
 from train_jobs.tasks.sentences.classification import Texts
+from train_jobs.tasks.sentences.task_data import Examples
 from train_jobs.tasks.squad.questions import Questions
 from train_jobs.tasks.squad.reading import Question
 
 disable_progress_bar()
-set_verbosity_error()  # which would tell of each new head
+set_verbosity_error()  # which would log each new head
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -84,7 +84,7 @@ def _texts(examples: Examples, tokenizer: Any, **how: Any) -> list[dict[str, Any
 
 
 def _question(question: Question, tokenizer: Any, *, max_length: int, doc_stride: int) -> list[dict[str, Any]]:
-    """A row of each sequence; the answer is the first one, where it is whole, by the tokens its characters are in."""
+    """Return a row per sequence; the answer is the first complete one, by the tokens of its characters."""
     room = max_length - 3 - len(tokenizer(question.text, add_special_tokens=False)["input_ids"])
     found = tokenizer(
         *(question.text, question.context),

@@ -23,7 +23,7 @@ from benchmarks.machine import describe
 from train_jobs.config import PredictConfig
 from train_jobs.inference.loaded_model import make_task
 from train_jobs.inference.model_folder import read_folder
-from train_jobs.tasks.rows.tables import Table, read_table
+from train_jobs.tasks.rows.tables import RowTable, read_table
 from train_jobs.tools.onnx import export_onnx
 
 REQUESTS = {1: 64, 8: 24, 64: 6}  # texts of a request -> requests of a round
@@ -47,19 +47,19 @@ def classifier(checkpoint: Path, folder: Path) -> Path:
 
 
 def ours(folder: Path, precision: str) -> Answer:
-    """As the job and the server predict."""
+    """Our predictor, as used by the job and the server."""
     config = PredictConfig(model=folder, input="requests.jsonl", batching={"precision": precision})
     task = make_task(config, torch.device("cpu"))
 
     def answer(texts: Sequence[str]) -> list[float]:
-        found = task.predict(Table(Path("requests"), {"text": list(texts)}, [0] * len(texts)), 0)
+        found = task.predict(RowTable(Path("requests"), {"text": list(texts)}, [0] * len(texts)), 0)
         return [record["probabilities"]["LABEL_0"] for record in found.records]
 
     return answer
 
 
 def pipeline(folder: Path, precision: str, size: int) -> Answer:
-    """transformers' own, told how many texts to take at once."""
+    """transformers' pipeline with a given batch size."""
     import transformers
 
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]

@@ -1,4 +1,4 @@
-"""What reading and masking text costs training: the engine's loop with its loader against one resident batch.
+"""Cost of reading and masking text during training: the engine's loop with its loader against one resident batch.
 
     python -m benchmarks.input_pipeline [ROUNDS STEPS]
 
@@ -18,14 +18,15 @@ from pathlib import Path
 
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.layers import merge, read_preset
-from train_jobs.config import PretrainConfig
+from train_jobs.config import PretrainConfig, ProfileConfig
 from train_jobs.corpus.preparation import prepare_store
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
+from train_jobs.engine.reporting.profiler import StepProfiler
+from train_jobs.engine.runtime.devices import resolve_precision
 from train_jobs.engine.runtime.distributed import World, start
-from train_jobs.engine.runtime.precision import resolve
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.tasks.pretraining import BertPretraining
@@ -40,7 +41,7 @@ class Pipeline(BertPretraining):
     seconds: list[float]
 
     def train_batch(self, cursor):  # type: ignore[no-untyped-def]
-        """As it is, or the last one again."""
+        """Return the next batch, or the last one again."""
         if not self.resident or not hasattr(self, "last"):
             started = time.perf_counter()
             self.last = super().train_batch(cursor)
@@ -60,19 +61,23 @@ def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
     task.seconds = []
     loop = Loop(
         task,
-        world=world,
-        config=config.train,
-        precision=resolve("auto", world.device),
-        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step, time_used: 1e-4,
-        max_grad_norm=1.0,
-        validate_every=1,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=1),
-        checkpoint_extra={},
-        metrics=MetricsLog(None),
-        progress=Progress(1),
-        stop=StopRequest(),
+        build_optimizer(config.optimizer, task.model.named_parameters()),
+        world,
+        LoopPolicy(
+            config=config.train,
+            precision=resolve_precision("auto", world.device),
+            schedule=lambda step, time_used: 1e-4,
+            max_grad_norm=1.0,
+            validate_every=1,
+        ),
+        LoopServices(
+            cadence=Cadence(config.checkpoint),
+            checkpoints=CheckpointStore(folder / "checkpoints", keep_last=1),
+            metrics=MetricsLog(None),
+            progress=ProgressLine(1),
+            stop=StopRequest(),
+            profiler=StepProfiler(ProfileConfig(), world, None),
+        ),
     )
     return loop, task
 

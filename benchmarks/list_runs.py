@@ -1,4 +1,4 @@
-"""How long `orchestrator list` takes with many runs: the whole process, to its last line.
+"""Time of `orchestrator list` with many runs: the whole process, to its last line.
 
 python -m benchmarks.list_runs [RUNS] [TIMES]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.machine import describe, spread
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
-from orchestrator.runs.status import Attempt, RunState
+from orchestrator.runs.status import RunAttempt, RunState
 
 ORCHESTRATOR = str(Path(sys.executable).parent / "orchestrator")
 REPORTS = 1000
@@ -26,7 +26,7 @@ METRICS = dict.fromkeys(("train_loss", "train_mlm_loss", "train_nsp_loss", "lear
 
 
 def make_runs(home: Path, count: int) -> None:
-    """Folders of so many completed runs of one plan."""
+    """Create folders of COUNT completed runs of one plan."""
     plan = Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan()
     backend = LocalBackend(home)
     for number in range(count):
@@ -34,9 +34,9 @@ def make_runs(home: Path, count: int) -> None:
         with run.metrics.open("w") as stream:
             for step in range(REPORTS):
                 stream.write(json.dumps({"step": step, "time": step * 3.6, "metrics": METRICS}) + "\n")
-        attempt = Attempt(started=0, ended=3600, state=RunState.COMPLETED, exit_code=0, step=REPORTS)
+        attempt = RunAttempt(started=0, ended=3600, state=RunState.COMPLETED, exit_code=0, step=REPORTS)
         ending = {"state": RunState.COMPLETED, "started": 0.0, "ended": 3600.0, "attempts": [attempt]}
-        run.write_state(run.read_state().model_copy(update=ending))
+        run.write_state(run.state().model_copy(update=ending))
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as home:
         make_runs(Path(home), count)
-        for _ in range(times + 1):  # in turn, so that a slow moment of the machine hits all alike
+        for _ in range(times + 1):  # in turn, so that a slow moment of the machine affects all equally
             for command in (
                 [sys.executable, "-c", "pass"],
                 [ORCHESTRATOR, "list"],

@@ -1,4 +1,4 @@
-"""A log of one gigabyte printed, searched and cut to its end: time and peak memory, beside cat, grep, tail and sed.
+"""Print, search and tail a log of one gigabyte: time and peak memory, compared with cat, grep, tail and sed.
 
     python -m benchmarks.logs [MEGABYTES] [RUNS]
 
@@ -78,14 +78,14 @@ def main() -> None:
         ours = [sys.executable, "tests/peak.py", str(peak), "logs"]
         cases = [("small", [], [sys.executable, "-c", "pass"]), *(("large", *pair) for pair in SYSTEM)]
         rows: list[tuple[list[float], list[float], list[float]]] = [([], [], []) for _ in cases]
-        for _ in range(runs + 1):  # in turn, so that a slow moment of the machine hits all alike
+        for _ in range(runs + 1):  # in turn, so that a slow moment of the machine affects all equally
             for (name, words, system), (seconds, peaks, theirs) in zip(cases, rows, strict=True):
                 seconds.append(measure([*ours, name, *words], environ))
                 peaks.append(float(peak.read_text()))
                 theirs.append(measure([*system, str(log)], environ))
         print(f"{describe('pydantic')}; a log of {megabytes} MB, in the page cache")
         print(f"seconds, median (min-max) of {runs} after a warm-up\n")
-        print("| log | `orchestrator logs RUN` | s | peak MB | beside | s | ratio |\n|---|---|---|---|---|---|---|")
+        print("| log | `orchestrator logs RUN` | s | peak MB | reference | s | ratio |\n|---|---|---|---|---|---|---|")
         for (name, *commands), (seconds, peaks, theirs) in zip(cases, rows, strict=True):
             asked, system = (
                 " ".join(words).replace("|", "\\|").replace(sys.executable, "python") for words in commands
@@ -94,7 +94,7 @@ def main() -> None:
             figures = f"{spread(seconds[1:], 1, 2)} | {max(peaks):.1f}"
             print(f"| {name} | `{asked}` | {figures} | `{system}` | {spread(theirs[1:], 1, 2)} | {ratio:.1f} |")
         print("\n| from Ctrl-C to the end of `logs -f` | ms |\n|---|---|")
-        for name, backlog in (("while it waits for lines", False), ("while nobody reads its backlog", True)):
+        for name, backlog in (("while it waits for lines", False), ("while its backlog is not read", True)):
             taken = [leave(home, environ, backlog=backlog) for _ in range(runs)]
             print(f"| {name} | {spread(taken, 1e3, 0)} |")
 

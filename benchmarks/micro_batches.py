@@ -5,14 +5,14 @@ python -m benchmarks.micro_batches
 
 from __future__ import annotations
 
-from orchestrator.backends.azure.machines.sizes import SIZES, Size
+from orchestrator.backends.azure.sizes import SIZES, Size
 from orchestrator.jobs.pretrain.estimate import estimate
 from train_jobs.artifacts.layers import build, merge, read_preset
 from train_jobs.config import PretrainConfig
 
 VOCAB_SIZE = 30_522
 FREE = 0.95  # of a GPU's memory; the probe of micro_batch_size: auto leaves as much
-FULL = 32_768  # tokens that keep a GPU busy: as of the probe
+FULL = 32_768  # tokens that keep a GPU busy: as in the probe
 RECIPES = ("base-google", "base-azureml", "large-nvidia-phase1", "large-nvidia-phase2")
 
 

@@ -1,4 +1,4 @@
-"""Our scores beside the programs that define them: SQuAD's two official scripts, seqeval, conlleval.
+"""Our scores compared with the programs that define them: SQuAD's two official scripts, seqeval, conlleval.
 
     python -m benchmarks.official_scores --official DIR --squad SQUAD
 
@@ -29,7 +29,7 @@ from benchmarks.machine import describe
 from train_jobs.tasks.entities.conll import conll_text, entity_scores
 from train_jobs.tasks.squad.reading import Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
-from train_jobs.tasks.squad.spans import Prediction, write_predictions
+from train_jobs.tasks.squad.spans import Prediction, prediction_files
 
 MD5 = {  # of the published scripts, as NVIDIA's download of SQuAD checks them
     "evaluate-v1.1.py": "afb04912d18ff20696f7f88eed49bea9",
@@ -42,12 +42,12 @@ LEGAL: dict[str, Callable[[str, int], list[str]]] = {
     "BIOES": lambda kind, size: _ended(kind, size, "E", "S"),
     "BILOU": lambda kind, size: _ended(kind, size, "L", "U"),
 }
-"""Scheme -> the tags of an entity of so many words."""
+"""Scheme -> the tags of an entity by its number of words."""
 STRICT = {"BIO": "IOB2", "BIOES": "IOBES", "BILOU": "BILOU"}
 """Scheme -> its class in seqeval."""
 Tags = list[list[str]]
 Differences = dict[str, float]
-"""Metric -> how far ours is from theirs."""
+"""Metric -> difference of ours and theirs."""
 
 
 def adversarial(question: Question, others: Sequence[str], draw: random.Random) -> str:
@@ -85,7 +85,7 @@ def drawn_predictions(questions: Sequence[Question], draw: random.Random) -> lis
 
 
 def differences_of_squad(official: Path, file: Path, seed: int) -> Differences:
-    """Of the official script of the file's version, over all of its questions."""
+    """Return the metrics of the official script of the file's version, over all of its questions."""
     squad, draw = read_squad(file), random.Random(seed)
     predictions = drawn_predictions(squad.questions, draw)
     if not squad.version_2:
@@ -95,7 +95,8 @@ def differences_of_squad(official: Path, file: Path, seed: int) -> Differences:
     odds = {one.id: one.null_odds for one in predictions}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        write_predictions(folder, predictions, threshold=float("inf") if squad.version_2 else None)
+        for name, text in prediction_files(predictions, threshold=float("inf") if squad.version_2 else None).items():
+            (folder / name).write_text(text, encoding="utf-8")
         if not squad.version_2:
             return apart(score_v1(squad.questions, answers), script(official, file, folder))
         plain = apart(score_v2(squad.questions, answers), script(official, file, folder))
@@ -107,12 +108,12 @@ def differences_of_squad(official: Path, file: Path, seed: int) -> Differences:
 
 
 def version_of(squad: Squad) -> str:
-    """As the official scripts are called."""
+    """Return the command line of an official script."""
     return "2.0" if squad.version_2 else "1.1"
 
 
 def script(official: Path, file: Path, folder: Path, *more: object) -> dict[str, float]:
-    """What the official script prints of predictions.json in a folder."""
+    """Return the output of the official script for predictions.json in a folder."""
     command = [
         sys.executable,
         official / f"evaluate-v{version_of(read_squad(file))}.py",
@@ -155,7 +156,7 @@ def _ended(kind: str, size: int, last: str, alone: str) -> list[str]:
 
 
 def differences_of_seqeval(scheme: str, *, legal: bool, strict: bool, rows: int, seed: int) -> Differences:
-    """Of seqeval's report: all entities together, each type, the mean of the types.
+    """Return the metrics of seqeval's report: all entities together, each type, the mean of the types.
 
     Args:
         scheme: of the tags.
@@ -186,7 +187,7 @@ def _renamed(tag: str) -> str:
 
 
 def differences_of_conlleval(official: Path, *, legal: bool, rows: int, seed: int) -> Differences:
-    """Of what the Perl program counts, of tags in BIO."""
+    """Return the metrics of the Perl program for tags in BIO."""
     gold, found = drawn_tags("BIO", legal=legal, rows=rows, draw=random.Random(seed))
     words = [["w"] * len(row) for row in gold]
     said = subprocess.run(
@@ -202,7 +203,7 @@ def differences_of_conlleval(official: Path, *, legal: bool, rows: int, seed: in
 
 
 def apart(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differences:
-    """How far two lots of metrics are apart; infinitely where only one has a metric."""
+    """Return the largest difference of two sets of metrics; infinity for a metric that one of them lacks."""
     return {name: abs(ours.get(name, float("inf")) - theirs.get(name, -1.0)) for name in {*ours, *theirs}}
 
 

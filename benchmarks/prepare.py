@@ -1,17 +1,15 @@
-"""From text to training examples: how fast, in how much memory, beside what others do, and how soon training can read.
+"""From text to training examples: speed and memory compared with other programs, and time until training can read.
 
     pip install -e '.[benchmarks,datasets]'
     python -m benchmarks.prepare [--data ../shared/data] [--sizes 0.1 1 4] [--work FOLDER]
 
-Prints tables in Markdown. Every figure is of a process of its own, from its start to its end, on one core or two;
+Prints tables in Markdown. Every figure comes from a separate process, from its start to its end, on one core or two;
 memory is that of a process and all its children together (PSS: what they share counts once), looked at ten times a
-second. Seconds are those of the clock; those of the processor beside them tell whether the machine was quiet: on one
-core they are the same. The text is that of ../shared/data: 84 MB of books and Wikipedia articles, once (so the first
-0.1 GB holds little twice) or more often, copies told apart so that no document counts as a duplicate. Google's uncased
-vocabulary serves all.
-
-Expected before the first run: the whole pipeline at 10 MB/s on one core, 1.9 times that on two; memory the same
-for each size; the plain pipeline at 0.4 MB/s, datasets.map at 3.
+second. Seconds are those of the clock; processor seconds show whether the machine was quiet: on one core they are the
+same. The text is that of ../shared/data: 84 MB of books and Wikipedia articles, once (so the first 0.1 GB holds
+little twice) or more often, with marked copies, so that no document counts as a duplicate. Google's uncased
+vocabulary serves all. Expected before the first run: the whole pipeline at 10 MB/s on one core, 1.9 times that on
+two; memory the same for each size; the plain pipeline at 0.4 MB/s, datasets.map at 3.
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ class Benchmark:
         return found
 
     def stages(self, text: Path, whole: Ran) -> None:
-        """Where our pipeline's time goes."""
+        """Print the time of each step of our pipeline."""
         print("\n| stage | s of one core | share |\n|---|---|---|")
         told = self.peer("stages", text, cores=1).told
         told.pop("mb")
@@ -134,14 +132,14 @@ class Benchmark:
             shutil.rmtree(text)
 
     def reading(self, store: Path) -> None:
-        """What training gets of the largest store."""
+        """Print the read speed of the largest store."""
         told = self.peer("reading", store, str(SECONDS_OF_READING), cores=1, vocabulary=False).told
         print("\n| store, GB | first batch after opening, s | examples/s, planned and sliced | laid out as sequences |")
         print("|---|---|---|---|")
         print(f"| {told['bytes'] / 1e9:.2f} | {told['first']:.2f} | {told['slices']:,.0f} | {told['sequences']:,.0f} |")
 
     def wikipedia(self, text_speed: float) -> None:
-        """What English Wikipedia would take."""
+        """Print an estimate for English Wikipedia."""
         sample = self.data / "wiki_xml" / "enwiki-latest-pages-articles1-shortened.xml.bz2"
         told = self.peer("stages", sample, cores=1).told
         dump_speed = told["mb"] / told["read"]
@@ -185,7 +183,7 @@ def row(title: str, size: int, cores: int, seconds: float, ran: Ran) -> None:
 
 
 def run(words: list[str], *, cores: int, cwd: Path) -> Ran:
-    """Runs Python on the first so many cores that we may use.
+    """Run Python on the first CORES available cores.
 
     Raises:
         RuntimeError: it failed.
@@ -217,7 +215,7 @@ def _cpu_of_children() -> float:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and all that came of it."""
+    """A process and its output."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

@@ -8,8 +8,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from train_jobs.config.text import CleanConfig
-from train_jobs.corpus.steps.cleaning import clean
+from train_jobs.config.prepare import CleanConfig
+from train_jobs.corpus.steps.document_rules import clean
 from train_jobs.corpus.tokenize.sentences import split_sentences
 
 BOOK_PART = 6000  # characters: books are cut into documents of about the length of an encyclopaedia's articles
@@ -31,7 +31,7 @@ def documents(data: Path) -> list[str]:
 def write(texts: list[str], folder: Path, size: int) -> int:
     """Writes documents as files of plain text until they hold `size` bytes; returns how many they hold.
 
-    A file has each document once. Its copies in other files are told apart by a line of their own: the same words
+    A file has each document once. Its copies in other files are distinguished by an extra line: the same words
     come again, the same documents do not.
     """
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Peers of benchmarks.prepare, each a process of its own: text in, ids out; tells its seconds on stdout as JSON.
+"""Peers of benchmarks.prepare, each a process of its own: text in, ids out; prints its seconds on stdout as JSON.
 
     python -m benchmarks.prepare_peers plain TEXT VOCABULARY
     python -m benchmarks.prepare_peers datasets TEXT VOCABULARY PROCESSES
@@ -93,7 +93,7 @@ def apart(text: str) -> str:
 
 
 def without_accents(word: str) -> str:
-    """Of decomposed characters, those that are no marks."""
+    """Return decomposed text without combining marks."""
     return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
 
 
@@ -213,7 +213,7 @@ def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], 
 
 
 def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
-    """As the recipe does, which splits no sentences."""
+    """Group like the recipe, which does not split sentences."""
     import datasets
     from transformers import BertTokenizerFast
 
@@ -273,11 +273,10 @@ def ours(text: Path, vocabulary: str) -> dict[str, float]:
 
 def stages(text: Path, vocabulary: str) -> dict[str, float]:
     """Seconds of each thing that is done to the text of a source, and its megabytes."""
-    from train_jobs.config.text import CleanConfig, SourceConfig
-    from train_jobs.corpus.sources import plan_parts, read_part
-    from train_jobs.corpus.steps.cleaning import clean
-    from train_jobs.corpus.steps.extraction import BATCH_CHARACTERS
-    from train_jobs.corpus.steps.splits import document_digest
+    from train_jobs.config.prepare import CleanConfig, SourceConfig
+    from train_jobs.corpus.sources.text_parts import plan_parts, read_part
+    from train_jobs.corpus.steps.document_rules import clean, document_digest
+    from train_jobs.corpus.steps.documents import BATCH_CHARACTERS
     from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
     from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
@@ -311,7 +310,7 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
 
 
 def some(documents: list[str], characters: int) -> Iterator[list[str]]:
-    """Runs of documents that have just so many characters together, but for the last."""
+    """Yield groups of documents with a given total of characters; the last one may have fewer."""
     found: list[str] = []
     size = 0
     for document in documents:
@@ -325,7 +324,7 @@ def some(documents: list[str], characters: int) -> Iterator[list[str]]:
 
 
 def reading(store: Path, seconds: str) -> dict[str, float]:
-    """How soon examples come, from a disk that nothing was read from lately, and how many a second."""
+    """Measure the time to the first example with a cold file cache, and examples per second."""
     from train_jobs.config.pretrain import DataConfig
     from train_jobs.corpus.examples.batches import assemble
     from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream

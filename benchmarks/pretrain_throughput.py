@@ -1,10 +1,10 @@
-"""Pretraining throughput beside Hugging Face: same weights, batches, precision and optimizer steps, in one run.
+"""Pretraining throughput compared with Hugging Face: same weights, batches, precision and optimizer steps, in one run.
 
     python -m benchmarks.pretrain_throughput [--device gpu] [--recipe large] [--length 512] [--micro-batch 16] ...
 
 The peers are `transformers.BertForPreTraining` under `transformers.Trainer`, as it comes and with torch_compile. Every
 contestant is a process of its own that holds its model and waits; rounds go around, a few optimizer steps each, so that
-a slow moment of the machine hits all alike and no two run at once. A step is the whole step: forward, backward,
+a slow moment affects all equally and no two run at the same time. A step is the whole step: forward, backward,
 accumulation, clipping, optimizer. Batches lie ready in memory for all (benchmarks/input_pipeline.py is about reading
 them), made by our own pipeline from real text, padded to their length.
 

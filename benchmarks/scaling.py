@@ -3,8 +3,8 @@
     python -m benchmarks.scaling [--recipe small] [--vocabulary vocab.txt] [--rounds 9] ...
 
 Every layout makes the same global batch of the same text with the engine's own loop, LAMB, bf16, in the same micro
-batches. Layouts step in turn, so that a slow moment of the machine hits all alike; the processes of one that waits read
-their stdin and hold no core. Two processes apart, of half the batch each and without any exchange, say what the cores
+batches. Layouts step in turn, so that a slow moment affects all equally; the processes of one that waits read
+their stdin and hold no core. Two processes apart, of half the batch each and without any exchange, show what the cores
 themselves yield when both are at work. The model of many GPUs: benchmarks/scaling_model.py.
 """
 
@@ -28,17 +28,17 @@ from typing import Any
 from benchmarks import scaling_model
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.layers import Layer, build, merge, read_preset
+from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_preset
 from train_jobs.config import PretrainConfig
 from train_jobs.corpus.preparation import prepare_store, store_key
 
 Report = dict[str, dict[str, float]]
-"""What a process says of one step: seconds, bytes, collectives, each by stage."""
+"""Report of a process about one step: seconds, bytes, collectives, each by stage."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a global batch is shared."""
+    """Layout of a global batch."""
 
     name: str
     processes: int
@@ -68,7 +68,7 @@ class Team:
     def __init__(self, layout: Layout, config: PretrainConfig, folder: Path, cache: Path) -> None:
         self.layout = layout
         self.steps: list[list[Report]] = []
-        """For each step what every process says of it."""
+        """For each step the reports of all processes."""
         folder.mkdir()
         path = folder / "config.json"
         path.write_text(_config_of(layout, config).model_dump_json())
@@ -89,7 +89,7 @@ class Team:
         self.parameters: int = self._answers()[0]
 
     def make(self, steps: int) -> list[list[Report]]:
-        """Makes some steps, all processes at once; for each what every process says of it."""
+        """Make some steps in every process; return the reports of each step."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"steps": steps}) + "\n")
@@ -106,7 +106,7 @@ class Team:
             log.close()
 
     def seconds(self, *stages: str, less: Sequence[str] = ()) -> list[float]:
-        """Of each step: the sum of `stages` without that of `less`, in the process where it is largest."""
+        """Return for each step the sum of `stages` minus that of `less`, in the process with the largest."""
         return [
             max(sum(one[name] for name in stages) - sum(one[name] for name in less) for one in map(_seconds, reports))
             for reports in self.steps
@@ -151,7 +151,7 @@ def configure(arguments: argparse.Namespace) -> PretrainConfig:
         "train": {"global_batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch, "precision": "bf16"},
         "optimizer": {"name": "lamb"},
     }
-    return build(PretrainConfig, merge([*read_preset(arguments.recipe), Layer("benchmark", changed)]))
+    return build(PretrainConfig, merge([*read_preset(arguments.recipe), ConfigLayer("benchmark", changed)]))
 
 
 def throughput(teams: list[Team], batch: int) -> str:
@@ -177,7 +177,7 @@ def throughput(teams: list[Team], batch: int) -> str:
 
 
 def exchange(teams: list[Team]) -> str:
-    """What comes after the backward pass: milliseconds, and the bytes that are exchanged in how many collectives."""
+    """Return a table of the time after the backward pass: milliseconds, bytes and number of collectives."""
     columns = ["waits for the slower", "agreement", "bytes", "gradients' sum", "MB", "LAMB", "weights' way back", "MB"]
     lines = ["| ms | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     back = ("optimizer wait", "optimizer exchange")

@@ -13,8 +13,8 @@ for B sequences a step, N GPUs, F model FLOPs of a sequence forward and backward
 gradients. Rings run through all GPUs of a node before they leave it, as many as the node has adapters: the
 slowest link is the lesser of the link between two GPUs and the whole network of the VM.
 
-Left out: latency (2 (N - 1) hops of some 10 us, 1 ms on 64 GPUs), stragglers, data (read beside training), checkpoints
-(written beside training), reports and validation.
+Left out: latency (2 (N - 1) hops of some 10 us, 1 ms on 64 GPUs), stragglers, data (read during training), checkpoints
+(written during training), reports and validation.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PUBLISHED = {1: 4553, 2: 9191, 4: 18_119, 8: 35_774, 16: 70_555, 32: 138_294}
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained."""
+    """The training job."""
 
     sequences: int
     """Of a step."""
@@ -94,7 +94,7 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Of the gradients, fp32."""
+        """Bytes of the gradients, fp32."""
         return 4 * self.parameters
 
 
@@ -147,7 +147,7 @@ def step(cluster: Cluster, work: Work, nodes: int, *, sharded: bool = False, red
 def speedup(
     cluster: Cluster, work: Work, nodes: int, *, sharded: bool = False, each_micro_batch: bool = False
 ) -> float:
-    """How many times one node's rate, which reduces once and is not sharded."""
+    """Return the rate relative to one node that reduces once and is not sharded."""
     reductions = math.ceil(share(work, nodes) / cluster.micro_batch) if each_micro_batch else 1
     one = step(cluster, work, 1)
     return one.seconds / step(cluster, work, nodes, sharded=sharded, reductions=reductions).seconds
@@ -177,7 +177,7 @@ def table(cluster: Cluster, work: Work) -> str:
 
 
 def published(work: Work) -> str:
-    """The model beside NVIDIA's figures for A100s."""
+    """Return a table of the model and NVIDIA's figures for A100s."""
     lines = ["| nodes | published sequences/s | efficiency | model | efficiency |", "|---|---|---|---|---|"]
     cluster = CLUSTERS[1]
     for nodes, rate in PUBLISHED.items():
@@ -208,7 +208,7 @@ def main() -> None:
             f" ({cluster.source}), micro batch {cluster.micro_batch}, {cluster.link / 1e9:.0f} GB/s between GPUs,"
             f" {cluster.network / 1e9:g} GB/s a VM, memory {cluster.memory / 1e12:.2f} TB/s\n\n{table(cluster, work)}\n"
         )
-    print(f"Beside what is published, A100:\n\n{published(work)}")
+    print(f"Compared with published figures, A100:\n\n{published(work)}")
 
 
 if __name__ == "__main__":

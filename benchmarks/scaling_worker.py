@@ -1,5 +1,5 @@
 """One process of a layout in benchmarks.scaling: for each `{"steps": N}` on stdin it makes N optimizer steps and
-tells on stdout what each took, by stage and by collective; it ends with stdin. Its rank and world are torchrun's
+prints on stdout what each took, by stage and by collective; it ends with stdin. Its rank and world are torchrun's
 variables."""
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 
 from train_jobs.assembly.parts import load_parts
-from train_jobs.config import PretrainConfig
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.config import PretrainConfig, ProfileConfig
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
+from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -32,7 +33,7 @@ from train_jobs.tasks.pretraining import BertPretraining
 
 
 class Ledger:
-    """What a step took. Keys: STAGE, and `STAGE wait`, `STAGE exchange` for the collectives in it."""
+    """Times of a step. Keys: STAGE, and `STAGE wait`, `STAGE exchange` for the collectives in it."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -54,14 +55,14 @@ class CountedWorld(World):
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As it is."""
+        """Return the input unchanged."""
         with self._counted(tensor.nbytes, 1):
             return super().sum_(tensor)
 
-    def from_each_(self, parts: Sequence[torch.Tensor]) -> None:
-        """As it is."""
+    def broadcast_each_(self, parts: Sequence[torch.Tensor]) -> None:
+        """Return the input unchanged."""
         with self._counted(sum(part.nbytes for part in parts), len(parts)):
-            super().from_each_(parts)
+            super().broadcast_each_(parts)
 
     @contextmanager
     def _counted(self, size: int, collectives: int) -> Iterator[None]:
@@ -80,25 +81,29 @@ def make_loop(config: PretrainConfig, world: World, cache: Path, folder: Path) -
     task = BertPretraining(config, find_store(config, cache), world, parts)
     return Loop(
         task,
-        world=world,
-        config=config.train,
-        precision="bf16",
-        optimizer=parts.optimizer(task.model.named_parameters()),
-        sharded=config.optimizer.sharded,
-        schedule=parts.schedule,
-        max_grad_norm=config.optimizer.max_grad_norm,
-        validate_every=config.validation.every,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(folder, keep_last=1),
-        checkpoint_extra={},
-        metrics=MetricsLog(None),
-        progress=Progress(1, io.StringIO()),
-        stop=StopRequest(),
+        parts.optimizer(task.model.named_parameters()),
+        world,
+        LoopPolicy(
+            config=config.train,
+            precision="bf16",
+            sharded=config.optimizer.sharded,
+            schedule=parts.schedule,
+            max_grad_norm=config.optimizer.max_grad_norm,
+            validate_every=config.validation.every,
+        ),
+        LoopServices(
+            cadence=Cadence(config.checkpoint),
+            checkpoints=CheckpointStore(folder, keep_last=1),
+            metrics=MetricsLog(None),
+            progress=ProgressLine(1, io.StringIO()),
+            stop=StopRequest(),
+            profiler=StepProfiler(ProfileConfig(), world, None),
+        ),
     )
 
 
 def timed_step(loop: Loop, ledger: Ledger) -> dict[str, dict[str, float]]:
-    """One optimizer step and what the ledger says of it."""
+    """Make one optimizer step and return the ledger's report."""
     for counter in (ledger.seconds, ledger.bytes, ledger.collectives):
         counter.clear()
     with ledger.timed("step"):
@@ -107,7 +112,7 @@ def timed_step(loop: Loop, ledger: Ledger) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Is the process that its environment says."""
+    """Run as the process that the environment names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON of a PretrainConfig")
     parser.add_argument("--cache", type=Path, required=True, help="holds the token store")

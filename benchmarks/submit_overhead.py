@@ -1,4 +1,4 @@
-"""What `orchestrator submit` costs over starting the same torchrun by hand.
+"""Overhead of `orchestrator submit` compared with starting the same torchrun manually.
 
 python -m benchmarks.submit_overhead [PAIRS]
 
@@ -6,7 +6,7 @@ The same job (the tiny recipe, 100 steps, its token store prepared) in turn: tor
 local backend, followed. Taken: until the job's first report, and until the command has returned.
 
 Expected before measuring: to the first report, half a second (the command's own start, the run's folder, the
-supervisor's start), because MLflow opens beside the launcher; to the end, as much again (a poll of the supervisor, one
+supervisor's start), as MLflow opens while the launcher starts; to the end, as much again (a poll of the supervisor, one
 of the command, the last word to MLflow, which the job itself has imported by then if it ran for more than 5 s).
 """
 
@@ -58,7 +58,7 @@ def submitted(home: Path, number: int) -> Taken:
 
 
 def _time(command: list[str], place: Path, more: Mapping[str, str], before: set[Path] | None = None) -> Taken:
-    """Runs the command; `place` is the metrics file, or the folder in which a run that was not there before has it."""
+    """Runs the command; `place` is the metrics file, or the folder in which a new run writes it."""
     started = time.perf_counter()
     process = subprocess.Popen(
         command, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -82,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         submitted(home, 0)  # prepares the token store, makes the MLflow store
-        for number in range(1, pairs + 1):  # in turn, so that a slow moment of the machine hits both alike
+        for number in range(1, pairs + 1):  # in turn, so that a slow moment of the machine affects both equally
             hand.append(by_hand(Path(folder) / f"hand-{number}", home / "token-stores"))
             ours.append(submitted(home, number))
     print(f"{describe('torch', 'mlflow')}; seconds, median (min-max) of {pairs} pairs\n")

@@ -1,8 +1,8 @@
-"""A bandit's sweep of one learning rate beside the full grid of BERT's paper, on MRPC with a real checkpoint.
+"""A bandit's sweep of one learning rate compared with the full grid of the BERT paper, on MRPC with a real checkpoint.
 
     ORCHESTRATOR_HOME=FOLDER python -m benchmarks.sweep_mrpc --glue GLUE --model MINILM
 
-The same command goes on where it was stopped: each stage is a sweep or a run, which is taken up again. Stages:
+The same command resumes: each stage is a sweep or a run, which resumes. Stages:
 
 sweep   the shipped preset `learning-rate`, which is the example of Microsoft's article: rates at random, uniform in the
         logarithm from 1e-6 to 1e-4, a bandit (slack factor 0.1, not before the second report). Of 8 trials, not 16:
@@ -22,7 +22,7 @@ Expected before it ran: the sweep's best is its highest rate, 8.9e-5 or 5.3e-5 (
 at about 0.86; the trial of 2.9e-6 is stopped at the third or fourth report, that of 1.3e-5 maybe, so 21 to 23 epochs
 of 54 are trained; the grid's best has batches of 16, 5e-5 and 4 epochs. Both means between 0.85 and 0.87, standard
 errors of 0.002 to 0.004, and two chances in three that they are within one. It came otherwise: the sweep's point was
-two standard errors below, 0.8230 and 0.8346, though the rates are nearly the same: the grid's best has 4 epochs. Hence
+two standard errors below, 0.8230 and 0.8346, though the rates are nearly the same: the grid's best has 4 epochs. So
 `longer`, of which was expected before it ran: the best rate is 5.3e-05 or 5.0e-05 again, at about the grid's 0.8346;
 the trials below 2.5e-05 are stopped within two epochs, so 17 to 22 epochs of 54 are trained, 32% to 41%.
 """
@@ -59,7 +59,7 @@ METRIC = "validation_score"
 
 @dataclass(frozen=True)
 class Spent:
-    """What a sweep's training took."""
+    """Cost of a sweep's training."""
 
     seconds: float
     examples: int
@@ -123,7 +123,7 @@ def swept(spec: dict[str, Any], file: Path) -> Sweep:
         sweep.resume()
     status = sweep.wait()
     if status.state.resumable:
-        sys.exit(f"{sweep.name} {status.state}: {status.reason}\nthe same command goes on with it")
+        sys.exit(f"{sweep.name} {status.state}: {status.reason}\nthe same command resumes it")
     return sweep
 
 
@@ -156,7 +156,7 @@ def shape(row: TrialRow, stage: str) -> tuple[int, int]:
 
 
 def spent(status: SweepStatus, stage: str) -> Spent:
-    """Of all trials."""
+    """Return the sums over all trials."""
     orchestrator = Orchestrator()
     examples = 0
     for row in status.rows:
@@ -166,18 +166,18 @@ def spent(status: SweepStatus, stage: str) -> Spent:
 
 
 def point(row: TrialRow, stage: str) -> str:
-    """A trial's settings in words."""
+    """Return a trial's settings as text."""
     size, epochs = shape(row, stage)
     return f"rate {row.settings['optimizer.learning_rate']:.2e}, batches of {size}, {epochs} epochs"
 
 
 def standard_error(scores: list[float]) -> float:
-    """Of their mean."""
+    """Standard error of their mean."""
     return float(statistics.stdev(scores) / math.sqrt(len(scores)))
 
 
 def main() -> None:
-    """Runs what is left to run, and prints the comparison."""
+    """Run the remaining stages and print the comparison."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--glue", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)

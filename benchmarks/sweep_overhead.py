@@ -1,10 +1,10 @@
-"""What the driver of a sweep costs beyond a plain loop that starts the identical command lines.
+"""Overhead of the sweep driver compared with a plain loop over the same commands.
 
     python -m benchmarks.sweep_overhead [ROUNDS]
 
 Trials that do next to nothing (benchmarks/sweep_trial.py, a Python without site-packages), 2 at a time: of the driver
 in turn with a loop that starts the very same command lines in folders that lie ready. The driver plans each trial,
-makes its folder with the code in it, keeps the study, reads what was reported, and hears of the end. Then a sweep of
+makes its folder with the code in it, keeps the study, reads the reports, and notices the end. Then a sweep of
 1,000 trials: what the driver's memory grows by, and what `orchestrator sweep show` takes, the whole process.
 
 With the arguments of orchestrator.sweeps.driver.driver, it is that driver with one more backend.
@@ -30,9 +30,9 @@ from benchmarks.machine import describe, spread
 from orchestrator import backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
+from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.driver import driver
-from orchestrator.sweeps.driver.start import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.control import make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 
 TRIALS, MANY, SLOTS = 200, 1000, 2
@@ -60,7 +60,7 @@ backends._OURS["trivial"] = f"benchmarks.{HERE.stem}:TrivialBackend"
 
 
 def make(home: Path, name: str, trials: int) -> SweepFolder:
-    """A sweep that nobody drives yet."""
+    """Create a sweep without a driver."""
     text, file = home / "notes.txt", home / f"{name}.yaml"
     text.write_text("Some text.\n")
     trial = {"backend": "trivial", "recipe": "tiny", "data": {"text": [str(text)]}}
@@ -69,13 +69,13 @@ def make(home: Path, name: str, trials: int) -> SweepFolder:
     bandit = {"policy": "bandit", "slack_factor": 0.2, "delay": 3}
     document = {"name": name, "trial": trial, "space": space, "limits": limits, "early_termination": bandit}
     file.write_text(yaml.safe_dump(document))
-    sweep = resolve_sweep(file=file, around=Surroundings(environ={"CUDA_VISIBLE_DEVICES": ""}))
+    sweep = resolve_sweep(file=file, context=SpecContext(environ={"CUDA_VISIBLE_DEVICES": ""}))
     return make_sweep(plan_sweep(sweep, home)[0], home)
 
 
 @dataclass(frozen=True)
 class Driven:
-    """What a driver took."""
+    """Cost of a driver."""
 
     cpu: float
     """Seconds of its own, from its first trial on, without those of the trials."""
@@ -112,7 +112,7 @@ def processor(pid: int | None) -> float:
 
 
 def span(folder: SweepFolder) -> float:
-    """Seconds from the first trial's beginning to the last one's end."""
+    """Seconds from the start of the first trial to the end of the last."""
     trials = [trial.user_attrs for trial in folder.study().trials]
     return float(max(told["end"]["ended"] for told in trials) - min(told["started"] for told in trials))
 
@@ -162,7 +162,7 @@ def main() -> None:
         home = Path(place) / "home"
         home.mkdir()
         driven(make(home, "first", 2), home)  # makes the MLflow store
-        for number in range(rounds):  # in turn, so that a slow moment of the machine hits both alike
+        for number in range(rounds):  # in turn, so that a slow moment of the machine affects both equally
             folder = make(home, f"round-{number}", TRIALS)
             started = time.perf_counter()
             cpus.append(1000 * driven(folder, home).cpu / TRIALS)
@@ -185,7 +185,7 @@ def main() -> None:
         memory = driven(folder, home).memory
         looks = [shown(home, folder.name) for _ in range(LOOKS)]
         print(f"\n{MANY} trials: {span(folder):.0f} s")
-        print("driver's memory, MB, at so many trials:", ", ".join(f"{n}: {mb:.0f}" for n, mb in memory.items()))
+        print("driver's memory, MB, by number of trials:", ", ".join(f"{n}: {mb:.0f}" for n, mb in memory.items()))
         few = [shown(home, next((home / "sweeps").glob("first-*")).name) for _ in range(LOOKS)]
         for label, found in ((f"{MANY} trials", looks), ("2 trials", few)):
             seconds, cpu, peak = ([look[place] for look in found] for place in range(3))

@@ -1,4 +1,4 @@
-"""One contestant of benchmarks.pretrain_throughput: waits for `{"steps": N}` on stdin, makes N optimizer steps, tells
+"""One contestant of benchmarks.pretrain_throughput: waits for `{"steps": N}` on stdin, makes N optimizer steps, prints
 on stdout how long each took, and ends at N = 0."""
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks.throughput_setup import SEED, read
+from train_jobs.config import ProfileConfig
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.profiler import StepProfiler
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
 
@@ -50,7 +53,7 @@ class Turns:
             self.info = {"first_steps": [round(seconds, 2) for seconds in self._seconds]}
 
     def end(self, loss: float) -> None:
-        """Tells what is left to tell."""
+        """Print the remaining facts."""
         memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
         self._tell({"memory": memory, "loss": loss})
 
@@ -71,15 +74,13 @@ def ours(folder: Path, *, precision: str) -> None:
     """The engine's own loop on resident batches."""
     from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
     from train_jobs.corpus.examples.batches import Batch
-    from train_jobs.engine.checkpoint.cadence import Cadence
-    from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+    from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
     from train_jobs.engine.loop.loop import Loop
-    from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+    from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
     from train_jobs.engine.runtime.distributed import World
     from train_jobs.engine.runtime.stop import StopRequest
-    from train_jobs.models.bert.linear import gradients_in_place
-    from train_jobs.models.bert.losses import pretraining_sums
-    from train_jobs.models.bert.pretraining_heads import BertForPreTraining
+    from train_jobs.models.bert.pretraining_heads import BertForPreTraining, pretraining_sums
+    from train_jobs.models.bert.primitives import gradients_in_place
     from train_jobs.models.huggingface import load_weights
     from train_jobs.optim.factory import build_optimizer
     from train_jobs.tasks.pretraining import is_padded, on_device
@@ -123,21 +124,25 @@ def ours(folder: Path, *, precision: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         loop = Loop(
             task,
-            world=World(rank=0, local_rank=0, size=1, device=device),
-            config=TrainConfig(global_batch_size=setup.global_batch, micro_batch_size=setup.micro_batch, seed=SEED),
-            precision=precision,
-            optimizer=build_optimizer(
+            build_optimizer(
                 OptimizerConfig(name=setup.optimizer, learning_rate=LEARNING_RATE), task.model.named_parameters()
             ),
-            schedule=lambda step, time_used: LEARNING_RATE,
-            max_grad_norm=CLIP,
-            validate_every=1,
-            cadence=Cadence(CheckpointConfig()),
-            checkpoints=CheckpointStore(Path(place), keep_last=1),
-            checkpoint_extra={},
-            metrics=MetricsLog(None),
-            progress=Progress(1, io.StringIO()),
-            stop=StopRequest(),
+            World(rank=0, local_rank=0, size=1, device=device),
+            LoopPolicy(
+                config=TrainConfig(global_batch_size=setup.global_batch, micro_batch_size=setup.micro_batch, seed=SEED),
+                precision=precision,
+                schedule=lambda step, time_used: LEARNING_RATE,
+                max_grad_norm=CLIP,
+                validate_every=1,
+            ),
+            LoopServices(
+                cadence=Cadence(CheckpointConfig()),
+                checkpoints=CheckpointStore(Path(place), keep_last=1),
+                metrics=MetricsLog(None),
+                progress=ProgressLine(1, io.StringIO()),
+                stop=StopRequest(),
+                profiler=StepProfiler(ProfileConfig(), World(rank=0, local_rank=0, size=1, device=device), None),
+            ),
         )
         turns = Turns(setup.device, setup.warmup)
         told = [0.0]
@@ -189,7 +194,7 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
             turns.made()
 
     class InOrder(Trainer):
-        """As it is, but for the order of the sequences, which is that of all contestants; remembers a step's loss."""
+        """Compute the loss with the common order of sequences, and store it."""
 
         loss: float | torch.Tensor = 0.0
 
@@ -233,11 +238,11 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
 
 
 class _Over(Exception):  # noqa: N818 - not an error
-    """No more steps."""
+    """Raised after the last step."""
 
 
 def main() -> None:
-    """Is the contestant that it is told to be."""
+    """Run the contestant that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--setup", type=Path, required=True)
     parser.add_argument("--peer", choices=["ours", "trainer"], required=True)

@@ -1,4 +1,4 @@
-"""What contestants of a throughput benchmark share: weights, batches, settings, in a folder that each of them reads."""
+"""Shared by contestants of a throughput benchmark: weights, batches, settings, in a folder that each of them reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import merge, read_preset
-from train_jobs.assembly.bert_objective import BertObjective
+from train_jobs.assembly.parts import BertObjective
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.preparation import prepare_store, store_key
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.models.huggingface import export
+from train_jobs.models.huggingface import TokenizerFiles, export
 
 ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own
 BATCHES = 4  # global batches, used in turn
@@ -67,7 +67,13 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     store = prepare_store(data, folder / store_key(data, fingerprint(data.text, None)), progress=lambda text: None)
     bert = BertForPreTraining(model, rows)
     initialise(bert, SEED)
-    export(bert, folder / "model", config=model, vocab_size=rows, vocabulary=store.vocabulary, lowercase=True)
+    export(
+        bert,
+        folder / "model",
+        config=model,
+        vocab_size=rows,
+        tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
+    )
     source = PretrainingData(
         store,
         "train",
@@ -98,7 +104,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
 
 
 def read(folder: Path) -> tuple[Setup, ModelConfig, dict[str, torch.Tensor]]:
-    """What `prepare` wrote: settings, shape, all sequences."""
+    """Return the output of `prepare`: settings, shape, all sequences."""
     setup = Setup(**json.loads((folder / "setup.json").read_text()))
     model = ModelConfig.model_validate_json((folder / "shape.json").read_text())
     return setup, model, load_file(folder / "batches.safetensors")

@@ -1,4 +1,4 @@
-"""Our wikitext stripper beside mwparserfromhell: how fast, and whether both leave the same words.
+"""Our wikitext converter compared with mwparserfromhell: speed, and equality of the remaining words.
 
     pip install mwparserfromhell==0.7.2
     python -m benchmarks.wikitext DUMP.xml.bz2 ... [--extracted FOLDER]
@@ -22,11 +22,11 @@ import mwparserfromhell
 
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.text_files import source_files
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import Piece, plan_parts, read_part
-from train_jobs.corpus.sources.streams import ignore
-from train_jobs.corpus.sources.wikiextractor import unescaped
-from train_jobs.corpus.sources.wikipedia import Article, read_articles
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources.mediawiki import Article, read_articles
+from train_jobs.corpus.sources.streams import Piece, ignore
+from train_jobs.corpus.sources.text_formats import unescaped
+from train_jobs.corpus.sources.text_parts import plan_parts, read_part
 from train_jobs.corpus.sources.wikitext import plain_text
 
 ROUNDS = 3
@@ -50,7 +50,7 @@ EXTRACTED = re.compile(r'<doc id="[^"]*"[^>]*title="([^"]*)">\n.*?\n(.*?)</doc>'
 
 
 def ours(article: Article) -> str:
-    """What the corpus gets."""
+    """Return the text that the corpus uses."""
     return plain_text(article.markup, article.namespaces)
 
 
@@ -60,7 +60,7 @@ def library(article: Article) -> str:
 
 
 def library_passages(article: Article) -> str:
-    """What it leaves of passages."""
+    """Return the passages that the library keeps."""
     code = mwparserfromhell.parse(article.markup)
     unwanted = [
         *(tag for tag in code.filter_tags() if str(tag.tag).lower() in NO_PROSE_TAGS),
@@ -97,7 +97,7 @@ def agreement(pairs: Iterable[tuple[str, str]]) -> str:
 
 def main() -> None:
     """Prints speeds and agreements."""
-    parser = argparse.ArgumentParser(description="wikitext to text, beside mwparserfromhell")
+    parser = argparse.ArgumentParser(description="wikitext to text, compared with mwparserfromhell")
     parser.add_argument("dumps", nargs="+")
     parser.add_argument("--extracted", type=Path)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the command line and the notebooks call: plans, submits, and finds runs again.
+"""The SDK: plan and submit jobs, and find runs again.
 
 orchestrator = Orchestrator()
 plan = orchestrator.plan(overrides={"recipe": "tiny", "train.steps": 200})
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,11 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import home_folder
-from orchestrator.support.lookup import find_name
+from train_jobs.artifacts.host import no_telemetry
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
-from train_jobs.config.telemetry import no_telemetry
+from train_jobs.config.errors import did_you_mean
 
-if TYPE_CHECKING:  # loaded where they are called for: whoever looks at runs needs none of them
+if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
     from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.jobs.base import Plan
     from orchestrator.specs.resolved import Flag
@@ -38,10 +39,10 @@ LAST = "@last"
 
 
 class Orchestrator:
-    """The SDK's entry.
+    """Entry point of the SDK.
 
     Args:
-        backend: where to look for runs and, if the spec does not say, to send them. None: as the spec says, or local.
+        backend: backend of runs to find, and of jobs whose spec names none. None: that of the spec, or local.
         home: folder of runs, caches and the tracking store. None: ORCHESTRATOR_HOME, or ~/.orchestrator.
         environ: environment variables; None: those of this process.
     """
@@ -63,25 +64,25 @@ class Orchestrator:
         flags: Mapping[str, Flag] | None = None,
         sets: Iterable[str] = (),
     ) -> Plan:
-        """What would be done: validated, offline.
+        """Return the validated plan of a job; works offline.
 
         Args:
-            kind: which job.
+            kind: kind of job.
             file: a spec file.
-            overrides: dotted path -> value, over the file.
-            flags: the same from a command line, with the flag's name for messages.
-            sets: `a.b=c` strings, over everything.
+            overrides: dotted key -> value, overrides the file.
+            flags: overrides from a command line, with the flags' names for messages.
+            sets: `a.b=c` strings, override everything else.
 
         Raises:
-            SpecError, DataError: all that is wrong, with file and line.
+            SpecError, DataError: the spec or the data has mistakes; all are listed, with file and line.
         """
         from orchestrator.jobs.resolve import make_plan, resolve_spec
-        from orchestrator.jobs.starts import model_of, outputs_of
         from orchestrator.specs.resolved import Flag, find_project
 
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
             given.setdefault("backend", Flag(self._backend, "Orchestrator(backend)"))
+        model_of, outputs_of = self._starts()
         resolved = resolve_spec(
             kind,
             file=file,
@@ -89,43 +90,43 @@ class Orchestrator:
             flags={**given, **(flags or {})},
             environ=self._environ,
             project=find_project(Path.cwd()),
-            model_of=lambda name: model_of(name, self.attach),
-            outputs_of=lambda name: outputs_of(name, self.attach),
+            model_of=model_of,
+            outputs_of=outputs_of,
         )
         return make_plan(resolved, home=self._home)
 
     def prepare(self, plan: Plan, *, new: bool = False) -> Submission:
-        """Return all that `submit` would send of a plan.
+        """Return the request that `submit` would send for a plan.
 
         Args:
-            plan: what to do.
-            new: under a name that is free, whatever runs exist.
+            plan: the plan.
+            new: use a free name even if a run of the same hash exists.
         """
         backend = load_backend(plan.spec.backend, self._home)
         new = new or _store_is_gone(backend, plan)
         return backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
 
     def prepare_file(self, file: Path) -> Submission:
-        """Return all that `submit` would send of a job file of another program, such as `az ml`.
+        """Return the request that `submit` would send for a job file of another program, such as `az ml`.
 
         Raises:
-            UsageError: no backend takes it.
-            SpecError: all that is wrong with it, with its line.
+            UsageError: no backend reads it.
+            SpecError: it has mistakes; all are listed, with their lines.
         """
         chosen = self._backend or reader_of(file, self._home)
         return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
 
     def submit(self, plan: Plan | Submission, *, new: bool = False) -> Run:
-        """Start a plan, or what `prepare` returned for it; or return the run of the same hash.
+        """Start a plan, or the request that `prepare` returned for it; or return the run of the same hash.
 
-        A preparation whose token store was deleted since is started again.
+        A preparation whose token store has been deleted is started again.
 
         Args:
-            plan: what to do, or all that is sent for it.
-            new: start another run whatever runs exist.
+            plan: the plan or the prepared request.
+            new: start another run even if one of the same hash exists.
 
         Raises:
-            ConflictError: a run of the same hash did not complete: resume it, or start a new one.
+            ConflictError: a run of the same hash did not complete; resume it, or start a new one.
         """
         submission = plan if isinstance(plan, Submission) else self.prepare(plan, new=new)
         backend = load_backend(submission.backend, self._home)
@@ -133,14 +134,14 @@ class Orchestrator:
             earlier = self._earlier(backend, submission.plan)
             if earlier is not None:
                 return Run(backend, backend.handle(earlier.name))
-        remember(backend.name, self._home)  # first: a submission that is cut off may have made a run
+        remember(backend.name, self._home)  # first: an interrupted submission may have created a run
         return Run(backend, backend.submit(submission), created=True)
 
     def _earlier(self, backend: Backend, plan: Plan) -> RunStatus | None:
-        """The newest run of a plan's hash.
+        """Return the newest run of a plan's hash.
 
         Raises:
-            ConflictError: it ended before it completed.
+            ConflictError: it did not complete.
         """
         name = _same_hash(backend, plan)
         earlier = backend.describe(name) if name else None
@@ -152,20 +153,20 @@ class Orchestrator:
             facts={
                 "run": f"{earlier.name}, step {earlier.step or 0}{whole}",
                 "reason": earlier.reason or "unknown",
-                "or": "--new, to start another from the beginning",
+                "or": "--new starts another run",
             },
             fix=f"orchestrator resume {earlier.name}",
         )
 
     def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:
-        """Runs, the newest first.
+        """Return runs, newest first.
 
         Args:
-            states: only those in one of these states; empty: in any.
-            limit: at most so many.
+            states: only runs in these states; empty: in any state.
+            limit: maximum number of runs.
         """
         backends = self._backends()
-        if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only where it is asked for by name
+        if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only for a backend that was named
             backends[0].discover()
         found = merge(*(backend.list() for backend in backends), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
@@ -178,13 +179,13 @@ class Orchestrator:
         states: Collection[RunState] = (),
         stores: bool = False,
     ) -> Pruning:
-        """What `prune` would delete by these rules; nothing is touched.
+        """Return the runs and files that `prune` would delete by these rules; delete nothing.
 
         Args:
-            keep_last: not the newest so many runs that have ended.
-            older_than: only runs that ended more than so many seconds ago.
-            states: only runs that ended in one of these states; empty: in any.
-            stores: also token stores of texts that no remaining run is of.
+            keep_last: keep the N newest finished runs.
+            older_than: only runs that finished more than this many seconds ago.
+            states: only runs that finished in these states; empty: in any state.
+            stores: also token stores that no remaining run uses.
         """
         from orchestrator.backends.retention import plan_pruning
 
@@ -199,48 +200,49 @@ class Orchestrator:
         )
 
     def prune(self, pruning: Pruning) -> Pruned:
-        """Deletes what `pruning` lists; a run that goes on again is left alone.
+        """Delete what `pruning` lists, except runs that were resumed since.
 
         Raises:
-            StorageError: something cannot be deleted.
+            StorageError: a file cannot be deleted.
         """
         from orchestrator.backends.retention import prune
 
         return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
 
     def delete_endpoint(self, endpoint: str) -> None:
-        """Ends an endpoint of the backend that this was made for, or of this machine.
+        """Delete an endpoint of the backend of this client, or of this machine.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: no endpoint has that name.
         """
         require(load_backend(self._backend or "local", self._home), Registers).delete_endpoint(endpoint)
 
     @property
     def sweeps(self) -> Sweeps:
-        """Sweeps: planned, submitted, found again."""
-        from orchestrator.jobs.starts import model_of, outputs_of
+        """Sweeps: plan, submit, find again."""
         from orchestrator.sweep import Sweeps
 
-        return Sweeps(
-            self._home,
-            environ=self._environ,
-            model_of=lambda name: model_of(name, self.attach),
-            outputs_of=lambda name: outputs_of(name, self.attach),
-        )
+        model_of, outputs_of = self._starts()
+        return Sweeps(self._home, environ=self._environ, model_of=model_of, outputs_of=outputs_of)
+
+    def _starts(self) -> tuple[Callable[[str], Path], Callable[[str], Path]]:
+        """Return functions that find the folder of the model, or of the phase, that a job starts from."""
+        from orchestrator.jobs.start_points import model_of, outputs_of
+
+        return partial(model_of, attach=self.attach), partial(outputs_of, attach=self.attach)
 
     def attach_all(self) -> list[Run]:
-        """Every run, the newest of each backend first."""
+        """Return every run, newest first within each backend."""
         return [Run(backend, backend.handle(name)) for backend in self._backends() for name in backend.names()]
 
     def attach(self, run: str) -> Run:
-        """Finds a run again.
+        """Find a run again.
 
         Args:
-            run: handle, name, unique beginning of a name, or @last.
+            run: handle, name, unique prefix of a name, or @last.
 
         Raises:
-            NotFoundError: none, or more than one, fits.
+            NotFoundError: no run fits, or more than one.
         """
         if "://" in run:
             handle = Handle.parse(run)
@@ -253,7 +255,7 @@ class Orchestrator:
         return Run(found[name], found[name].handle(name))
 
     def _backends(self) -> list[Backend]:
-        """Where runs are looked for; of two runs of one name the first backend's is meant."""
+        """Return the backends to search; of two runs of the same name, that of the first backend counts."""
         if self._backend is not None:
             return [load_backend(self._backend, self._home)]
         preferred = self._environ.get("ORCHESTRATOR_BACKEND")
@@ -263,29 +265,48 @@ class Orchestrator:
     def _newest(self) -> str:
         newest = [status for backend in self._backends() for status in islice(backend.list(), 1)]
         if not newest:
-            raise NotFoundError("there are no runs yet", fix="orchestrator submit pretrain")
+            raise NotFoundError("no runs yet", fix="orchestrator submit pretrain")
         return max(newest, key=lambda status: status.created).name
 
     def _free_name(self, backend: Backend, plan: Plan) -> str:
-        taken, number = set(backend.names()), 2
-        if plan.name not in taken:
-            return plan.name
-        while f"{plan.name}-{number}" in taken:
-            number += 1
-        return f"{plan.name}-{number}"
+        taken = set(backend.names())
+        names = chain([plan.name], (f"{plan.name}-{number}" for number in count(2)))
+        return next(name for name in names if name not in taken)
 
 
 def _same_hash(backend: Backend, plan: Plan) -> str | None:
-    """The newest run of a plan's hash."""
+    """Return the name of the newest run of a plan's hash."""
     of_hash = re.compile(rf".*-{plan.run_hash}(-\d+)?")
     return next((name for name in backend.names() if of_hash.fullmatch(name)), None)
 
 
 def _store_is_gone(backend: Backend, plan: Plan) -> bool:
-    """Whether a plan's last run was a preparation on this machine whose token store was deleted since; offline."""
+    """Return whether a plan's last run prepared a token store on this machine that was deleted; works offline."""
     name = _same_hash(backend, plan)
     if name is None or backend.folder(name) is None:
         return False
     status = backend.describe(name)
     made = status.store if status.state == RunState.COMPLETED else None
     return made is not None and not Path(made, MANIFEST_FILE).is_file()
+
+
+def find_name(run: str, known: Iterable[str]) -> str:
+    """Return the name of the run that a name, or a unique prefix of one, refers to.
+
+    Raises:
+        NotFoundError: no run fits, or more than one.
+    """
+    names = list(known)
+    if run in names:
+        return run
+    fitting = [name for name in names if name.startswith(run)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise NotFoundError(
+            f"more than one run begins with {run}",
+            facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
+            fix="type more of the name",
+        )
+    hint = did_you_mean(run, names)
+    raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")

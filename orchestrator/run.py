@@ -1,8 +1,9 @@
-"""Run."""
+"""A submitted run: its status, logs, metrics, files, and the operations on it."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +14,13 @@ from orchestrator.backends.base import Backend, Progress
 from orchestrator.backends.capabilities import Inspects, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.runs.status import Handle, RunState, RunStatus
-from orchestrator.support.errors import JobFailed, NotFoundError, TimeoutExceeded
+from orchestrator.support.errors import JobFailed, NotFoundError, StorageError, TimeoutExceeded
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
-    from orchestrator.reports.pages.comparison import Subject
+    from orchestrator.reports.pages.run_report import RunReport
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
-import tempfile
-
-from orchestrator.support.errors import StorageError
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
 
@@ -31,12 +29,12 @@ FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
 
 
 class Run:
-    """A run that was submitted, here or elsewhere.
+    """A submitted run, on any backend.
 
     Args:
-        backend: where it runs.
+        backend: backend of the run.
         handle: its handle.
-        created: False if it was there before the submission that returned it.
+        created: False if the run existed before the submission that returned it.
     """
 
     def __init__(self, backend: Backend, handle: Handle, *, created: bool = False) -> None:
@@ -51,7 +49,7 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Its folder, where that is on this machine."""
+        """Its folder, if it is on this machine."""
         return self._backend.folder(self.name)
 
     def status(self) -> RunStatus:
@@ -70,20 +68,20 @@ class Run:
         since: float | None = None,
         grep: str | re.Pattern[str] | None = None,
     ) -> Iterator[LogLine]:
-        """Lines of its logs, of several in the order of their time, to the second; `orchestrator logs` as Python.
+        """Return lines of its logs, like `orchestrator logs`. Several logs are merged by time, to the second.
 
         Args:
-            follow: go on until the run has ended.
-            rank: of these ranks. Without any, `all_ranks`, `node` and `launcher`: of rank 0.
-            all_ranks: of all ranks.
-            node: of the ranks of this machine.
-            launcher: of what starts the ranks and watches them.
-            tail: of the existing lines of each log, only the last N.
+            follow: continue until the run has finished.
+            rank: rank or ranks; rank 0 unless `all_ranks`, `node` or `launcher` is given.
+            all_ranks: all ranks.
+            node: ranks of this node.
+            launcher: the processes that start and watch the ranks.
+            tail: only the last N of the existing lines of each log.
             since: only lines written after this time, seconds since the epoch.
-            grep: only lines in which this regular expression is found.
+            grep: only lines that match this regular expression.
 
         Raises:
-            NotFoundError: there is no such rank or node.
+            NotFoundError: the run has no such rank or node.
         """
         query = LogQuery(
             ranks=choose_ranks((rank,) if isinstance(rank, int) else rank, all_ranks, node=node, launcher=launcher),
@@ -97,36 +95,36 @@ class Run:
         return (line for block in self._backend.logs(self.name, query) for line in block.lines())
 
     def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
-        """Lines of its logs that a `query` asks for, in blocks, as they were written: for gigabytes of them."""
+        """Return the lines that a query selects as blocks of bytes: fast enough for logs of gigabytes."""
         return self._backend.logs(self.name, query)
 
     def plan(self) -> dict[str, Any]:
-        """The plan that it was made from, as `Plan.as_dict` gave it."""
+        """Return its plan, as `Plan.as_dict` wrote it."""
         return self._backend.plan(self.name)
 
     def metrics(self, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """What the job reported: {step, time, metrics}.
+        """Return the reports of the job: {step, time, metrics}.
 
         Args:
-            seed: of a fine-tuning with several seeds: while it trained with this one. None: the job's own reports, of
-                several seeds one for each that is done.
+            seed: in a fine-tuning with several seeds, the reports of this seed. None: the job's own reports, which
+                have one for each finished seed.
         """
         return self._backend.metrics(self.name, seed=seed)
 
     def _seeds(self, status: RunStatus, plan: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
-        """Of a fine-tuning with several seeds: what was reported with each that has begun."""
+        """Return the reports of each seed that has begun, in a fine-tuning with several seeds."""
         seeds = plan["job"]["seeds"] if status.counts == "runs" else ()
         return {seed: list(self.metrics(seed=seed)) for seed in seeds[: (status.step or 0) + 1]}
 
     def wait(self, timeout: float | None = None, *, max_restarts: int | None = None) -> RunStatus:
-        """Waits until it has ended, and sees to its restarts where its backend has nobody who does.
+        """Wait until it has finished; restart it if its backend has no supervisor that does.
 
         Args:
-            timeout: seconds; None waits for ever.
-            max_restarts: how often it may be started again; None: as it was submitted.
+            timeout: seconds; None waits indefinitely.
+            max_restarts: maximum number of restarts; None: as submitted.
 
         Raises:
-            TimeoutExceeded: it goes on after `timeout`.
+            TimeoutExceeded: it has not finished after `timeout`.
         """
         started, pause = time.monotonic(), FIRST_POLL
         while not (status := self._tended(max_restarts)).state.terminal:
@@ -143,13 +141,12 @@ class Run:
     def watch(self, *, every: float = WATCH_SECONDS) -> RunStatus:
         """Wait as `wait` does, and show key figures and curves in a notebook as they change.
 
-        Interrupting the cell, or losing the kernel, ends the watching and never the job, which `attach("@last")` finds
-        again.
+        Interrupting the cell or losing the kernel does not affect the job; `attach("@last")` finds it again.
 
         Args:
-            every: seconds between two looks.
+            every: seconds between two updates.
         """
-        from orchestrator.reports.pages.notebook import display_of
+        from orchestrator.reports.pages.run_page import display_of
 
         draw = display_of(self)
         while not (status := self._tended(None)).state.terminal:
@@ -160,14 +157,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return its status as a notebook shows it."""
-        from orchestrator.reports.pages.notebook import run_html
+        from orchestrator.reports.pages.run_page import run_html
 
-        status, plan = self.status(), self.plan()
-        result, seeds = self._backend.result(self.name), self._seeds(status, plan)
-        return run_html(status, self.metrics(), plan, result, seeds=seeds)
+        return run_html(self._report())
 
     def _tended(self, max_restarts: int | None) -> RunStatus:
-        """Return its status; a run that has ended and may restart is restarted first."""
+        """Return its status; restart it first if it has finished and a restart is due."""
         while True:
             status = self.status()
             if not (status.state.terminal and isinstance(self._backend, Resumes)):
@@ -176,10 +171,10 @@ class Run:
                 return status
 
     def raise_for_status(self) -> RunStatus:
-        """The status of a completed run.
+        """Return its status unless it failed.
 
         Raises:
-            JobFailed: it ended otherwise; carries the job's exit code.
+            JobFailed: it did not complete; has the job's exit code.
         """
         status = self.status()
         if status.state.resumable:
@@ -192,7 +187,7 @@ class Run:
         return status
 
     def lineage(self) -> CheckedLineage:
-        """Where it comes from, each link held against what lies on this machine.
+        """Return its lineage, each link verified against the files of this machine.
 
         Raises:
             NotFoundError: it has not begun to train.
@@ -201,25 +196,25 @@ class Run:
         return self._backend.lineage(self.name)
 
     def report(self, to: Path | None = None, *, beside: Sequence[Run] = ()) -> Path:
-        """Writes one self-contained HTML page about the run, or about several compared; returns where.
+        """Write a self-contained HTML page about the run, or about several runs; return its path.
 
         Args:
             to: the file; None: report.html in the run's folder, or comparison.html here.
-            beside: runs to compare it with.
+            `beside`: runs to compare it with.
 
         Raises:
-            UsageError: it trains nothing, or these runs have no figures in common.
-            StorageError: it cannot be written there.
+            UsageError: the job trains nothing, or the runs have no figures in common.
+            StorageError: the file cannot be written.
         """
-        from orchestrator.reports.pages.written_pages import write_report
+        from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._subject() for run in (self, *beside)], to)
+        return write_report([run._report() for run in (self, *beside)], to)
 
     def pictures(self, folder: Path, *, beside: Sequence[Run] = ()) -> list[Path]:
         """Write the figures of that page as PNGs into `folder` and return their paths; `beside`: see `report`."""
-        from orchestrator.reports.pages.written_pages import write_pictures
+        from orchestrator.reports.pages.comparison import write_pictures
 
-        return write_pictures([run._subject() for run in (self, *beside)], folder)
+        return write_pictures([run._report() for run in (self, *beside)], folder)
 
     def download(
         self,
@@ -228,56 +223,46 @@ class Run:
         force: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[Path]:
-        """Copies outputs, all of them or none; returns where they are now.
+        """Copy outputs, all of them or none; return their paths.
 
         Args:
-            outputs: `model`, `checkpoints`, `logs`, `metrics`, ...; none: all that there are.
-            to: folder; None: one of the run's name in the current folder.
-            force: replace what is there.
-            progress: told bytes done and bytes in all.
+            outputs: `model`, `checkpoints`, `logs`, `metrics`, ...; none: all outputs.
+            to: folder; None: a folder with the run's name in the current one.
+            force: overwrite existing files.
+            progress: called with bytes done and total bytes.
 
         Raises:
-            NotFoundError: the run has no such output; tells those that it has.
-            ConflictError: there is something in the place of one.
+            NotFoundError: the run has no such output; lists those that it has.
+            ConflictError: a destination already exists.
             StorageError: `to` cannot be written.
         """
         return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
 
     def deliver(self, to: Path | None = None) -> Path | None:
-        """Puts the predictions of a completed run where they were asked for; returns where, None if nobody asked.
+        """Write the predictions of a completed run to the file of its submission; return its path, or None without one.
 
         Args:
-            to: the file; None: as its submission said. What is there is replaced.
+            to: another file. An existing file is overwritten.
 
         Raises:
-            NotFoundError: it has none.
-            StorageError: they cannot be written there.
+            NotFoundError: the run has no predictions.
+            StorageError: the file cannot be written.
         """
         asked = Path(self.plan()["spec"].get("output", "")) if to is None else to
-        if not asked.is_absolute() or not asked.parent.is_dir():  # asked on another machine
+        if not asked.is_absolute() or not asked.parent.is_dir():  # submitted from another machine
             return None
         deliver(self._backend, self.name, asked)
         return asked
 
     def cost(self) -> RunCost:
-        """What it took and cost until now, and what of that was done twice."""
+        """Return its machine hours and cost so far, and the share that was repeated after restarts."""
         from orchestrator.estimates.cost import run_cost
 
-        plan, status = self._backend.plan(self.name), self.status()
-        compute, origin = plan["compute"], plan["changes"].get("compute.price_per_hour", {})
-        return run_cost(
-            self.name,
-            status.attempts,
-            list(self.metrics()),
-            nodes=compute["nodes"],
-            processes=plan["world_size"],
-            price_per_hour=compute.get("price_per_hour"),
-            price_origin=origin.get("from") or compute.get("price_origin"),
-            now=time.time(),
-        )
+        attempts, reports = self.status().attempts, list(self.metrics())
+        return run_cost(self.name, attempts, reports, plan=self.plan(), now=time.time())
 
     def compare(self, other: Run, *, patch: bool = False) -> Difference:
-        """What this run (a) and the `other` (b) have not in common; with `patch`, changed code line by line."""
+        """Return the differences between this run (a) and the `other` (b); with `patch`, also changed lines of code."""
         from orchestrator.runs.differences import compare
 
         return compare(self._side(), other._side(), patch=patch)
@@ -293,22 +278,22 @@ class Run:
             code=folder / "code" if folder else None,
         )
 
-    def _subject(self) -> Subject:
-        from orchestrator.reports.pages.comparison import Subject
+    def _report(self) -> RunReport:
+        from orchestrator.reports.pages.run_report import report_of
 
         side = self._side()
-        return Subject(side, list(self.metrics()), self._seeds(side.status, side.plan))
+        return report_of(side, self.metrics(), self._seeds(side.status, side.plan))
 
     def cancel(self) -> None:
-        """Asks it to end; it saves a checkpoint first."""
+        """Cancel it; it saves a checkpoint first."""
         self._backend.cancel(self.name)
 
     def preempt(self) -> None:
-        """Simulates a preemption: the job saves a checkpoint and stops; `max_restarts` may start it again."""
+        """Simulate a preemption: the job saves a checkpoint and stops, and restarts if `max_restarts` allows it."""
         require(self._backend, Preempts).preempt(self.name)
 
     def stacks(self, *, rank: int | None = None) -> dict[int, str]:
-        """Where each rank stands, or one of them: rank -> Python stacks of all its threads, innermost frame first.
+        """Return rank -> Python stacks of all its threads, innermost frame first; of all ranks, or of one.
 
         Raises:
             ConflictError: the run is not running.
@@ -323,13 +308,13 @@ class Run:
 
     @property
     def deploys_here(self) -> bool:
-        """Whether an endpoint of its model is a process of this machine, and costs nothing."""
+        """Whether an endpoint of its model is a process of this machine, which costs nothing."""
         return require(self._backend, Registers).deploys_here
 
     def register_model(self, name: str | None = None) -> dict[str, Any]:
-        """Puts its model into the registry, with its lineage: {name, version, uri, tags}.
+        """Register its model with its lineage; return {name, version, uri, tags}.
 
-        Its `name` there is, if None is given, the run's without its hash.
+        The default `name` is the run's name without its hash.
 
         Raises:
             ConflictError: it did not complete.
@@ -337,32 +322,32 @@ class Run:
         return require(self._backend, Registers).register_model(self.name, name)
 
     def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Answers requests with its model: {endpoint, uri}.
+        """Deploy its model to an endpoint; return {endpoint, uri}.
 
         Args:
-            endpoint: its name.
-            sku: the machine size behind it, on Azure; None: the backend's own choice.
+            endpoint: name of the endpoint.
+            sku: machine size on Azure; None: the backend's default.
 
         Raises:
-            ConflictError: it did not complete, or there is such an endpoint.
+            ConflictError: the run did not complete, or the endpoint already exists.
         """
         return require(self._backend, Registers).deploy_model(self.name, endpoint, sku=sku)
 
     def resume(self, *, processes: int | None = None) -> None:
-        """Starts it again from its newest checkpoint.
+        """Resume it from its newest checkpoint.
 
         Args:
-            processes: on each node, from now on; the global batch stays what it was. None: as many as before.
+            processes: processes on each node; the global batch does not change. None: as before.
         """
         require(self._backend, Resumes).resume(self.name, processes=processes)
 
 
 def deliver(backend: Backend, name: str, to: Path) -> None:
-    """Puts the predictions of a run into a file, whole or not at all; what is there is replaced.
+    """Write the predictions of a run to a file, complete or not at all; an existing file is overwritten.
 
     Raises:
-        NotFoundError: it has none.
-        StorageError: they cannot be written there.
+        NotFoundError: the run has no predictions.
+        StorageError: the file cannot be written.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".predictions.", dir=to.parent) as scratch:
@@ -370,6 +355,6 @@ def deliver(backend: Backend, name: str, to: Path) -> None:
             found.replace(to)
     except OSError as problem:
         raise StorageError(
-            f"cannot put the predictions at {to}: {problem.strerror}",
+            f"cannot write the predictions to {to}: {problem.strerror}",
             fix=f"orchestrator download {name} {PREDICTIONS}",
         ) from problem

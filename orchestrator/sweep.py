@@ -1,4 +1,4 @@
-"""Sweeps as the command line and notebooks have them: planned, submitted, found again.
+"""Sweeps in the SDK: plan, submit and find them.
 
 sweeps = Orchestrator().sweeps
 sweep = sweeps.submit(sweeps.plan(file=Path("sweep.yaml")))
@@ -9,33 +9,39 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend
 from orchestrator.backends.capabilities import SweepsNatively
-from orchestrator.reports.sweeps.importance import importance_of
+from orchestrator.reports.pages.sweep_page import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MOST_TRIALS, as_tree, trials
 from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
 from orchestrator.support.formatting import bytes_text
-from orchestrator.support.home import SWEEPS
+from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.html import card
 from orchestrator.sweeps.design.points import draw
-from orchestrator.sweeps.design.sweep_plan import Surroundings, on_service, resolve_sweep
+from orchestrator.sweeps.design.sweep_plan import SpecContext, on_service, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
-from orchestrator.sweeps.driver.control import SERVICE, DriverControl, SweepControl
+from orchestrator.sweeps.driver.control import (
+    NO_WARM_START,
+    SERVICE,
+    DriverControl,
+    SweepControl,
+    make_sweep,
+    plan_sweep,
+    start_driver,
+)
 from orchestrator.sweeps.driver.history import WarmStart, read_history
-from orchestrator.sweeps.driver.start import NO_WARM_START, make_sweep, plan_sweep, start_driver
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, sweep_folders
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.policy.keeping import at_once, most_bytes, told
-from orchestrator.sweeps.policy.limits import differing
-from train_jobs.artifacts.layers import Layer, merge
+from orchestrator.sweeps.driver.weight_pruning import kept_text, most_bytes, trials_on_disk
+from train_jobs.artifacts.layers import ConfigLayer, merge
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Submission
@@ -48,7 +54,7 @@ WATCH_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """What would be done."""
+    """A planned sweep, before its submission."""
 
     record: SweepRecord
     """The sweep."""
@@ -57,9 +63,9 @@ class PlannedSweep:
     backend: Backend
     """The backend of its trials."""
     submission: Submission | None = None
-    """What is sent to the service that drives it; None: a process of this machine drives it."""
+    """The request to the service that drives it; None: a process of this machine drives it."""
     history: WarmStart = NO_WARM_START
-    """Trials of earlier sweeps that it begins with."""
+    """Trials of earlier sweeps that it starts with."""
 
     @property
     def on_service(self) -> bool:
@@ -67,55 +73,54 @@ class PlannedSweep:
         return self.submission is not None
 
     def facts(self) -> list[tuple[str, str]]:
-        """What would be done, for humans: label and fact."""
-        spec = self.record.spec
+        """Return the plan for humans: label and fact."""
+        spec, keep = self.record.spec, self.record.keep
         policy = spec.early_termination
         numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
-        rows = [
-            ("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}"),
-            *self._driver(),
+        rows = [("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}")]
+        if self.on_service and isinstance(self.backend, SweepsNatively):
+            rows.append(("driven by", f"{self.backend.sweep_service}, which draws points of its own"))
+        rows += [
             ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
             ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
             ("stopped by", " ".join([policy.policy, *(f"{key} {value}" for key, value in numbers.items())])),
             *([("seeds", ", ".join(map(str, spec.seeds)))] if spec.seeds else []),
-            *(("begins with", earlier.text) for earlier in self.record.earlier),
+            *(("warm start", earlier.text) for earlier in self.record.earlier),
         ]
         if spec.sampling.name in {"random", "sobol", "grid"} and not self.on_service:
             shown = range(min(SHOWN_TRIALS, trials(spec)))
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
-        return [*rows, *self._kept()]
-
-    def _driver(self) -> Iterator[tuple[str, str]]:
-        if self.on_service and isinstance(self.backend, SweepsNatively):
-            yield "driven by", f"{self.backend.sweep_service}, which draws points of its own"
-
-    def _kept(self) -> Iterator[tuple[str, str]]:
-        """Which trials keep their checkpoints and models, and what these take."""
-        spec, keep = self.record.spec, self.record.keep
-        yield "keeps", f"checkpoints and models {told(keep)}"
+        rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
         if not self.backend.remote and (most := most_bytes(spec, self.plan, keep)) is not None:
-            count = at_once(spec, keep)
+            count = trials_on_disk(spec, keep)
             several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
             each = bytes_text(most // (count * spec.replicates))
-            yield "disk", f"{bytes_text(most)} at most: {count} trials{several} of {each} (estimate)"
+            rows.append(("disk", f"{bytes_text(most)} at most: {count} trials{several} of {each} (estimate)"))
+        return rows
 
     def _repr_html_(self) -> str:
-        """The same as a notebook shows it, with the plan of a trial below."""
+        """Return the facts for a notebook, with the plan of a trial below."""
         return card(self.record.name, self.facts()) + self.plan._repr_html_()
 
 
 class Sweep:
-    """A sweep that was submitted.
+    """A submitted sweep.
 
     Args:
-        folder: where it lies.
+        folder: its folder.
         home: the home folder.
-        created: False if it was there before the submission that returned it.
+        created: False if it existed before the submission that returned it.
     """
 
     def __init__(self, folder: SweepFolder, home: Path, *, created: bool = False) -> None:
         self.folder, self.created = folder, created
-        self._control = control_of(folder, home)
+        self._control: SweepControl
+        if (folder.path / SERVICE).is_file():
+            from orchestrator.sweeps.driver.service import ServiceControl
+
+            self._control = ServiceControl(folder, home)
+        else:
+            self._control = DriverControl(folder, home)
         self.poll_seconds = self._control.poll_seconds
 
     @property
@@ -124,21 +129,21 @@ class Sweep:
         return self.folder.name
 
     def status(self) -> SweepStatus:
-        """How it stands now, with all of its trials."""
+        """Return the status with all trials."""
         return self._control.status()
 
     def state(self) -> RunState:
-        """Where it stands now."""
+        """Return the state."""
         return self._control.state()
 
     def wait(self, timeout: float | None = None) -> SweepStatus:
-        """Waits until it has ended.
+        """Wait until the sweep has finished; return its status.
 
         Args:
-            timeout: seconds; None waits for ever.
+            timeout: seconds; None: no limit.
 
         Raises:
-            TimeoutExceeded: it goes on after `timeout`.
+            TimeoutExceeded: it is still running after `timeout`.
         """
         started = time.monotonic()
         while not (state := self.state()).terminal:
@@ -151,69 +156,68 @@ class Sweep:
         return self.status()
 
     def best(self) -> TrialRow:
-        """The best of the trials that have ended.
+        """Return the best finished trial.
 
         Raises:
-            NotFoundError: none has, with something to compare.
+            NotFoundError: no trial has a result yet.
         """
-        found = self.status().best
-        if found is None:
+        if (row := self.status().best) is None:
             raise NotFoundError(
-                f"no trial of sweep {self.name} has come to anything", fix=f"orchestrator sweep show {self.name}"
+                f"no trial of sweep {self.name} has a result", fix=f"orchestrator sweep show {self.name}"
             )
-        return found
+        return row
 
     def best_spec(self) -> dict[str, Any]:
-        """The spec of a job that runs the best trial again."""
+        """Return the spec of a job that runs the best trial again."""
         record = self.folder.record()
-        return merge([Layer("trial", record.trial), Layer("space", as_tree(self.best().settings))]).tree
+        return merge([ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(self.best().settings))]).tree
 
     def importance(self) -> dict[str, float]:
-        """Setting -> share of what made outcomes differ, by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255).
+        """Return setting -> share of the differences in results, by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255).
 
-        Of trials that came to something; empty where they are too few, or all alike.
+        Empty for too few trials with a result, or if all results are equal.
         """
         return importance_of(self.folder.record().spec.objective.goal, self.status().rows)
 
     def report(self, to: Path | None = None) -> Path:
-        """Writes one self-contained HTML page about the sweep.
+        """Write a self-contained HTML page about the sweep; return its path.
 
         Args:
             to: the file; None: report.html in the sweep's folder.
 
         Raises:
-            StorageError: it cannot be written there.
+            StorageError: it cannot be written.
         """
-        from orchestrator.reports.pages.written_pages import PAGE, write_page
-        from orchestrator.reports.sweeps.sweep_page import render_sweep
+        from orchestrator.reports.pages.comparison import PAGE, write_page
+        from orchestrator.reports.pages.sweep_page import render_sweep
 
         status = self.status()
         way_on = self.way_on() if status.state.resumable else None
-        return write_page(render_sweep(status, self.importance(), way_on=way_on), to or self.folder.path / PAGE)
+        return write_page(render_sweep(status, self.importance(), resume=way_on), to or self.folder.path / PAGE)
 
     def pictures(self, folder: Path) -> list[Path]:
-        """Writes the first figures of that page as PNGs into `folder`; returns where.
+        """Write the first figures of that page as PNG files into `folder`; return their paths.
 
         Raises:
             StorageError: a file cannot be written.
         """
-        from orchestrator.reports.sweeps.sweep_drawings import write_pictures
+        from orchestrator.reports.pages.sweep_drawings import write_pictures
 
         return write_pictures(self.status(), folder)
 
     def _repr_html_(self) -> str:
-        """Its trials, as a notebook shows them."""
-        from orchestrator.reports.sweeps.sweep_page import trials_html
+        """Return the table of trials for a notebook."""
+        from orchestrator.reports.pages.sweep_page import trials_html
 
         return trials_html(self.status())
 
     def watch(self, *, every: float = WATCH_SECONDS) -> SweepStatus:
-        """As `wait`, and in a notebook shows its trials meanwhile.
+        """Wait as `wait` does, and show the trials in the notebook meanwhile.
 
         Args:
-            every: seconds between two looks.
+            every: seconds between two updates.
         """
-        from orchestrator.reports.pages.notebook import display_of
+        from orchestrator.reports.pages.run_page import display_of
 
         draw = display_of(self)
         while not self.state().terminal:
@@ -223,33 +227,37 @@ class Sweep:
         return self.status()
 
     def cancel(self) -> None:
-        """Asks it and its trials to end; one that is driven here can be taken up again."""
+        """Cancel the sweep and its trials; one that is driven here can be resumed."""
         self._control.cancel()
 
     def resume(self) -> None:
-        """Goes on with it.
+        """Resume the sweep.
 
         Raises:
             ConflictError: it is running, has all of its trials, or was driven by a service, which resumes none.
         """
         self._control.resume()
 
-    def way_on(self) -> str:
-        """Return the command that resumes it; after a service drove it, the same sweep driven from here."""
-        return self._control.way_on()
-
-    def extend(self, more: int = 0, *, hours: float | None = None, cost: float | None = None) -> None:
-        """Lets it have so many trials more, or other limits, and sees to it that it goes on.
+    def way_on(self, trials: int | None = None) -> str:
+        """Return the command that resumes the sweep; for one that a service drove, the same sweep driven from here.
 
         Args:
-            more: trials.
-            hours: since its submission, after which it ends. None: as before.
-            cost: USD that all of its trials together may cost. None: as before.
+            trials: new total; None: unchanged.
+        """
+        return self._control.way_on(trials)
+
+    def extend(self, more: int = 0, *, hours: float | None = None, cost: float | None = None) -> None:
+        """Resume the sweep with more trials or other limits.
+
+        Args:
+            more: additional trials.
+            hours: limit since the submission. None: unchanged.
+            cost: limit of the cost of all trials, in USD. None: unchanged.
 
         Raises:
-            UsageError: its space has not so many points, or they would be more than a sweep may have.
+            UsageError: the space has fewer points, or a sweep may not have that many trials.
             ConflictError: it is running, a service drove it, or a limit would be used up all the same.
-            SpecError: there would be a limit of the cost, and its trials have no price.
+            SpecError: a limit of the cost for trials without a price.
         """
         record = self.folder.record()
         before = trials(record.spec)
@@ -261,20 +269,21 @@ class Sweep:
         longer = record.model_copy(update={"sweep": sweep})
         if trials(longer.spec) < before + more:
             raise UsageError(
-                f"the grid of sweep {self.name} has {trials(longer.spec)} points, and {before} are to be tried"
+                f"the grid of sweep {self.name} has {trials(longer.spec)} points, of which {before} are used already"
             )
         self._control.extend(longer)
 
     def differing_limits(self, planned: PlannedSweep) -> dict[str, str]:
-        """Limits that a plan asks for and this sweep, which was there already, has otherwise.
+        """Return limits that a plan asks for and this existing sweep has otherwise: key -> `24 (it has 1)`.
 
         Args:
-            planned: what was submitted.
-
-        Returns:
-            Key -> what was asked for, and what it has.
+            planned: the submitted plan.
         """
-        return differing(planned.record.spec.limits, self.folder.record().spec.limits)
+        new, old = (
+            {key: "none" if value is None else f"{value:g}" for key, value in record.spec.limits.model_dump().items()}
+            for record in (planned.record, self.folder.record())
+        )
+        return {key: f"{new[key]} (it has {old[key]})" for key in new if new[key] != old[key]}
 
 
 class Sweeps:
@@ -283,7 +292,7 @@ class Sweeps:
     Args:
         home: the home folder.
         environ: environment variables; None: none.
-        model_of, outputs_of: where models and earlier phases that are named are found.
+        model_of, outputs_of: return the folder of a named model, and of an earlier phase's outputs.
     """
 
     def __init__(
@@ -295,7 +304,7 @@ class Sweeps:
         outputs_of: Callable[[str], Path] | None = None,
     ) -> None:
         self._home = home
-        self._around = Surroundings(environ, None, model_of, outputs_of)
+        self._context = SpecContext(environ, None, model_of, outputs_of)
 
     def plan(
         self,
@@ -304,16 +313,16 @@ class Sweeps:
         sets: Iterable[str] = (),
         flags: Mapping[str, Flag] | None = None,
     ) -> PlannedSweep:
-        """What would be done: validated, with all that its trials would be; offline. As of `resolve_sweep`.
+        """Plan a sweep: validate it with all of its trials, offline. For the arguments see `resolve_sweep`.
 
         Raises:
-            SpecError, DataError: all that is wrong, with file and line.
+            SpecError, DataError: all problems together, with file and line.
         """
-        around = self._around._replace(project=find_project(Path.cwd()))
-        sweep = resolve_sweep(file=file, sets=sets, flags=flags, around=around)
-        begun = {(earlier := self.attach(name)).name: earlier for name in sweep.spec.warm_start}.values()
-        told = [(earlier.folder.record(), earlier.status().rows) for earlier in begun]
-        history = read_history(sweep.spec, sweep.trial.spec.kind, told)
+        context = self._context._replace(project=find_project(Path.cwd()))
+        sweep = resolve_sweep(file=file, sets=sets, flags=flags, context=context)
+        earlier = {(other := self.attach(name)).name: other for name in sweep.spec.warm_start}.values()
+        rows = [(other.folder.record(), other.status().rows) for other in earlier]
+        history = read_history(sweep.spec, sweep.trial.spec.kind, rows)
         record, plan = plan_sweep(sweep, self._home, history)
         backend, submission = load_backend(plan.spec.backend, self._home), None
         if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
@@ -322,56 +331,47 @@ class Sweeps:
         return PlannedSweep(record, plan, backend, submission, history)
 
     def submit(self, planned: PlannedSweep) -> Sweep:
-        """Starts a sweep, or returns the one of the same hash that is there.
+        """Start a sweep, or return the existing one of the same plan.
 
         Raises:
-            ConflictError: that one did not complete; it is for the user to take it up again.
-            UserError: the service that it is sent to refused.
+            ConflictError: the existing one did not complete, or has fewer trials; the fix resumes or extends it.
+            UserError: the service refused it.
         """
         record = planned.record
-        there = SweepFolder(self._home / SWEEPS / record.name)
-        if there.path.is_dir():
-            return self._there(there, record)
-        if planned.submission is not None:
-            from orchestrator.sweeps.driver.service import send_sweep
+        folder = SweepFolder(self._home / SWEEPS / record.name)
+        if not folder.path.is_dir():
+            if planned.submission is not None:
+                from orchestrator.sweeps.driver.service import send_sweep
 
-            folder = send_sweep(record, planned.submission, self._home)
+                send_sweep(record, planned.submission, self._home)
+            else:
+                start_driver(make_sweep(record, self._home, history=planned.history), self._home)
             return Sweep(folder, self._home, created=True)
-        folder = make_sweep(record, self._home, history=planned.history)
-        start_driver(folder, self._home)
-        return Sweep(folder, self._home, created=True)
-
-    def _there(self, folder: SweepFolder, record: SweepRecord) -> Sweep:
-        """The sweep of the same plan that is there.
-
-        Raises:
-            ConflictError: it did not complete, or was to have fewer trials.
-        """
-        control, wanted = control_of(folder, self._home), trials(record.spec)
-        status = control.status()
+        sweep, wanted = Sweep(folder, self._home), trials(record.spec)
+        status = sweep.status()
         if status.state.resumable:
             raise ConflictError(
                 f"a sweep of the same plan is {status.state}",
                 facts={"sweep": record.name, "reason": status.reason or "unknown"},
-                fix=control.way_on(),
+                fix=sweep.way_on(),
             )
         if wanted > status.trials:
             raise ConflictError(
-                f"a sweep of the same plan is there, with {wanted - status.trials} trials less",
+                f"a sweep of the same plan exists, with {wanted - status.trials} trials less",
                 facts={"sweep": record.name},
-                fix=control.way_on(wanted),
+                fix=sweep.way_on(wanted),
             )
-        return Sweep(folder, self._home)
+        return sweep
 
     def all(self) -> list[Sweep]:
-        """Every sweep, the newest first."""
-        return [Sweep(folder, self._home) for folder in sweep_folders(self._home)]
+        """Return every sweep, the newest first."""
+        return [Sweep(SweepFolder(self._home / SWEEPS / name), self._home) for name in sweep_names(self._home)]
 
     def find(self, name: str) -> Sweep | None:
-        """The sweep of that very name, or handle; None: there is none.
+        """Return the sweep of exactly that name or handle; None: there is no such sweep.
 
         Raises:
-            UserError: the workspace of the handle cannot be asked.
+            UserError: the workspace of the handle does not answer.
         """
         if "://" not in name:
             folder = SweepFolder(self._home / SWEEPS / name)
@@ -385,41 +385,27 @@ class Sweeps:
             return None  # a run on record here
         from orchestrator.sweeps.driver.service import adopt_sweep
 
-        folder_there = adopt_sweep(handle.backend, handle.place, handle.name, self._home)
-        return None if folder_there is None else Sweep(folder_there, self._home)
+        adopted = adopt_sweep(handle.backend, handle.place, handle.name, self._home)
+        return None if adopted is None else Sweep(adopted, self._home)
 
     def attach(self, name: str) -> Sweep:
-        """Finds a sweep again.
+        """Return an existing sweep.
 
         Args:
-            name: its name, the unique beginning of one, @last, or azure://WORKSPACE/NAME, from any machine.
+            name: its name, a unique prefix of it, @last, or azure://WORKSPACE/NAME, from any machine.
 
         Raises:
-            NotFoundError: none, or more than one, fits.
+            NotFoundError: no sweep, or more than one, matches.
         """
         if "://" in name:
             if (sweep := self.find(name)) is None:
                 raise NotFoundError(f"no sweep {name}", fix="orchestrator sweep list")
             return sweep
-        found = self.all()
-        fitting = [sweep for sweep in found if sweep.name == name]
-        fitting = fitting or (found[:1] if name == "@last" else [one for one in found if one.name.startswith(name)])
-        if len(fitting) == 1:
-            return fitting[0]
-        names = ", ".join(sweep.name for sweep in fitting or found)
-        what = f"more than one sweep begins with {name}" if fitting else f"no sweep {name}"
+        every = self.all()
+        matching = [sweep for sweep in every if sweep.name == name]
+        matching = matching or (every[:1] if name == "@last" else [one for one in every if one.name.startswith(name)])
+        if len(matching) == 1:
+            return matching[0]
+        names = ", ".join(sweep.name for sweep in matching or every)
+        what = f"more than one sweep begins with {name}" if matching else f"no sweep {name}"
         raise NotFoundError(what, facts={"sweeps": names or "none"}, fix="orchestrator sweep list")
-
-
-def control_of(folder: SweepFolder, home: Path) -> SweepControl:
-    """The control of a sweep.
-
-    Args:
-        folder: of the sweep.
-        home: the home folder.
-    """
-    if (folder.path / SERVICE).is_file():
-        from orchestrator.sweeps.driver.service import ServiceControl
-
-        return ServiceControl(folder, home)
-    return DriverControl(folder, home)

@@ -20,7 +20,7 @@ import yaml
 
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.inputs import Content
-from train_jobs.config.telemetry import no_telemetry
+from train_jobs.artifacts.host import no_telemetry
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tests run side by side, and threads of small models wait and spin
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
@@ -244,7 +244,7 @@ def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package.mkdir()
     for name in ("__init__.py", "pretrain.py"):
         (package / name).write_text(f"# {name}\n")
-    monkeypatch.setattr("orchestrator.jobs.ground.take_snapshot", lambda **more: take_snapshot(package, **more))
+    monkeypatch.setattr("orchestrator.jobs.base.take_snapshot", lambda **more: take_snapshot(package, **more))
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, **more: 
     run = make_run(home, name, state, **more)
     with run.lock():
         yield run
-        run.write_state(run.read_state().model_copy(update={"state": RunState.COMPLETED}))
+        run.write_state(run.state().model_copy(update={"state": RunState.COMPLETED}))
 
 
 def report(run: RunFolder, step: int, *, at: float = 1.0, **metrics: float) -> None:

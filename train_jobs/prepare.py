@@ -1,22 +1,21 @@
-"""Prepares text for training: documents, vocabulary, tokens, split; a token store in the end. Reads top to bottom.
+"""Prepare text for training: extract documents, train a vocabulary, tokenise, split, and write a token store.
 
     python -m train_jobs.prepare --config uncased --set data.text=[dumps/] --set store=stores/wiki
     torchrun --nnodes 4 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT \\
         --nproc-per-node 1 -m train_jobs.prepare --config job.yaml    # on each of 4 nodes, which share the work
 
 --config takes a YAML or JSON file or the name of a shipped recipe: cased, uncased. Each process starts data.workers
-more of its own. The same command again goes on where the last one was, whatever ended that:
+worker processes. The same command, given again, resumes an interrupted preparation:
 
     STORE/manifest.json  counts, checksums, sources; written last: a folder without it is no store
-    STORE/parts/         what is done so far; goes when the store is complete, unless keep_steps
-    out/metrics.jsonl    what is reported           out/result.json    final figures
+    STORE/parts/         finished steps; removed when the store is complete, unless keep_steps
+    out/metrics.jsonl    reported figures           out/result.json    final figures
 
 Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 wrong input, 1 anything else.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -35,32 +34,32 @@ from train_jobs.artifacts.layers import (
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
-from train_jobs.corpus.executors.freed_memory import keep_freed_memory
 from train_jobs.corpus.executors.nodes import Node
-from train_jobs.corpus.preparation import make_store
-from train_jobs.corpus.preparation_progress import Progress
-from train_jobs.corpus.steps.keys import store_key
-from train_jobs.corpus.store.token_store import TokenStore
+from train_jobs.corpus.executors.worker import keep_freed_memory
+from train_jobs.corpus.pipeline import PreparationProgress
+from train_jobs.corpus.preparation import StoreOptions, make_store
+from train_jobs.corpus.steps.records import store_key
+from train_jobs.corpus.store.token_store import TokenStore, sum_counts
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.tools.mirror import MirrorThread
 
-KEPT = "what is done is kept, the same command goes on from there"
-HASHES = "hashes.json"  # in the folder of token stores: content hashes of files read before
+KEPT = "finished parts are kept, the same command resumes"
+HASHES = "hashes.json"  # in the folder of token stores: content hashes of files
 
 
 def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> TokenStore:
-    """The whole job on this process.
+    """Run the whole job in this process; return the store.
 
     Args:
         config: validated configuration.
         output: folder of the run; the leading node writes figures to it.
-        cache: folder of token stores, for content hashes, and for the store if the configuration names no place.
-        node: who we are among those that share the work.
+        cache: folder of token stores: content hashes, and the store unless the configuration sets its folder.
+        node: this process among those that share the work.
 
     Raises:
-        UserError: input or environment that the user can mend.
+        UserError: input or environment that the user can correct.
     """
     started = time.monotonic()
     for place, what, fix in (
@@ -75,12 +74,12 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     folder = config.store or cache / store_key(config.data, found)
     metrics = MetricsLog(output / METRICS_FILE if node.leads else None)
     mirror = MirrorThread(output / METRICS_FILE, config)
-    metrics.open(from_step=sys.maxsize)  # reports of an earlier start stay
+    metrics.open(from_step=sys.maxsize)  # keep the reports of earlier starts
     if node.leads:
         mirror.start()
     store: TokenStore | None = None
     try:
-        progress = Progress(say, metrics.report)
+        progress = PreparationProgress(log, metrics.report)
         store = make_store(
             config.data,
             folder,
@@ -88,13 +87,13 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
             progress=progress,
             hashes=cache / HASHES,
             node=node,
-            keep_steps=config.keep_steps,
+            options=StoreOptions(keep_steps=config.keep_steps),
         )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
             metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
             storage.write_json(output / "result.json", figures)
-            say(f"prepared {folder}")
+            log(f"prepared {folder}")
     finally:
         metrics.close()
         if node.leads:
@@ -103,14 +102,12 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
 
 
 def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
-    """The final figures."""
+    """Return the final figures."""
     manifest = store.manifest
-    text_bytes = manifest.data.total_bytes
+    counts, text_bytes = sum_counts(manifest.splits.values()), manifest.data.total_bytes
     return {
         "store": str(store.folder),
-        "documents": sum(counts.documents for counts in manifest.splits.values()),
-        "sentences": sum(counts.sentences for counts in manifest.splits.values()),
-        "tokens": sum(counts.tokens for counts in manifest.splits.values()),
+        **counts.model_dump(include={"documents", "sentences", "tokens"}),
         "dropped": sum(sum(source.dropped.values()) for source in manifest.sources),
         "bytes": text_bytes,
         "seconds": round(seconds, 1),
@@ -118,13 +115,13 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
     }
 
 
-def say(text: str) -> None:
-    """A line for people."""
+def log(text: str) -> None:
+    """Print a line and flush it."""
     print(text, flush=True)
 
 
 def read_config(source: str, sets: list[str]) -> PrepareConfig:
-    """Reads a file, or a shipped recipe by name, with `a.b=c` assignments on top.
+    """Read a file, or a shipped recipe by name, and apply `a.b=c` assignments.
 
     Raises:
         SpecError: every wrong key and value.
@@ -134,20 +131,10 @@ def read_config(source: str, sets: list[str]) -> PrepareConfig:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parses, runs, and turns what went wrong into words and an exit code."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="train_jobs.prepare",
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    names = ", ".join(preset_names(PREPARE_RECIPES))
-    parser.add_argument("--config", required=True, help=f"YAML or JSON file, or one of: {names}")
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C", help="change one value")
-    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the run (default: ./output)")
+    """Parse the arguments, run the job, and return an exit code."""
+    recipes = preset_names(PREPARE_RECIPES)
+    parser = boundary.job_parser("prepare", __doc__, recipes=recipes, device="no effect: for launchers")
     parser.add_argument("--cache", type=Path, help="folder of token stores (default: OUTPUT/token-stores)")
-    parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="no effect: for launchers")
     arguments = parser.parse_args(argv)
     cache = arguments.cache or arguments.output / "token-stores"
     node = Node.from_environment(os.environ)
@@ -157,8 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         stop = StopRequest()
         stop.listen()
         with stop.at_once(KEPT):
-            config = read_config(arguments.config, arguments.sets)
-            prepare(config, output=arguments.output, cache=cache, node=node)
+            prepare(read_config(arguments.config, arguments.sets), output=arguments.output, cache=cache, node=node)
 
     return boundary.run(job, arguments.output, kept=KEPT)
 

@@ -1,11 +1,11 @@
-"""An example backend: this machine, at the lowest priority, so that whoever sits at it does not notice.
+"""An example backend: this machine, at the lowest priority, so that other users do not notice.
 
     pip install ./docs/example-backend
     orchestrator submit pretrain -b polite
     orchestrator submit pretrain -b polite --set polite.load=4     # refuse above this load average
 
-A backend with machines of its own derives from `orchestrator.backends.base.Backend` and answers every method there. One
-whose runs are folders on this machine, as here, derives from what it changes and says only what differs.
+A backend with machines of its own inherits from `orchestrator.backends.base.Backend` and implements every method. A
+backend whose runs are local folders, like this one, inherits from the class that it changes.
 """
 
 from __future__ import annotations

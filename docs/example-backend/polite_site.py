@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from orchestrator.specs.site import Site
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 
 class PoliteOptions(Config):

@@ -27,7 +27,7 @@ class ReluIntermediate(nn.Module):
 
 
 class ReluTransform(nn.Module):
-    """What stands before the decoder of the language model."""
+    """Transform before the decoder of the language model."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import torch
 
 from train_jobs.corpus.examples.pairs import Plan
 from train_jobs.corpus.store.token_store import Block
-from train_jobs.models.bert.losses import pretraining_sums
+from train_jobs.models.bert.pretraining_heads import pretraining_sums
 from train_jobs.protocols import Term
 
 SPECIALS = 3  # [CLS] A [SEP] B [SEP]

@@ -1,7 +1,7 @@
 """Draw the rooms of both packages from their imports: `python docs/site/architecture.py` writes docs/architecture.svg.
 
-A room is a folder or a module directly below a package. It stands on the floor above the highest room that it imports
-(imports inside functions and for type checking count). Of the arrows only those remain that no longer way implies.
+A room is a folder or a module directly below a package. Its layer is above the highest room that it imports
+(imports inside functions and for type checking count). Arrows that a longer path implies are omitted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What mkdocs runs while it builds the site: pages made of code and notebooks, links out of docs/ as plain names."""
+"""Hooks of mkdocs: generate pages from code and notebooks, replace links out of docs/ by plain names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Names what lies outside of docs/ instead of linking to it: the site is read on its own."""
+    """Replace links out of docs/ by plain names, since the site is read on its own."""
     return OUTWARD.sub(_named, markdown)
 
 

@@ -1,4 +1,4 @@
-"""Pages that are made of the code: every key of a spec, every command, every kind of error."""
+"""Pages generated from the code: every key of a spec, every command, every kind of error."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from pydantic import BaseModel
 from orchestrator.cli.main import build_parser
 from orchestrator.jobs.registry import all_kinds, job_kind, kind_names
 from orchestrator.specs.job import JobSpec
-from orchestrator.specs.reference import NEEDED, Key, keys, prose
+from orchestrator.specs.reference import NEEDED, KeyHelp, keys
 from orchestrator.specs.site import spec_model
 from orchestrator.specs.sweep_spec import SweepSpec
-from orchestrator.support import errors
 from train_jobs.artifacts.layers import preset_names
 
 COLUMNS = "100"
 
 
 def spec_page(kind: str) -> str:
-    """All keys of a kind of job, section by section, with what each is when nobody says."""
+    """Return the page with all keys of a kind of job and their defaults, by section."""
     found = job_kind(kind)
     recipes = ", ".join(f"`{name}`" for name in preset_names(found.recipes))
     lines = [
@@ -47,7 +46,7 @@ def sweep_page() -> str:
 
 def _section(model: type[BaseModel]) -> Iterator[str]:
     """Yield a table of keys for each section of a model."""
-    sections: dict[tuple[str, ...], list[Key]] = {(): []}
+    sections: dict[tuple[str, ...], list[KeyHelp]] = {(): []}
     heads: dict[tuple[str, ...], str] = {}
     for key in keys(model):
         if key.section:
@@ -82,16 +81,6 @@ def commands_page() -> str:
 def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(found[0].choices) if found else {}
-
-
-def errors_table() -> str:
-    """Every kind of error with the command line's exit code."""
-    kinds = [found for name in errors.__all__ if (found := getattr(errors, name)) is not errors.UserError]
-    rows = [
-        f"| `{kind.kind}` | {kind.exit_code} | {_cell(prose((kind.__doc__ or '').partition('Args:')[0]))} |"
-        for kind in sorted(kinds, key=lambda kind: (kind.exit_code, kind.kind))
-    ]
-    return "\n".join(["| kind | exit code | |", "| --- | --- | --- |", *rows])
 
 
 def _cell(text: str) -> str:

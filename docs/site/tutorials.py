@@ -1,4 +1,4 @@
-"""Pages that are made of the notebooks: their words and their cells, as they are before they are run."""
+"""Pages generated from the notebooks: text and cells without outputs."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.errors import NotFoundError, StorageError
 from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
-from train_jobs.config.base import Config
-from train_jobs.config.names import did_you_mean
+from train_jobs.config import Config, did_you_mean
 
 if TYPE_CHECKING:  # listing runs needs none of these, and loading them takes longer than listing fifty
     from orchestrator.backends.log_query import LogBlock, LogQuery
     from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.inputs import JobInput, JobOutput
     from orchestrator.runs.lineage_report import CheckedLineage
     from orchestrator.runs.status import RunStatus
 
 Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+"""Called with bytes done and bytes in total."""
 
 PLAN, REQUEST, CONFIG, SPEC, TAGS = "plan.json", "request.json", "config.json", "spec.yaml", "tags.json"
 RESULT = "result.json"
@@ -39,7 +39,7 @@ WRITTEN_LATER = {"checkpoints", "lineage", "metrics", "model", "predictions", "r
 
 
 class Request(Config):
-    """What a backend is asked to run. Each backend adds its own fields; kept as the run's request.json."""
+    """Request of a backend, kept as the run's request.json. Each backend adds its own fields."""
 
     name: str
     """The run's name."""
@@ -47,40 +47,55 @@ class Request(Config):
 
 @dataclass(frozen=True)
 class Submission:
-    """All that is sent for one run: made by `Backend.prepare`, printed by a dry run, sent by `Backend.submit`."""
+    """Complete request for one run: made by `Backend.prepare`, printed by a dry run, sent by `Backend.submit`."""
 
     backend: str
     """The backend's name."""
     plan: Plan | None
-    """What will be done; None: the run comes from a job file of another program."""
+    """The plan; None: the run comes from a job file of another program."""
     request: Any
-    """What the backend is asked to run, a `Request` with fields of its own."""
+    """The backend's `Request`, with fields of its own."""
     command: tuple[str, ...]
-    """Of each rank."""
+    """Command of each rank."""
     variables: Mapping[str, str]
-    """Environment variables of each rank, beside those of the machine and of the launcher."""
+    """Environment variables of each rank, in addition to those of the machine and of the launcher."""
     documents: Mapping[str, str]
     """Name -> text of the documents in `SUBMITTED`."""
     notes: tuple[str, ...] = ()
     """Facts that the plan does not have, `label: text` each."""
     export: Mapping[str, Any] | None = None
-    """The same for another program, such as `az ml`; None: there is none."""
+    """The job in the format of another program, such as `az ml`; None without such a format."""
 
     @property
     def run(self) -> str:
         """The run's name."""
         return str(self.request.name)
 
+    @property
+    def inputs(self) -> tuple[JobInput, ...]:
+        """Inputs that the backend delivers to the job."""
+        return self.plan.needs.inputs if self.plan else ()
+
+    @property
+    def outputs(self) -> tuple[JobOutput, ...]:
+        """Folders that the job writes to."""
+        return self.plan.makes if self.plan else ()
+
+    @property
+    def options(self) -> Config | None:
+        """The backend's own section of the spec; None: it has none."""
+        return dict(self.plan.spec).get(self.backend) if self.plan else None
+
     def as_dict(self) -> dict[str, Any]:
-        """Return what a dry run prints as JSON: the plan and the request, as the run keeps them."""
+        """Return what a dry run prints as JSON: plan and request in the form of the run's documents."""
         plan = {} if self.plan is None else {"plan": self.plan.as_dict()}
         return {**plan, "request": self.request.model_dump(mode="json")}
 
 
 class Backend(ABC):
-    """Runs plans and reports on the runs. A method names a run by its name, not by its handle.
+    """Runs plans and reports on the runs. Methods identify a run by its name, not by its handle.
 
-    Every method that takes a run raises NotFoundError if there is none of that name.
+    Every method with a run raises NotFoundError if the run does not exist.
 
     Args:
         home: the user's orchestrator folder.
@@ -89,25 +104,25 @@ class Backend(ABC):
     name: ClassVar[str]
     """Its name in specs, handles and `--backend`."""
     poll_seconds: float = 2.0
-    """Longest pause between two looks at a run that is waited for."""
+    """Longest pause between two status requests while a run is awaited."""
     instead: ClassVar[Mapping[str, str]] = {}
-    """Name of a capability that it lacks -> what its user can do instead."""
+    """Name of a missing capability -> what the user can do instead."""
     remote: bool = False
-    """Whether runs are on other machines, and a service is asked about them over a network."""
+    """Whether runs are on other machines, behind a service on the network."""
     own_tracking: bool = False
     """Whether the backend itself keeps the runs of MLflow."""
     shares_machine: bool = False
-    """Whether runs at the same time share the cores, memory and GPUs of this machine."""
+    """Whether concurrent runs share the cores, memory and GPUs of this machine."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
 
     @abstractmethod
     def prepare(self, plan: Plan, *, run: str) -> Submission:
-        """Return all that would be sent for a plan: pure, offline.
+        """Return everything that would be sent for a plan: pure, offline.
 
         Args:
-            plan: what to do.
+            plan: the plan.
             run: name of the run.
 
         Raises:
@@ -116,11 +131,11 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, submission: Submission) -> Handle:
-        """Send what `prepare` returned; return once the backend answers for the run.
+        """Send what `prepare` returned; return once the backend has accepted the run.
 
         Raises:
             ConflictError: the name is taken.
-            UserError: it was refused; nothing runs then.
+            UserError: it was refused, and nothing runs.
         """
 
     @abstractmethod
@@ -129,42 +144,42 @@ class Backend(ABC):
 
     @abstractmethod
     def list(self) -> Iterator[RunStatus]:
-        """Yield the status of all runs, the newest first, each looked up when it is asked for."""
+        """Yield the status of all runs, the newest first, each looked up only when it is needed."""
 
     @abstractmethod
     def logs(self, run: str, query: LogQuery) -> Iterator[LogBlock]:
-        """Yield lines of a run's logs in blocks, those of several logs in the order of their time.
+        """Yield lines of a run's logs in blocks; lines of several logs in the order of their times.
 
         Raises:
-            NotFoundError: there is no such run, rank or node.
+            NotFoundError: the run, rank or node does not exist.
         """
 
     @abstractmethod
     def cancel(self, run: str) -> None:
-        """Ask a run to end; it may take a while. A run that has ended stays as it is."""
+        """Ask a run to end, which may take a while. A finished run stays as it is."""
 
     @abstractmethod
     def fetch(
         self, run: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
     ) -> Sequence[Path]:
-        """Copy outputs of a run to below a folder, all of them or none; return the copies.
+        """Copy outputs of a run into a folder, all of them or none; return the copies.
 
         Args:
             run: its name.
             outputs: `model`, `checkpoints`, `logs`, ...; none: all.
-            to: the folder; made if missing.
-            force: replace what exists there.
+            to: the folder; created if missing.
+            force: replace existing files.
             progress: called as the copy advances.
 
         Raises:
             NotFoundError: the run has no such output.
-            ConflictError: a copy exists already.
+            ConflictError: a target already exists.
             StorageError: `to` cannot be written.
         """
 
     @abstractmethod
     def read(self, run: str, document: str) -> bytes:
-        """Return a document of a run, empty if the run has none of that name (yet).
+        """Return a document of a run, empty if it does not exist (yet).
 
         Args:
             run: its name.
@@ -195,19 +210,19 @@ class Backend(ABC):
         try:
             return dict(json.loads(self.read(run, PLAN)))
         except ValueError as problem:
-            where = {"where": self.folder(run) or run, "says": f"{PLAN}: {problem}"}
-            raise StorageError(f"run {run} is damaged", facts=where, fix=f"orchestrator status {run}") from problem
+            facts = {"where": self.folder(run) or run, "reason": f"{PLAN}: {problem}"}
+            raise StorageError(f"run {run} is damaged", facts=facts, fix=f"orchestrator status {run}") from problem
 
     def result(self, run: str) -> dict[str, Any]:
         """Return the job's final figures; empty until it has completed."""
         return dict(json.loads(self.read(run, RESULT) or b"{}"))
 
     def metrics(self, run: str, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the job's reports {step, time, metrics} in the order in which they were made.
+        """Yield the job's reports {step, time, metrics}, the oldest first.
 
         Args:
             run: its name.
-            seed: of a fine-tuning with several seeds only the reports of this one.
+            seed: only the reports of this seed of a fine-tuning with several.
         """
         name = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
         for line in self.read(run, name).split(b"\n"):
@@ -218,7 +233,7 @@ class Backend(ABC):
         """Return the lineage of a run, each link compared with what exists on this machine.
 
         Raises:
-            NotFoundError: there is no such run, or it has not begun to train.
+            NotFoundError: the run does not exist, or has not begun to train.
             ConflictError: its lineage does not verify.
         """
         from orchestrator.backends.lineage_check import Records, checked_lineage
@@ -227,13 +242,13 @@ class Backend(ABC):
 
 
 def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Collection[str]) -> NotFoundError:
-    """What a run does not have, what it has, and what one may type.
+    """Return the error for outputs that a run does not have, with those that it has and a command that works.
 
     Args:
         run: its name.
         state: its state.
-        asked: names of outputs that it does not have; none: it has nothing at all.
-        known: those that it has.
+        asked: names of the missing outputs; none: it has no output at all.
+        known: names of its outputs.
     """
     first = asked[0] if asked else ""
     near = did_you_mean(first, known) if first not in WRITTEN_LATER else ""

@@ -1,24 +1,28 @@
-"""What only some backends can do. Ask for it by `orchestrator.backends.require`, never by the name of a backend.
+"""Capabilities of only some backends. Ask for one by `orchestrator.backends.require`, never by a backend's name.
 
-A backend has a capability by deriving from its class, beside `Backend`.
+A backend has a capability by deriving from its class in addition to `Backend`.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from orchestrator.support.errors import ServiceError
+from orchestrator.support.errors import ConflictError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Submission
     from orchestrator.runs.status import Handle, RunState, RunStatus
     from orchestrator.specs.job import JobSpec
-    from orchestrator.specs.sweep_spec import Settings, SweepSpec
+    from orchestrator.specs.settings import Settings
+    from orchestrator.specs.sweep_spec import SweepSpec
     from orchestrator.support.finding import Finding
     from train_jobs.artifacts.layers import KeyPath
+
+ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so that a name is valid everywhere
 
 
 class UnknownError(ServiceError):
@@ -26,28 +30,28 @@ class UnknownError(ServiceError):
 
 
 class Capability(ABC):
-    """Something that a backend may be able to do."""
+    """Capability of a backend."""
 
     verb: ClassVar[str]
-    """What a user cannot do without it: `resume a run`."""
+    """The user's action that needs it: `resume a run`."""
 
 
 class Resumes(Capability):
-    """Starts runs again that ended before they completed."""
+    """Resumes runs that ended before they completed."""
 
     verb = "resume a run"
 
     @abstractmethod
     def resume(self, run: str, *, processes: int | None = None) -> Handle:
-        """Start a run that did not complete again, from its newest checkpoint.
+        """Resume a run from its newest checkpoint.
 
         Args:
             run: its name.
-            processes: on each node, from now on. None: as many as before.
+            processes: new number of processes on each node. None: as before.
 
         Raises:
             ConflictError: it completed, or is still running.
-            UsageError: there cannot be that many processes.
+            UsageError: the number of processes cannot change, or not to this one.
         """
 
     def tend(self, run: str, max_restarts: int | None = None) -> bool:
@@ -55,7 +59,7 @@ class Resumes(Capability):
 
         Args:
             run: its name.
-            max_restarts: how often it may be restarted; None: as it was submitted.
+            max_restarts: highest number of restarts; None: as submitted.
 
         Returns:
             Whether it was restarted, or will be when this is called again.
@@ -64,13 +68,13 @@ class Resumes(Capability):
 
 
 class Preempts(Capability):
-    """Simulates that the machine of a run is taken away."""
+    """Simulates preemptions."""
 
     verb = "preempt a run"
 
     @abstractmethod
     def preempt(self, run: str) -> None:
-        """Take the run's machine away; its `max_restarts` may start it again.
+        """Preempt a run; its `max_restarts` may restart it.
 
         Raises:
             ConflictError: the run is not running.
@@ -78,14 +82,14 @@ class Preempts(Capability):
 
 
 class ClusterChange(NamedTuple):
-    """A change to a cluster, not made yet."""
+    """Planned change of a cluster."""
 
     shape: str
     """Size and scale of the cluster afterwards, for humans."""
     warnings: tuple[str, ...]
-    """What the user should know before."""
+    """Warnings for the user before the change."""
     apply: Callable[[], str]
-    """Make the change; returns what was done, in one line."""
+    """Make the change; returns a one-line report."""
 
 
 class Clusters(ABC):
@@ -107,7 +111,7 @@ class Clusters(ABC):
     def created(
         self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
     ) -> ClusterChange:
-        """Return what makes a cluster, or changes one to fit.
+        """Return the change that creates a cluster, or makes an existing one fit.
 
         Raises:
             SpecError: the name or the size is not valid.
@@ -117,11 +121,11 @@ class Clusters(ABC):
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
     ) -> ClusterChange:
-        """Return what changes the scale of a cluster; None: as it is.
+        """Return the change of a cluster's scale; None: as before.
 
         Raises:
             NotFoundError: it does not exist.
-            UsageError: it would keep more machines than it may have.
+            UsageError: the minimum is above the maximum.
         """
 
     @abstractmethod
@@ -136,11 +140,11 @@ class Provisions(Capability):
 
     @abstractmethod
     def clusters(self, place: Mapping[str, str | None]) -> Clusters:
-        """Return the clusters of a place; None as a value: as the environment or a file of the project has it."""
+        """Return the clusters of a place; a value of None comes from the environment or a file of the project."""
 
 
 class Inspects(Capability):
-    """Looks inside the processes of a run."""
+    """Inspects the processes of a run."""
 
     verb = "show each rank's Python stack"
 
@@ -175,10 +179,10 @@ class Deletes(Capability):
 
     @abstractmethod
     def delete(self, run: str) -> None:
-        """Delete a run that has ended, with all that it wrote; MLflow's record of it stays.
+        """Delete a finished run with all its files; MLflow's record of it stays.
 
         Raises:
-            ConflictError: it has not ended.
+            ConflictError: it has not finished.
             StorageError: it cannot be deleted.
         """
 
@@ -194,11 +198,11 @@ class DeletesWeights(Capability):
 
     @abstractmethod
     def delete_weights(self, run: str, why: str) -> bool:
-        """Delete the checkpoints and models of a run that has ended; metrics, logs and records stay.
+        """Delete the checkpoints and models of a finished run; metrics, logs and records stay.
 
         Args:
             run: its name.
-            why: shown by its status from now on.
+            why: reason that its status shows afterwards.
 
         Returns:
             False if another process still holds the run: call again later.
@@ -209,7 +213,7 @@ class DeletesWeights(Capability):
 
 
 class Registers(Capability):
-    """Puts models of runs into a registry and behind an endpoint."""
+    """Registers models of runs and serves them at endpoints."""
 
     verb = "register or deploy a model"
 
@@ -246,8 +250,56 @@ class Registers(Capability):
         """Delete an endpoint.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: it does not exist.
         """
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raise UsageError for a name that no endpoint can have."""
+    if not ENDPOINT_NAME.fullmatch(endpoint):
+        raise UsageError(
+            f"invalid name of an endpoint {endpoint!r}",
+            facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
+            fix="--endpoint masked-words",
+        )
+
+
+def require_model(status: RunStatus) -> None:
+    """Raise ConflictError unless the run has completed: only then is its model the last."""
+    if status.state.terminal and not status.state.resumable:
+        return
+    raise ConflictError(
+        f"run {status.name} is {status.state} and has no model to register",
+        fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+    )
+
+
+def model_name(status: RunStatus, model: str | None) -> str:
+    """Return the name to register a model under: the given one, or the first part of the run's."""
+    return model or status.name.removesuffix(f"-{status.run_hash}")
+
+
+def model_tags(status: RunStatus, plan: Mapping[str, Any], lineage: str | None) -> dict[str, str]:
+    """Return the tags of a registered model, which name its run, recipe, data and scores.
+
+    Args:
+        status: of the run.
+        plan: of the run, as `Plan.as_dict` gave it.
+        lineage: hash of the model's lineage; None: it has none.
+    """
+    found = {
+        "orchestrator.run": status.name,
+        "orchestrator.handle": status.handle,
+        "orchestrator.run_hash": status.run_hash,
+        "orchestrator.recipe": str(plan.get("spec", {}).get("recipe")),
+        "orchestrator.data": str(plan.get("data", {}).get("sha256")),
+        "orchestrator.step": str(status.step),
+    }
+    if status.results is not None:
+        found |= {f"score.{name}": figure.text for one in status.results.scores for name, figure in one.metrics.items()}
+    if "validation_mlm_loss" in status.metrics:
+        found["validation_mlm_loss"] = f"{status.metrics['validation_mlm_loss']:.4f}"
+    return {**found, **({"orchestrator.lineage": lineage} if lineage else {})}
 
 
 class Discovers(Capability):
@@ -257,7 +309,7 @@ class Discovers(Capability):
 
     @abstractmethod
     def discover(self) -> None:
-        """Put such runs on record here."""
+        """Record the newest runs of the place on this machine, including those of other machines."""
 
 
 class ReadsJobFiles(Capability):
@@ -267,14 +319,14 @@ class ReadsJobFiles(Capability):
 
     @abstractmethod
     def accepts(self, path: Path) -> bool:
-        """Whether the name of a file is that of a job file; the file is not read."""
+        """Return whether a file is a job file by its name; the file is not read."""
 
     @abstractmethod
     def prepare_file(self, path: Path) -> Submission:
-        """Return all that is sent for a job file: pure, offline.
+        """Return the submission of a job file: pure, offline.
 
         Raises:
-            SpecError: all that is wrong with it, each with its line.
+            SpecError: all its problems, each with its line.
         """
 
 
@@ -284,7 +336,7 @@ class NativeTrial(NamedTuple):
     number: int
     """From 0, in the order of their start."""
     settings: Settings
-    """What the service chose for it."""
+    """Settings that the service chose."""
     status: RunStatus
     """Of its run."""
     reports: Sequence[float]
@@ -301,17 +353,17 @@ class NativeSweep(NamedTuple):
     ended: float | None
     """Seconds since the epoch; None while it runs."""
     cancelled: bool
-    """Whether anyone cancelled it."""
+    """Whether a user cancelled it."""
     best: int | None
     """Number of the trial that the service calls the best."""
     mlflow_run_id: str | None
     """Parent of the trials' runs in MLflow."""
     trials: Sequence[NativeTrial]
-    """Trials that have begun and were not known before, in the order of their numbers."""
+    """Trials that have begun and were not known before, by number."""
 
 
 class SweepsNatively(Capability):
-    """Drives sweeps by a service of its own, which works while this machine is off.
+    """Drives sweeps by a service of its own, which continues while this machine is off.
 
     A sweep is known by its documents, name -> text, which `stage_sweep` or `adopt_sweep` returned and its folder keeps.
     """
@@ -324,11 +376,11 @@ class SweepsNatively(Capability):
     @classmethod
     @abstractmethod
     def refusals(cls, spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
-        """Yield what the service would refuse: the key, and what works instead."""
+        """Yield the settings that the service would refuse: the key, and what works instead."""
 
     @abstractmethod
     def prepare_sweep(self, spec: SweepSpec, trial: Submission) -> Submission:
-        """Return all that is sent for a sweep, made from a trial without settings: pure, offline."""
+        """Return the submission of a sweep, derived from a trial without settings: pure, offline."""
 
     @abstractmethod
     def stage_sweep(self, submission: Submission, documents: Mapping[str, str]) -> dict[str, str]:
@@ -361,7 +413,7 @@ class SweepsNatively(Capability):
         Args:
             documents: of the sweep.
             spec: of the sweep.
-            known: numbers of trials to leave out: they have ended, and are on record.
+            known: numbers of trials to leave out: finished ones on record.
         """
 
     @abstractmethod
@@ -370,8 +422,8 @@ class SweepsNatively(Capability):
 
     @abstractmethod
     def adopt_sweep(self, place: str, name: str) -> dict[str, str] | None:
-        """Return the documents of a sweep that was submitted from another machine; None if there is none.
+        """Return the documents of a sweep that was submitted from another machine; None if it does not exist.
 
         Raises:
-            NotFoundError: its files are gone.
+            NotFoundError: its files were deleted.
         """

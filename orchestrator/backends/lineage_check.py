@@ -1,4 +1,4 @@
-"""Compares the lineage of a run with what this machine has: token stores, its model and those of its ancestors."""
+"""Compare the lineage of a run with what this machine has: token stores, its model and those of its ancestors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from train_jobs.artifacts.lineage import LINEAGE_FILE, READ, Lineage, Link, pars
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.artifacts.store_manifest import read_manifest
 from train_jobs.artifacts.task_files import task_files
-from train_jobs.config.errors import DataError
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config import DataError, FinetuneConfig
 
 DIGITS = 8
+ABSENT = Check(verdict=Verdict.ABSENT)
 
 
 @dataclass(frozen=True)
 class Records:
-    """What a backend has on record of its runs."""
+    """Documents and folders of a backend's runs."""
 
     read: Callable[[str, str], bytes]
     """Read a document of a run, see `Backend.read`."""
@@ -36,7 +36,7 @@ class Records:
     """A run's folder on this machine."""
 
     def document(self, run: str, name: str) -> dict[str, Any]:
-        """A JSON document of a run; empty if it has none."""
+        """Return a JSON document of a run; empty if it has none."""
         return dict(json.loads(self.read(run, name) or b"{}"))
 
 
@@ -45,13 +45,13 @@ class _Maker:
     """A run that made a link."""
 
     config: dict[str, Any]
-    """What its job read."""
+    """The configuration of its job."""
     model: Path | None
     """Folder of its model, if that is on this machine."""
 
 
 def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLineage:
-    """Read the lineage of a run and look for each link.
+    """Read the lineage of a run and check each link.
 
     Args:
         handle: of the run; runs of the same backend and place are looked up by their names.
@@ -83,7 +83,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
 
 
 def _makers(lineage: Lineage, handle: Handle, records: Records) -> dict[str, _Maker]:
-    """Hash of a link -> the run of this backend that made it, for those that exist here."""
+    """Return hash of a link -> the run of this backend that made it, for those that exist here."""
     found = {}
     for link in lineage.links:
         if link is not lineage.head and link.facts.get("run") != str(replace(handle, name=link.name)):
@@ -97,25 +97,25 @@ def _makers(lineage: Lineage, handle: Handle, records: Records) -> dict[str, _Ma
 
 
 def _models(lineage: Lineage, makers: Mapping[str, _Maker]) -> dict[str, Path]:
-    """Hash of a link -> folder of its model: where a run here took it from, else where the run that made it put it."""
+    """Return hash of a link -> folder of its model: where a child read it, else where its own run wrote it."""
     found: dict[str, Path] = {}
-    for link in lineage.links:  # parents before children, who know better
+    for link in lineage.links:  # parents before children, so that the folder that a child read replaces the parent's
         maker = makers.get(link.hash)
         if maker is None:
             continue
         if maker.model is not None:
             found[link.hash] = maker.model
-        config, parents = maker.config, lineage.parents(link)
-        initial, phase = config.get("init_from"), config.get("phase_from")
-        if initial is not None and Path(initial).is_dir():
-            found |= {parent.hash: Path(initial) for parent in parents if parent.kind not in READ}
-        if phase is not None and Path(phase).is_dir():  # a checkpoint that came without a lineage is a link itself
-            found |= {parent.hash: Path(phase) for parent in parents if parent.kind == "external"}
+        parents = lineage.parents(link)
+        # a checkpoint in `phase_from` that came without a lineage is a link of its own
+        for key, kinds in (("init_from", {parent.kind for parent in parents} - {*READ}), ("phase_from", {"external"})):
+            start = maker.config.get(key)
+            if start is not None and Path(start).is_dir():
+                found |= {parent.hash: Path(start) for parent in parents if parent.kind in kinds}
     return found
 
 
 def _tuned_on(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
-    """The files of a task, where the run that read them had them; none if that run does not exist here."""
+    """Return the files of a task where its run read them; none if that run does not exist here."""
     child = next(other for other in lineage.links if link.hash in other.inputs)
     if child.hash not in makers:
         return []
@@ -126,54 +126,52 @@ def _tuned_on(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> lis
 
 
 def _check_tables(link: Link, files: list[Path], cache: Path) -> Check:
-    there = [path for path in files if path.is_file()]
-    if not there:
-        return Check(verdict=Verdict.ABSENT)
-    found = {(path.name, digest) for path, digest in zip(there, content_hashes(there, cache), strict=True)}
-    where = str(there[0].parent)
+    existing = [path for path in files if path.is_file()]
+    if not existing:
+        return ABSENT
+    found = {(path.name, digest) for path, digest in zip(existing, content_hashes(existing, cache), strict=True)}
+    where = existing[0].parent
     for source in link.facts["sources"]:
         if (Path(source["name"]).name, source["sha256"]) not in found:
-            return Check(verdict=Verdict.CHANGED, where=where, why=f"{source['name']} in {where} is another")
-    return Check(verdict=Verdict.VERIFIED, where=where)
+            return _check(where, f"{source['name']} in {where} has changed")
+    return _check(where)
 
 
 def _check_model(link: Link, folder: Path | None, cache: Path) -> Check:
     if link.weights is None:
         return Check(verdict=Verdict.OPEN)
     weights = initial_weights(folder, cache) if folder is not None else None
-    if weights is None:
-        return Check(verdict=Verdict.ABSENT)
-    if weights != link.weights:
-        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"the weights in {folder} are {weights[:DIGITS]}")
-    return Check(verdict=Verdict.VERIFIED, where=str(folder))
+    if folder is None or weights is None:
+        return ABSENT
+    return _check(folder, None if weights == link.weights else f"the weights in {folder} are {weights[:DIGITS]}")
 
 
 def _store_of(link: Link, config: Mapping[str, Any], stores: Path) -> Path:
-    """Where a link's token store is: among those made for training, or where the run's configuration has it."""
+    """Return the folder of a link's token store: among those made for training, or in the run's configuration."""
     made = stores / str(link.facts["store"])
     if made.is_dir():
         return made
     data = config.get("data", {})
-    told = [Path(path) for path in (data.get("store"), *data.get("text", ())) if isinstance(path, str)]
-    return next((path for path in told if _key(path) == link.facts["store"]), made)
-
-
-def _key(folder: Path) -> str | None:
-    manifest = read_manifest(folder)
-    return manifest.key if manifest is not None else None
+    named = [Path(path) for path in (data.get("store"), *data.get("text", ())) if isinstance(path, str)]
+    keys = ((path, read_manifest(path)) for path in named)
+    return next((path for path, found in keys if found and found.key == link.facts["store"]), made)
 
 
 def _check_store(link: Link, folder: Path, cache: Path) -> Check:
-    """Every file of the store is read, or its hash remembered."""
+    """Compare every file of the store, by its content or by its cached hash."""
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         files = [folder / shard["file"] for shard in manifest["shards"]]
         vocabulary, *hashes = content_hashes([folder / "vocab.txt", *files], cache)
     except FileNotFoundError:
-        return Check(verdict=Verdict.ABSENT)
+        return ABSENT
     except (OSError, ValueError, KeyError):
-        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"{folder} is damaged")
+        return _check(folder, f"{folder} is damaged")
     content = store_digest({"file": path.name, "sha256": found} for path, found in zip(files, hashes, strict=True))
-    if (content, vocabulary) != (link.facts["content"], link.facts["vocabulary"]):
-        return Check(verdict=Verdict.CHANGED, where=str(folder), why=f"{folder} holds something else")
-    return Check(verdict=Verdict.VERIFIED, where=str(folder))
+    same = (content, vocabulary) == (link.facts["content"], link.facts["vocabulary"])
+    return _check(folder, None if same else f"{folder} has other content")
+
+
+def _check(where: Path, why: str | None = None) -> Check:
+    """Return the check of an existing file or folder: changed if there is a reason, else verified."""
+    return Check(verdict=Verdict.CHANGED if why else Verdict.VERIFIED, where=str(where), why=why)

@@ -1,6 +1,6 @@
-"""What may go: runs that have ended, remains of interrupted commands, token stores of texts that no run is of.
+"""Clean-up: ended runs, remains of interrupted commands, token stores of texts that no run uses.
 
-A `Pruning` says what would go and how much that is; `Orchestrator.prune` deletes it, and nothing else.
+A `Pruning` lists what would be deleted and its size; `Orchestrator.prune` deletes exactly that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.backends.capabilities import Deletes
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import TOKEN_STORES
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 
 class Item(Config):
@@ -28,47 +28,47 @@ class Item(Config):
     name: str
     """A run's name, or a path below the home folder."""
     bytes: int | None
-    """What it takes on this machine; None where it is not here."""
+    """Size on this machine; None: it is elsewhere."""
     handle: str | None = None
     """A run's handle."""
     state: RunState | None = None
-    """How a run ended."""
+    """State in which a run ended."""
     ended: float | None = None
-    """When, in seconds since the epoch."""
+    """When it ended, seconds since the epoch."""
 
 
 class Pruning(Config):
-    """What would go."""
+    """Items that would be deleted."""
 
     runs: list[Item]
     """Runs, the oldest first."""
     leftovers: list[Item]
     """What interrupted submissions and deletions left behind."""
     token_stores: list[Item]
-    """Prepared data of texts that no remaining run is of."""
+    """Prepared data of texts that no remaining run uses."""
     unused_store_bytes: int
-    """What such token stores take, whether they would go or not."""
+    """Size of all such token stores, also of those that would stay."""
 
     @property
     def items(self) -> list[Item]:
-        """All of it."""
+        """Everything that would be deleted."""
         return [*self.runs, *self.leftovers, *self.token_stores]
 
     @property
     def total_bytes(self) -> int:
-        """What would be free on this machine."""
+        """Bytes that would be free on this machine."""
         return sum(item.bytes or 0 for item in self.items)
 
 
 class Pruned(Config):
-    """What went."""
+    """Result of a deletion."""
 
     deleted: list[Item]
-    """In the order in which it was deleted."""
+    """Deleted items, in order."""
     kept: dict[str, str]
-    """Run -> why it was left alone after all."""
+    """Run -> why it was kept after all."""
     freed_bytes: int
-    """On this machine."""
+    """Bytes freed on this machine."""
 
 
 def expired(
@@ -79,19 +79,21 @@ def expired(
     states: Collection[RunState],
     now: float,
 ) -> list[RunStatus]:
-    """The runs that may go, the oldest first: those that have ended and that every given rule lets go.
+    """Return the ended runs that every given rule allows to delete, the oldest first.
 
     Args:
         runs: the newest first.
-        keep_last: not the newest so many of those that have ended (in one of `states`).
-        older_than: only what ended more than so many seconds before `now`.
-        states: only what ended in one of these; empty: in any.
+        keep_last: keep the N newest finished runs (in one of `states`).
+        older_than: only runs that ended more than that many seconds before `now`.
+        states: only runs that ended in one of these; empty: in any.
         now: seconds since the epoch.
     """
     ended = [status for status in runs if status.state.terminal and (not states or status.state in states)]
-    beyond = ended[keep_last or 0 :]
-    old = [status for status in beyond if older_than is None or now - (status.ended or status.created) > older_than]
-    return old[::-1]
+    return [
+        status
+        for status in reversed(ended[keep_last or 0 :])
+        if older_than is None or now - (status.ended or status.created) > older_than
+    ]
 
 
 def plan_pruning(
@@ -104,14 +106,16 @@ def plan_pruning(
     states: Collection[RunState],
     stores: bool,
 ) -> Pruning:
-    """What would go of `runs` by these rules (see `expired`), and what was left behind on these backends.
+    """Return the runs to delete by these rules (see `expired`), and what interrupted commands left on these backends.
 
     Args:
         runs: the newest first.
         backends: by name.
         home: the user's orchestrator folder.
-        keep_last, older_than, states: the rules.
-        stores: also token stores that no remaining run can use.
+        keep_last: see `expired`.
+        older_than: see `expired`.
+        states: see `expired`.
+        stores: also delete token stores that no remaining run uses.
     """
     gone = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
     folders = [backends[Handle.parse(status.handle).backend].folder(status.name) for status in gone]
@@ -139,7 +143,7 @@ def plan_pruning(
 
 
 def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Pruned:
-    """Deletes what `pruning` lists, but for runs that go on again, and what they may be using.
+    """Delete what `pruning` lists, except for runs that were resumed meanwhile, and what they may use.
 
     Raises:
         StorageError: something cannot be deleted.
@@ -156,42 +160,41 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
     for item in pruning.leftovers:
         _remove(home / item.name)
         deleted.append(item)
-    unused = unused_stores(home, ())  # of the runs that there are now
+    unused = unused_stores(home, ())  # a run may have been submitted since the pruning was planned
     for item in pruning.token_stores:
         store = home / item.name
         if store in unused:
-            _remove(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))  # a job sees all or nothing
+            _remove(
+                store.rename(store.with_name(f".{store.name}.{os.getpid()}.building"))
+            )  # a job sees all or none of it
             deleted.append(item)
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 
 
 def unused_stores(home: Path, without: Collection[Path | None]) -> list[Path]:
-    """Token stores of texts that no run is of, but for the runs in the folders `without`.
+    """Return the token stores of texts that no run uses, apart from the runs in the folders `without`.
 
-    A store's key is made of the text's hash among other things, so no such store can be the one of a remaining run.
-    Where a run's plan cannot be read, its text is not known, and there are none.
+    A store's key includes the hash of its text, so a store of another text cannot belong to a remaining run. If the
+    plan of a run cannot be read, its text is unknown, and no store counts as unused.
     """
-    texts = set()
-    for plan in home.glob("*/*/plan.json"):
-        if plan.parent in without:
-            continue
-        try:
-            texts.add(json.loads(plan.read_text())["data"]["sha256"])
-        except (OSError, ValueError, KeyError):
-            return []
-    found = []
-    for manifest in sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json")):
-        try:
-            text = json.loads(manifest.read_text())["data"]["sha256"]
-        except (OSError, ValueError, KeyError):
-            continue  # being made, or no store
-        if text not in texts:
-            found.append(manifest.parent)
-    return found
+    texts = {_text_hash(plan) for plan in home.glob("*/*/plan.json") if plan.parent not in without}
+    if None in texts:
+        return []
+    texts.add(None)  # a store without a valid manifest may be in preparation
+    manifests = sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json"))
+    return [manifest.parent for manifest in manifests if _text_hash(manifest) not in texts]
+
+
+def _text_hash(document: Path) -> str | None:
+    """Return the hash of the text that a plan or a manifest names; None: it cannot be read."""
+    try:
+        return str(json.loads(document.read_text())["data"]["sha256"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def tree_bytes(folder: Path) -> int:
-    """Size of all files below a folder; what goes away in the meantime counts nothing."""
+    """Return the size of all files below a folder; a file that is deleted meanwhile does not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -208,6 +211,6 @@ def _remove(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
-        pass  # another command deletes it, too
+        pass  # another command deletes it too
     except OSError as problem:
         raise StorageError(f"cannot delete {folder}: {problem.strerror}") from problem

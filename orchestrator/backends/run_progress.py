@@ -1,4 +1,4 @@
-"""What a job reported last: its metrics.jsonl, read from the end, wherever that lies."""
+"""Progress of a run: the last reports in its metrics.jsonl, read from the end of the file, and its target."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ TAIL_BYTES = 64 * 1024
 
 
 def whole_lines(tail: bytes, *, cut: bool) -> list[bytes]:
-    """Lines of a file's end; what follows the last line end is torn, and the first is too if the file was cut."""
+    """Return the whole lines of a file's tail.
+
+    Args:
+        tail: the tail; what follows its last line end is torn.
+        cut: whether the file begins before the tail, so that its first line is torn too.
+    """
     return tail.split(b"\n")[int(cut) : -1]
 
 
 def parse_reports(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Reports of whole lines, in one go, which is four times as fast as one by one; damaged lines are left out."""
-    with suppress(ValueError):
+    """Return the reports of whole lines; damaged lines are left out."""
+    with suppress(ValueError):  # one call for all lines is four times as fast as one for each
         reports: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")
         return reports
     found = []
@@ -34,18 +39,16 @@ def parse_reports(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def newest(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last step and its time, and the newest value of each metric, if that is a number; of no reports nothing."""
+    """Return the last step, its time, and the newest value of each metric if it is finite; empty without reports."""
     if not reports:
         return {}
-    metrics: dict[str, float] = {}
-    for report in reports:
-        metrics.update(report["metrics"])
+    metrics = {key: value for report in reports for key, value in report["metrics"].items()}
     finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
     return {"step": reports[-1]["step"], "time": reports[-1]["time"], "metrics": finite}
 
 
 def last_report(path: Path) -> dict[str, Any]:
-    """The last step of a metrics file and the newest value of each metric, read from its tail."""
+    """Return the last step of a metrics file and the newest value of each metric, read from its tail."""
     if not path.exists():
         return {}
     with path.open("rb") as stream:
@@ -61,29 +64,26 @@ def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[flo
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a run, by its plan.
-
-    Attributes:
-        steps: how many of what it counts; None: nobody can tell.
-        counts: what that is.
-        sequences: in each; None: nobody can tell.
-    """
+    """The target of a run, by its plan."""
 
     steps: int | None
+    """Number of units; None: unknown."""
     counts: Counts
+    """The unit."""
     sequences: int | None
+    """Sequences in each unit; None: unknown."""
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Target:
-        """That of `Plan.as_dict`; in plans of old, and in those of job files, the job alone has the steps."""
+        """Return the target of a plan in the form of `Plan.as_dict`."""
         train = plan["job"].get("train") or {}
         counts: Counts = plan.get("counts", "steps")
-        steps = plan.get("steps", train.get("steps"))
+        steps = plan.get("steps", train.get("steps"))  # old plans, and those of job files, have them in the job
         sequences = {"steps": train.get("global_batch_size"), "rows": 1}.get(counts)
         return cls(steps, counts, sequences)
 
     def eta(self, last: Mapping[str, Any]) -> float | None:
-        """When the last step is expected: validations, checkpoints and a change of speed are not in it.
+        """Return the expected time of the last step, without validations, checkpoints and changes of speed.
 
         Args:
             last: see `last_report`.

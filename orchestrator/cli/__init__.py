@@ -1,1 +1,1 @@
-"""The command line: parses, calls the client, renders. One module for each group of verbs, loaded when it is used."""
+"""The command line: declarations of commands, and their handlers, which are loaded when a command runs."""

@@ -1,6 +1,6 @@
 """`orchestrator`: the entry point.
 
-Building the parser loads nothing but argparse, so that --help and completion are instant.
+Building the parser loads argparse alone, so --help and completion are instant.
 """
 
 from __future__ import annotations
@@ -9,32 +9,25 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from orchestrator.cli.ui.terminal import forbid_colours, paint_head, terminal_of
-from orchestrator.cli.verbs import (
-    cluster,
-    compare,
-    data,
-    downloads,
-    inspect,
-    lifecycle,
-    logs,
-    model,
-    setup,
-    submit,
-    sweeps,
-)
+from orchestrator.cli.job_commands import START
+from orchestrator.cli.resource_commands import CLOUD, DATA
+from orchestrator.cli.run_commands import MANAGE, WATCH
+from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of
 from orchestrator.support.version import __version__
 
-EVERYWHERE = {"--debug", "--no-color"}  # flags that stand before the verb or behind it
+SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
+EVERYWHERE = {"--debug", "--no-color"}  # flags that may come before or after the verb
+SUMMARY = "Pretrain, fine-tune and apply BERT models, on this machine or on Azure ML."
 EPILOG = """\
-RUN is a handle (local://NAME), a name, the unique beginning of one, or @last.
+RUN is a handle (local://NAME), a name, the unique prefix of one, or @last.
 
 examples:
   orchestrator submit pretrain                          the default recipe on the embedded text
   orchestrator submit pretrain --data notes/ --recipe small --set train.steps=20000
-  orchestrator submit pretrain -f job.yaml --dry-run    what would be done, nothing is started
+  orchestrator submit pretrain -f job.yaml --dry-run    show the plan, start nothing
   orchestrator logs @last -f                            follow the newest run
 
 exit codes: 0 ok, 1 or the job's own code, 2 usage or spec, 3 auth, 4 quota, capacity or budget,
@@ -43,12 +36,12 @@ exit codes: 0 ok, 1 or the job's own code, 2 usage or spec, 3 auth, 4 quota, cap
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in the house's form."""
+    """A parser whose errors have the project's form."""
 
     def error(self, message: str) -> NoReturn:
-        """A command line that makes no sense."""
+        """Raise a UsageError for an invalid command line."""
         if "_ARGCOMPLETE" in os.environ:
-            sys.exit(2)  # it is only not finished yet; argcomplete goes on from here
+            sys.exit(2)  # the line is incomplete, not wrong; argcomplete continues from here
 
         from orchestrator.support.errors import UsageError
 
@@ -56,78 +49,74 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """All verbs."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="orchestrator",
-        description="Pretrain your own BERT, on this machine or in the cloud.",
+        description=SUMMARY,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"orchestrator {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--no-color", action="store_true", help="no colours, as with the variable NO_COLOR")
+    parser.add_argument("--no-color", action="store_true", help="no colours, as with the environment variable NO_COLOR")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for module in (
-        submit,
-        inspect,
-        logs,
-        lifecycle,
-        downloads,
-        data,
-        compare,
-        model,
-        sweeps,
-        cluster,
-        setup,
-    ):
-        module.add_verbs(verbs)
+    for commands in SECTIONS.values():
+        for command in commands:
+            command.add_to(verbs)
     return parser
 
 
+def overview() -> str:
+    """Return the commands by section, for a command line without any."""
+    lines = [SUMMARY, "", "usage: orchestrator VERB ..."]
+    for section, commands in SECTIONS.items():
+        lines += ["", section, *aligned([(f"{command.name:<10}", command.summary) for command in commands])]
+    return "\n".join([*lines, "", "help of a verb: orchestrator VERB --help", "all options:    orchestrator --help"])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb; returns the exit code."""
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand here
+    """Run one command; return the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
         import argcomplete
 
-        argcomplete.autocomplete(build_parser(), always_complete_options=False)  # answers, and ends the process
+        argcomplete.autocomplete(build_parser(), always_complete_options=False)  # prints them and exits
     given = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in given
+    words = [word for word in given if word not in EVERYWHERE]
     forbid_colours("--no-color" in given)
     try:
-        # also accepted behind the verb, where one adds them after something was seen
-        arguments, unknown = build_parser().parse_known_args([word for word in given if word not in EVERYWHERE])
+        if not words:
+            print(overview())
+            return 0
+        arguments, unknown = build_parser().parse_known_args(words)
         if unknown:
-            _refuse(unknown, arguments.verb)
-        code = int(arguments.run(arguments))
-        sys.stdout.flush()  # here, where a reader that has gone away is no error
-        return code
+            from orchestrator.support.errors import UsageError
+
+            raise UsageError(
+                f"{arguments.verb} does not know: {' '.join(unknown)}", fix=f"orchestrator {arguments.verb} --help"
+            )
+        module, _, function = arguments.handler.partition(".")
+        code = getattr(import_module(f"orchestrator.cli.verbs.{module}"), function)(arguments)
+        sys.stdout.flush()  # here, where a closed pipe is no error
+        return code or 0
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `orchestrator logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:
-        return _fail(problem, given, debug=debug)
-
-
-def _refuse(unknown: list[str], verb: str) -> NoReturn:
-    """Words that no verb knows."""
-    from orchestrator.support.errors import UsageError
-
-    raise UsageError(f"{verb} does not know: {' '.join(unknown)}", fix=f"orchestrator {verb} --help")
+        return _fail(problem, given, debug="--debug" in given)
 
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
-    """Prints an error in the house's form; stdout gets it only where the user asked for JSON."""
-    from orchestrator.cli.ui.render import print_document
+    """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
     from orchestrator.support.errors import UserError
 
     stderr = terminal_of(sys.stderr)
     if debug:
         import traceback
 
-        from orchestrator.support.redact import redact  # what Azure's SDK raises has addresses with signatures
+        from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
 
         print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
@@ -141,7 +130,7 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
 
 
 def _asked_style(given: list[str]) -> str | None:
-    """json or yaml if the command line asks for it; the parser may have been what failed."""
+    """Return json or yaml if the command line asks for it; read without the parser, which may be what failed."""
     for index, word in enumerate(given):
         following = given[index + 1] if index + 1 < len(given) else ""
         value = following if word in {"-o", "--output"} else word.removeprefix("--output=").removeprefix("-o")

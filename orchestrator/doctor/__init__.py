@@ -1,6 +1,6 @@
-"""Looks at everything that a run needs before there is a run: each check is a function that returns its findings.
+"""Checks of everything that a run needs: each check is a function that returns its findings.
 
-Nothing heavy is imported here: what torch or MLflow have to say they say in a process of their own, with a time limit.
+Nothing heavy is imported here: checks that need torch or MLflow run in a process of their own, with a time limit.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from pathlib import Path
 
 from orchestrator.backends import load_backend
 from orchestrator.backends.capabilities import Examines
-from orchestrator.doctor import disks, machine, packages, project, tracking
+from orchestrator.doctor import machine, packages, project
 from orchestrator.support.finding import Finding
 
 __all__ = ["Finding", "examine"]
 
 
 def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str | None) -> Iterator[Finding]:
-    """What each check finds, in the order in which one would mend things.
+    """Yield the findings of all checks, in the order in which one would fix the problems.
 
     Args:
         home: the user's orchestrator folder.
-        folder: where the project is.
+        folder: the project's folder.
         environ: environment variables.
-        backend_name: where runs would go. None: as variables and project say.
+        backend_name: the backend to check. None: the default of variables and project.
     """
     backend_name = backend_name or project.chosen_backend(folder, environ)
     yield packages.python()
@@ -37,8 +37,8 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield machine.memory()
     yield machine.shared_memory(Path("/dev/shm"))
     yield machine.open_files()
-    yield from disks.home_folder(home)
-    yield from disks.disks(home)
+    yield from machine.home_folder(home)
+    yield from machine.disks(home)
     yield machine.loopback()
     yield machine.clock(home)
     yield project.git(environ)
@@ -47,4 +47,4 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     yield chosen
     if chosen.level == "ok" and isinstance(backend := load_backend(backend_name, home), Examines):
         yield from backend.examine(folder, environ)
-    yield tracking.store(folder, home, environ)
+    yield project.store(folder, home, environ)

@@ -1,32 +1,39 @@
-"""What the machine has, and lets a process have."""
+"""Checks of the machine: GPUs, memory, limits, clock, disks and locks."""
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator.specs.local_machine import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
+from orchestrator.specs.compute import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text
+from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.host import host_memory
 
 LOOPBACK = "127.0.0.1"
-LEAST_MEMORY = 2e9  # of which Python with torch and MLflow take 0.4
-LEAST_SHARED = 64 * 1024 * 1024  # what a container gets unless it is given more; NCCL wants more on several GPUs
+LEAST_MEMORY = 2e9  # Python with torch and MLflow takes 0.4 of these
+LEAST_SHARED = 64 * 1024 * 1024  # default of a container; NCCL needs more on several GPUs
 LEAST_FILES = 1024
 SKEW_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
+LEAST_FREE = 100e6  # less than one small checkpoint
+LITTLE_FREE = 5e9  # a few checkpoints of BERT-base
+REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre")  # prefixes of the types
+PROBE_BYTES = 64 * 1024
+MOVE_HOME = "set ORCHESTRATOR_HOME to a folder on a local disk"
 
 
 def gpus(environ: Mapping[str, str]) -> Finding:
-    """GPUs that a job would see, and what the driver says of them."""
+    """Check the GPUs that a job would see, and their driver."""
     listed = listed_gpus(environ)
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
@@ -47,61 +54,128 @@ def gpus(environ: Mapping[str, str]) -> Finding:
 
 
 def cores() -> Finding:
-    """CPU cores that this process may use."""
+    """Report the CPU cores that this process may use."""
     return ok("cores", f"{usable_cores()} usable")
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
-    """Memory that is free, or left in the container."""
+    """Check the free memory of the machine or its container."""
     available, limit, _ = host_memory(meminfo, cgroup)
     text = f"{bytes_text(available)} available" + ("" if limit is None else f", limit {bytes_text(limit)}")
-    if available < LEAST_MEMORY:
-        return warn("memory", text, "end other programs, or --set train.micro_batch_size=8")
-    return ok("memory", text)
+    fix = "stop other programs, or --set train.micro_batch_size=8"
+    return warn("memory", text, fix) if available < LEAST_MEMORY else ok("memory", text)
 
 
 def shared_memory(folder: Path) -> Finding:
-    """What processes of a machine share for their messages."""
+    """Check the memory that processes exchange data through."""
     if not folder.is_dir():
-        return warn("shared memory", f"there is no {folder}", "mount a tmpfs there: several GPUs need it")
+        return warn("shared memory", f"{folder} does not exist", "mount a tmpfs there: several GPUs need it")
     size = shutil.disk_usage(folder).total
-    if size <= LEAST_SHARED:
-        return warn("shared memory", f"{bytes_text(size)} at {folder}", "docker run --shm-size=8g, for several GPUs")
-    return ok("shared memory", f"{bytes_text(size)} at {folder}")
+    text, fix = f"{bytes_text(size)} at {folder}", "docker run --shm-size=8g, for several GPUs"
+    return warn("shared memory", text, fix) if size <= LEAST_SHARED else ok("shared memory", text)
 
 
 def open_files() -> Finding:
-    """How many files a process may have open."""
+    """Check the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < LEAST_FILES:
-        return warn("open files", f"at most {soft}", f"ulimit -n {LEAST_FILES * 4}")
-    return ok("open files", f"at most {soft}")
+    text, fix = f"at most {soft}", f"ulimit -n {LEAST_FILES * 4}"
+    return warn("open files", text, fix) if soft < LEAST_FILES else ok("open files", text)
 
 
 def loopback() -> Finding:
-    """Whether processes of this machine can meet: torchrun's rendezvous needs a port on the loopback interface."""
+    """Check the loopback interface: torchrun's rendezvous needs a port on it."""
     try:
         with closing(socket.create_server((LOOPBACK, 0))) as server, closing(socket.socket()) as client:
             client.settimeout(CONNECT_SECONDS)
             client.connect(server.getsockname())
     except OSError as problem:
         why = f"cannot listen and connect on {LOOPBACK}: {problem.strerror or problem}"
-        return fail("rendezvous", why, "ip link set lo up; no firewall on the loopback interface")
+        return fail("rendezvous", why, "ip link set lo up, and allow the loopback interface in the firewall")
     return ok("rendezvous", f"ports on {LOOPBACK} work")
 
 
 def clock(home: Path) -> Finding:
-    """A clock that is behind its own programs, or not the one of the home folder's server, makes times into lies."""
+    """Check the clock against the time of installation, and against the clock of the home folder's server."""
     installed = (Path(__file__).parents[1] / "__init__.py").stat().st_mtime
     fix = "set the clock: timedatectl set-ntp true"
     if time.time() < installed - SKEW_SECONDS:
-        return fail("clock", "it is before this program was installed", fix)
-    place = next((folder for folder in (home, *home.parents) if folder.is_dir()), home)
+        return fail("clock", "earlier than the installation of this program", fix)
+    place = existing(home)
     try:
         with tempfile.NamedTemporaryFile(dir=place) as probe:
             skew = Path(probe.name).stat().st_mtime - time.time()
-    except OSError:
-        return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))  # that nothing can be written is said elsewhere
+    except OSError:  # `home_folder` reports it
+        skew = 0.0
     if abs(skew) > SKEW_SECONDS:
-        return warn("clock", f"files in {place} are dated {skew:+.0f} s off this machine's clock", fix)
+        return warn("clock", f"times of files in {place} are {skew:+.0f} s off this machine's clock", fix)
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+def home_folder(home: Path) -> Iterator[Finding]:
+    """Check that the home folder is writable, and that locks work on its file system."""
+    place = existing(home)
+    kind = file_system(place)
+    where = f"{home} ({kind})"
+    if home.exists() and not home.is_dir():
+        yield fail("home", f"{home} is a file", MOVE_HOME)
+        return
+    try:
+        with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
+            Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
+            lock = Path(probe, "lock")
+            with lock.open("w") as first, lock.open("w") as second:
+                held = try_lock(first) and not try_lock(second)
+    except OSError as problem:
+        yield fail("home", f"cannot write to {where}: {problem.strerror}", f"free some space, or {MOVE_HOME}")
+        return
+    if kind == "overlay":
+        yield warn(
+            "home",
+            f"{where} is deleted with its container",
+            "mount a volume, and set ORCHESTRATOR_HOME to a folder on it",
+        )
+    else:
+        yield ok("home", where if home.is_dir() else f"{where}, created by the first run")
+    if not held:
+        text = f"two processes get the same lock on {kind}: lost runs would go unnoticed"
+        yield fail("locks", text, MOVE_HOME)
+    elif kind.startswith(REMOTE):
+        yield warn("locks", f"they work, but {kind} may lose them when its server is unreachable", MOVE_HOME)
+    else:
+        yield ok("locks", f"they work on {kind}")
+
+
+def disks(home: Path) -> Iterator[Finding]:
+    """Check the space for runs and for temporary files."""
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        yield fail("temporary files", "no writable folder for them", "free some space in /tmp, or set TMPDIR")
+    else:
+        yield _room("temporary files", temporary, "free some space, or set TMPDIR", little=LEAST_FREE)
+    yield _room("disk", existing(home), "orchestrator prune --keep-last 3 --dry-run", little=LITTLE_FREE)
+
+
+def _room(name: str, place: Path, fix: str, *, little: float) -> Finding:
+    free = shutil.disk_usage(place).free
+    text = f"{bytes_text(free)} free at {place}"
+    if free < LEAST_FREE:
+        return fail(name, text, fix)
+    return warn(name, text, fix) if free < little else ok(name, text)
+
+
+def existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
+    return next(place for place in (folder, *folder.parents) if place.is_dir())
+
+
+def file_system(folder: Path) -> str:
+    """Return the type of a folder's file system, as the kernel calls it."""
+    found, longest = "unknown", -1
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, details = line.partition(" - ")
+        # the kernel writes a blank in a path as its octal code
+        mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
+        if folder.resolve().is_relative_to(mounted) and len(mounted.parts) >= longest:
+            found, longest = details.split()[0], len(mounted.parts)
+    return found

@@ -1,4 +1,4 @@
-"""Python and packages, by what is installed, without importing any of it."""
+"""Checks of Python and the installed packages, without importing them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from orchestrator.specs.compute import visible_gpus
 from orchestrator.support.finding import Finding, fail, ok, warn
 
 DISTRIBUTION = "bert-orchestrator"
 LISTED = 5
-TORCH_SECONDS = 120  # a cold disk takes a minute to give torch's two gigabytes
+TORCH_SECONDS = 120  # a cold disk takes a minute to read torch's two gigabytes
 PROBE = """
 import json, torch
-from train_jobs.engine.runtime.precision import resolve
+from train_jobs.engine.runtime.devices import resolve_precision
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 torch.ones(1, device=device).add(1).item()
-print(json.dumps({"device": device.type, "names": names, "precision": resolve("auto", device)}))
+print(json.dumps({"device": device.type, "names": names, "precision": resolve_precision("auto", device)}))
 """
 
 
 class Need(NamedTuple):
-    """A requirement that is not met."""
+    """An unmet requirement."""
 
     requirement: str
     dependent: str
@@ -43,25 +44,25 @@ class Need(NamedTuple):
 
 
 def python() -> Finding:
-    """The version of Python that the package needs."""
+    """Check the version of Python."""
     here = platform.python_version()
     try:
         needed = distribution(DISTRIBUTION).metadata["Requires-Python"]
     except PackageNotFoundError:
         return warn("python", f"{here}; {DISTRIBUTION} is not installed", "python -m pip install -e .")
     if not SpecifierSet(needed).contains(here, prereleases=True):
-        return fail("python", f"{here}, needed {needed}", f"make a virtual environment with Python {needed}")
+        return fail("python", f"{here}, needed {needed}", f"create a virtual environment with Python {needed}")
     return ok("python", f"{here} at {sys.executable}")
 
 
 def requirements() -> Iterator[Finding]:
-    """Whether all that the package needs is there, in versions that go together."""
+    """Check that all required packages are installed, in compatible versions."""
     try:
         missing, count = unmet(DISTRIBUTION)
     except PackageNotFoundError:
-        return  # `python` has said so
+        return  # `python` reports it
     if not missing:
-        yield ok("packages", f"{count} installed, in versions that go together")
+        yield ok("packages", f"{count} installed, in compatible versions")
         return
     shown = [f"{need.requirement} (for {need.dependent}): {need.found or 'not installed'}" for need in missing]
     more = [f"and {len(missing) - LISTED} more"] if len(missing) > LISTED else []
@@ -70,7 +71,7 @@ def requirements() -> Iterator[Finding]:
 
 
 def unmet(name: str) -> tuple[list[Need], int]:
-    """What is needed, however far down, and missing or of another version; and how many packages were looked at."""
+    """Return requirements, direct and indirect, that are missing or of another version; and the number of packages."""
     problems: set[Need] = set()
     seen: set[str] = set()
     waiting: list[tuple[Distribution, frozenset[str]]] = [(distribution(name), frozenset())]
@@ -96,7 +97,7 @@ def unmet(name: str) -> tuple[list[Need], int]:
 
 
 def torch_build() -> Finding:
-    """Which torch, and for which CUDA it was built."""
+    """Check the version of torch, and the CUDA that it was built for."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return fail("torch", "not installed", f"{sys.executable} -m pip install torch")
@@ -110,22 +111,19 @@ def torch_build() -> Finding:
 
 
 def torch_devices(environ: Mapping[str, str], seconds: float = TORCH_SECONDS) -> Finding:
-    """What torch itself finds to compute on, and the precision that `auto` becomes there."""
-    from orchestrator.specs.local_machine import visible_gpus
-
+    """Check the devices that torch finds, and the precision that `auto` resolves to."""
     try:
         answer = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, env=dict(environ), timeout=seconds
         )
-        told = json.loads(answer.stdout)
+        found = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
         return fail("devices", f"torch did not answer within {seconds:g} s", "nvidia-smi, and dmesg for driver errors")
     except ValueError:
         words = answer.stderr.strip().splitlines() or ["no message"]
         return fail("devices", f"torch cannot compute: {words[-1]}", f'{os.fspath(sys.executable)} -c "import torch"')
-    gpus = visible_gpus(environ)
-    if gpus > len(told["names"]):
-        seen = len(told["names"])
-        return fail("devices", f"{gpus} GPUs are visible, torch finds {seen}", "install a CUDA build of torch")
-    what = f"{len(told['names'])} x {told['names'][0]}" if told["names"] else "CPU"
-    return ok("devices", f"{what}, precision auto is {told['precision']}")
+    gpus, names = visible_gpus(environ), found["names"]
+    if gpus > len(names):
+        return fail("devices", f"{gpus} GPUs are visible, torch finds {len(names)}", "install a CUDA build of torch")
+    what = f"{len(names)} x {names[0]}" if names else "CPU"
+    return ok("devices", f"{what}, precision auto is {found['precision']}")

@@ -1,1 +1,1 @@
-"""What a job will need, before it runs. Figures are formulas, each with its source, and labelled as estimates."""
+"""Estimates of what a job will need: formulas, each with its source, and labelled as estimates."""

@@ -1,6 +1,6 @@
-"""What runs took and cost: arithmetic over their attempts. A machine counts from an attempt's start to its end.
+"""Machine hours and cost of runs, summed over their attempts. A machine counts from an attempt's start to its end.
 
-A price is one of USD for one machine and hour; without one the hours stand and the cost is None.
+A price is in USD per machine and hour. Without a price the hours are known, and the cost is not.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.runs.status import Attempt, attempt_seconds
-from train_jobs.config.base import Config
+from orchestrator.runs.status import RunAttempt, attempt_seconds
+from train_jobs.config.fields import Config
 
 HOUR = 3600.0
 
 
 class RunCost(Config):
-    """What a run took and cost until now."""
+    """Machine hours and cost of a run so far."""
 
     name: str
     """The run's name."""
     nodes: int
-    """Machines that it runs on."""
+    """Number of machines."""
     attempts: int
-    """How often it was started."""
+    """Number of attempts."""
     node_hours: float
     """Hours of all its attempts, times its machines."""
     process_hours: float
-    """The same, times its processes."""
+    """Hours of all its attempts, times its processes."""
     price_per_hour: float | None
-    """USD for one machine and hour; None: nobody said."""
+    """USD for one machine and hour; None: unknown."""
     price_origin: str | None
-    """Where the price was written."""
+    """Place where the price is set."""
     cost: float | None
     """USD."""
     repeated_steps: int
-    """Optimizer steps that were done again, because an attempt ended past its last checkpoint."""
+    """Optimizer steps repeated because an attempt ended after its last checkpoint."""
     repeated_node_hours: float
     """Machine time of those steps, and of attempts that ended before their first step."""
     repeated_cost: float | None
@@ -43,24 +43,24 @@ class RunCost(Config):
 
 
 def price_of(hours: float, price_per_hour: float | None) -> float | None:
-    """USD for so many machine hours; None without a price."""
+    """Return the price of machine hours in USD; None without a price."""
     return None if price_per_hour is None else hours * price_per_hour
 
 
-def repeated(attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
-    """Steps that were done again, and the seconds that had gone into them.
+def repeated(attempts: Sequence[RunAttempt], reports: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
+    """Return the number of repeated steps, and the seconds that were lost with their first computation.
 
     Args:
-        attempts: the oldest first. Of the last one nothing is lost yet.
-        reports: the job's reports {step, time} as they stand now. A resumed job cuts those past its checkpoint, so the
-            last one that is older than the next attempt tells, to the distance between reports, where that went on.
+        attempts: oldest first. The last one has lost nothing yet.
+        reports: current reports {step, time} of the job. A resumed job removes those after its checkpoint, so the last
+            one before the next attempt shows where that resumed, to the interval between reports.
     """
     steps, seconds = 0, 0.0
     for attempt, following in pairwise(attempts):
         kept = next((report for report in reversed(reports) if report["time"] < following.started), None)
         reached = attempt.step or 0
         if kept is not None and 0 < reached <= kept["step"]:
-            continue  # its last checkpoint had all that it did
+            continue  # its last checkpoint contains all of its steps
         steps += max(0, reached - (kept["step"] if kept else 0))
         begun = max(attempt.started, kept["time"] if kept else 0.0)
         seconds += max(0.0, (attempt.ended or following.started) - begun)
@@ -69,27 +69,23 @@ def repeated(attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]) 
 
 def run_cost(
     name: str,
-    attempts: Sequence[Attempt],
+    attempts: Sequence[RunAttempt],
     reports: Sequence[Mapping[str, Any]],
     *,
-    nodes: int,
-    processes: int,
-    price_per_hour: float | None,
-    price_origin: str | None,
+    plan: Mapping[str, Any],
     now: float,
 ) -> RunCost:
-    """The figures of one run.
+    """Return the cost of a run so far.
 
     Args:
         name: the run's name.
-        attempts: its starts, the oldest first.
+        attempts: oldest first.
         reports: its reports {step, time}, in order.
-        nodes: its machines.
-        processes: processes on all of them together.
-        price_per_hour: USD for one machine and hour.
-        price_origin: where that was written.
+        plan: its plan, which has the machines and their price.
         now: seconds since the epoch.
     """
+    compute, origin = plan["compute"], plan["changes"].get("compute.price_per_hour", {})
+    nodes, price = compute["nodes"], compute.get("price_per_hour")
     hours = attempt_seconds(attempts, now) / HOUR
     steps, seconds = repeated(attempts, reports)
     again = nodes * seconds / HOUR
@@ -98,11 +94,11 @@ def run_cost(
         nodes=nodes,
         attempts=len(attempts),
         node_hours=nodes * hours,
-        process_hours=processes * hours,
-        price_per_hour=price_per_hour,
-        price_origin=price_origin,
-        cost=price_of(nodes * hours, price_per_hour),
+        process_hours=plan["world_size"] * hours,
+        price_per_hour=price,
+        price_origin=origin.get("from") or compute.get("price_origin"),
+        cost=price_of(nodes * hours, price),
         repeated_steps=steps,
         repeated_node_hours=again,
-        repeated_cost=price_of(again, price_per_hour),
+        repeated_cost=price_of(again, price),
     )

@@ -1,12 +1,19 @@
-"""Memory of a process and size of a checkpoint, by formula. Estimates: allocators and libraries add to them.
+"""Memory of a process and sizes on the disk, by formula, and the warnings where a machine has less.
+
+Estimates: allocators and libraries add to them, so they lead to warnings and never to errors.
 
 Notation as in `train_jobs.config.arithmetic`; e bytes of an activation (2 for bf16 and fp16, 4 for fp32), N parameters.
 """
 
 from __future__ import annotations
 
-from train_jobs.config import ModelConfig, PretrainConfig
-from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
+import shutil
+from pathlib import Path
+
+from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.support.formatting import bytes_text
+from train_jobs.config import CheckpointConfig, Config, FinetuneConfig, ModelConfig, PretrainConfig
+from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION, dividing
 
 FP32 = 4
 LIBRARIES = 600_000_000  # resident size of a process with torch and MLflow, CPU build, that trains a very small model
@@ -14,24 +21,24 @@ MOMENTS = 2  # AdamW and LAMB keep the same two
 
 
 def state_bytes(parameters: int, *, activation_bytes: int, with_moments: int) -> int:
-    """Weights and gradients in fp32, 8 N, and 8 for each parameter that the process keeps the moments of.
+    """Return the bytes of weights and gradients in fp32, 8 N, and of moments, 8 per parameter that has them here.
 
-    In 16 bit, also the weights' copy that autocast makes: 2 N.
+    In 16 bit, autocast also makes a copy of the weights: 2 N.
     """
     autocast = activation_bytes if activation_bytes < FP32 else 0
     return parameters * (FP32 * (1 + 1) + autocast) + with_moments * FP32 * MOMENTS
 
 
 def with_moments(parameters: int, *, largest: int, sharded_over: int) -> int:
-    """Parameters whose moments the fullest process keeps, where whole tensors are dealt out to so many processes.
+    """Return the parameters whose moments the fullest process keeps, when whole tensors are sharded over processes.
 
-    An even part, or the largest tensor, which is the embedding table, if that is more.
+    An even share, or the largest tensor (the embedding table) if that is more.
     """
     return parameters if sharded_over == 1 else max(-(-parameters // sharded_over), largest)
 
 
 def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
-    """What one layer keeps of each token for the backward pass, in bytes: e (8 H + 2 I), and 2 H of dropout masks.
+    """Return the activation bytes that one layer keeps of each token: e (8 H + 2 I), and 2 H of dropout masks.
 
     Korthikanti et al. 2022, arXiv 2205.05198, section 4.1 (34 H for e = 2 and I = 4 H), without its term for attention
     probabilities, which a fused attention does not keep.
@@ -41,9 +48,9 @@ def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
 
 
 def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activation_bytes: int) -> int:
-    """What attention without a fused kernel keeps besides, of each token and layer: e (A S + H) for A heads.
+    """Return the extra bytes of attention without a fused kernel, per token and layer: e (A S + H) for A heads.
 
-    The probabilities and the scaled queries; with dropout also its mask and what it left of the probabilities.
+    These are the probabilities and the scaled queries; with dropout also its mask and the masked probabilities.
     """
     copies = 3 if model.attention_probs_dropout_prob > 0 else 1
     return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
@@ -52,7 +59,7 @@ def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activatio
 def encoder_activation_bytes(
     model: ModelConfig, *, sequences: int, length: int, activation_bytes: int, on_cpu: bool
 ) -> int:
-    """What the encoder keeps of a micro batch for the backward pass, in bytes: layers, the embeddings' sum (e H)."""
+    """Return the activation bytes of the encoder for a micro batch: its layers, and the embeddings' sum (e H)."""
     per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
     if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
         per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
@@ -62,10 +69,10 @@ def encoder_activation_bytes(
 def activation_memory(
     job: PretrainConfig, vocab_size: int, *, micro_batch_size: int, activation_bytes: int, on_cpu: bool
 ) -> int:
-    """What a micro batch keeps for the backward pass, in bytes.
+    """Return the activation bytes of a micro batch in pretraining.
 
-    The encoder's; for each predicted position the logits, once in e bytes, and in fp32 their log-probabilities and
-    gradients.
+    Those of the encoder; for each predicted position the logits, once in e bytes, and in fp32 their log-probabilities
+    and gradients.
     """
     encoder = encoder_activation_bytes(
         job.model,
@@ -79,12 +86,113 @@ def activation_memory(
 
 
 def activation_width(precision: str, device: str) -> int:
-    """Bytes of an activation: `auto` is taken for 16 bit on a GPU, for fp32, the larger, on a CPU."""
+    """Return the bytes of an activation. `auto` counts as 16 bit on a GPU, and as fp32, the larger, on a CPU."""
     if precision == "auto":
         return 2 if device == "gpu" else 4
     return 4 if precision == "fp32" else 2
 
 
 def checkpoint_bytes(parameters: int) -> int:
-    """One checkpoint, on the disk or as the copy that it is written from: weights and moments in fp32 (12 N)."""
+    """Return the bytes of a checkpoint, on disk or in memory while it is written: fp32 weights and moments (12 N)."""
     return parameters * FP32 * (1 + MOMENTS)
+
+
+class TrainingEstimates(Config):
+    """Memory of a training process and size of its files: formulas, not measurements."""
+
+    parameters: int
+    """Trainable parameters."""
+    state_bytes: int
+    """Weights, gradients and moments of each process; if sharded, of the fullest."""
+    activation_bytes: int
+    """Activations of a micro batch in each process, with every sequence at full length."""
+    library_bytes: int
+    """Python, torch and MLflow, which share the memory of the computation on a CPU."""
+    checkpoint_bytes: int
+    """Size of one checkpoint."""
+    checkpoints_at_once: int
+    """Maximum number of checkpoints on the disk: those kept, of all runs, and one that is being written."""
+    model_bytes: int
+    """Size of the exported models."""
+
+    @property
+    def process_bytes(self) -> int:
+        """Memory of each process: state, activations, libraries."""
+        return self.state_bytes + self.activation_bytes + self.library_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Maximum size of checkpoints and models on the disk."""
+        return self.checkpoints_at_once * self.checkpoint_bytes + self.model_bytes
+
+
+def checkpoints_at_once(checkpoint: CheckpointConfig, *, steps: int) -> int:
+    """Return the maximum number of checkpoints on the disk: those that are kept, and one that is being written.
+
+    There are fewer if a checkpoint is kept for more than one reason. Checkpoints written by the clock replace each
+    other, so they do not add up.
+    """
+    permanent = steps // checkpoint.keep_every if checkpoint.keep_every else 0
+    return min(checkpoint.keep_last + checkpoint.keep_best + permanent + 1, steps)
+
+
+def model_bytes(parameters: int) -> int:
+    """Return the bytes of the exported model: weights in fp32 (4 N)."""
+    return parameters * FP32
+
+
+def disk_warnings(need: int, folder: Path, what: str) -> list[str]:
+    """Return a warning if the disk of a folder, which may not exist yet, has less than `need` bytes free."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free >= need:
+        return []
+    amounts = f"need up to {bytes_text(need)}, have {bytes_text(free)} free at {folder}"
+    return [f"the disk may fill up with {what}: {amounts}"]
+
+
+def memory_warnings(need: int, compute: ResolvedCompute, advice: str) -> list[str]:
+    """Return a warning if a process may need more memory than it has.
+
+    Args:
+        need: bytes of memory.
+        compute: the machines.
+        advice: how to need less.
+    """
+    have = compute.memory_bytes
+    if have is None or need <= have:
+        return []
+    owner = f"its {compute.gpu}" if compute.gpu else "its share of the machine"
+    return [f"memory may run out: a process needs {bytes_text(need)}, {owner} has {bytes_text(have)}: {advice}"]
+
+
+def training_warnings(
+    job: PretrainConfig | FinetuneConfig,
+    estimates: TrainingEstimates,
+    compute: ResolvedCompute,
+    sequences: int,
+    *,
+    fixed: bool = False,
+) -> list[str]:
+    """Return a warning if a training process may need more memory than it has, with the largest micro batch that fits.
+
+    Args:
+        job: the job. If it finds its micro batch itself, only one sequence has to fit.
+        estimates: its estimates.
+        compute: the machines.
+        sequences: micro batch size that the estimates are for.
+        fixed: whether the recipe fixes the micro batch size, so that another would change the result.
+    """
+    share = -(-job.train.global_batch_size // compute.world_size)
+    sizes = [] if fixed else dividing(share, sequences - 1)
+    held = estimates.process_bytes - estimates.activation_bytes
+    needs = {size: held + size * estimates.activation_bytes // sequences for size in (1, *sizes)}
+    fitting = max((size for size in sizes if needs[size] <= (compute.memory_bytes or 0)), default=None)
+    finds_size = job.train.micro_batch_size == "auto"
+    if fitting is not None:
+        advice = f"--set train.micro_batch_size={fitting} needs {bytes_text(needs[fitting])}"
+    elif compute.world_size > 1 and not job.optimizer.sharded:
+        advice = f"one sequence at a time needs {bytes_text(needs[1])}, with optimizer.sharded=true less"
+    else:
+        advice = f"one sequence at a time needs {bytes_text(needs[1])}"
+    return memory_warnings(needs[1] if finds_size else estimates.process_bytes, compute, advice)

@@ -1,8 +1,8 @@
-"""How long pretraining takes and what it costs: between two rates of the arithmetic.
+"""Time and cost of planned work, from its arithmetic and the rates of machines.
 
-Of GPUs the rates are those that others published for BERT: the slower one of Hugging Face's model under plain PyTorch,
-the faster one of tuned kernels. GPUs of which nobody published any are taken to reach the shares of their data sheets
-that A100s do. This project has been run on none of them; of CPUs the rates are its own.
+Pretraining has two rates, a slow and a fast one. For GPUs they are published for BERT: Hugging Face's model under plain
+PyTorch, and tuned kernels. GPUs without published rates are assumed to reach the same shares of their data sheet as an
+A100. These are not our measurements; the rates of CPUs are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.specs.compute import ResolvedCompute
-from train_jobs.config import PretrainConfig
+from train_jobs.config import Config, PretrainConfig
 from train_jobs.config.arithmetic import data_sheet, gpu_model
-from train_jobs.config.base import Config
 
 HOUR = 3600.0
 NARROW = 256  # below, a layer's products are too small to fill a CPU's matrix units
@@ -27,7 +26,7 @@ class Pace(NamedTuple):
 
 # V100: 32% and 43% of 125 TFLOP/s: Hugging Face's model as DeepSpeed measured it, NVIDIA DeepLearningExamples (fp16).
 # A100: 19% and 45% of 312: MosaicML's baseline of Hugging Face's BERT-base, DeepLearningExamples (580 sequences/s).
-# H100, H200: A100's 19%, and MLPerf's 42% (v2.1, 8 GPUs), of 989. T4: nobody published any, 12% and 31% of 65.
+# H100, H200: A100's 19%, and MLPerf's 42% (v2.1, 8 GPUs), of 989. T4: not published, assumed 12% and 31% of 65.
 GPUS = {
     "T4": Pace(8e12, 20e12),
     "V100": Pace(40e12, 54e12),
@@ -35,34 +34,41 @@ GPUS = {
     "H100": Pace(188e12, 415e12),
     "H200": Pace(188e12, 415e12),
 }
-SHARES = Pace(0.19, 0.45)  # of what a data sheet says: those of the A100
-FP32_SHARE = {"T4": 0.2, "V100": 0.25, "A100": 0.5, "H100": 0.5, "H200": 0.5}  # without tensor cores, or by TF32
-# A thread of a Xeon with AMX makes 74 GFLOP/s of the recipe tiny in bf16 and 350 of base (docs/speed.md); one without
-# half precision makes a fraction of that
+SHARES = Pace(0.19, 0.45)  # of the rate on the data sheet: those of the A100
+FP32_SHARE = {"T4": 0.2, "V100": 0.25, "A100": 0.5, "H100": 0.5, "H200": 0.5}  # without tensor cores, or with TF32
+# A thread of a Xeon with AMX reaches 74 GFLOP/s with the recipe tiny in bf16 and 350 with base (docs/speed.md); without
+# half precision it reaches a fraction of that
 NARROW_THREAD, WIDE_THREAD = Pace(25e9, 75e9), Pace(40e9, 350e9)
+
+# Work on short sequences without padding, such as the rows of a table; a thread of a CPU, a whole GPU
+ROW_THREAD_RATE = 40e9
+ROW_GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
+ROW_GPU_SHARE = 0.25  # of the data sheet, for other GPUs
+BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; other columns of a table make it more
+SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
 
 class Span(Config):
-    """How long all steps take, and what that costs: at the faster and at the slower rate."""
+    """Time and cost of all steps, at the fast and at the slow rate."""
 
     seconds_least: float
-    """At the faster one."""
+    """At the fast rate."""
     seconds_most: float
-    """At the slower one; never more than `schedule.hours`."""
+    """At the slow rate; at most `schedule.hours`."""
     cost_least: float | None
-    """USD of the shorter time, all machines; None without a price."""
+    """USD of the shorter time on all machines; None without a price."""
     cost_most: float | None
     """USD of the longer time."""
     basis: str
-    """Where the rates are from."""
+    """Source of the rates."""
 
 
 def span_of(job: PretrainConfig, flops_per_step: float, compute: ResolvedCompute) -> Span | None:
-    """How long a pretraining takes; None on a GPU that nobody here knows.
+    """Return the time and cost of pretraining; None on an unknown GPU.
 
     Args:
-        job: what is trained.
-        flops_per_step: of all processes.
+        job: the job.
+        flops_per_step: floating-point operations of all processes.
         compute: the machines.
     """
     found = _pace(job, compute)
@@ -73,12 +79,11 @@ def span_of(job: PretrainConfig, flops_per_step: float, compute: ResolvedCompute
     flops, units = flops_per_step * job.train.steps, compute.world_size * threads
     end = job.schedule.hours * HOUR if job.schedule.hours else float("inf")
     least, most = (min(flops / (rate * units), end) for rate in (pace.fast, pace.slow))
-    hourly = None if compute.price_per_hour is None else compute.nodes * compute.price_per_hour / HOUR
     return Span(
         seconds_least=least,
         seconds_most=most,
-        cost_least=None if hourly is None else least * hourly,
-        cost_most=None if hourly is None else most * hourly,
+        cost_least=cost_of(least, compute),
+        cost_most=cost_of(most, compute),
         basis=basis,
     )
 
@@ -91,11 +96,34 @@ def _pace(job: PretrainConfig, compute: ResolvedCompute) -> tuple[Pace, str] | N
     if gpu in GPUS:
         share = FP32_SHARE[gpu] if job.train.precision == "fp32" else 1.0
         pace = GPUS[gpu]
-        basis = "assumed of T4s" if gpu == "T4" else f"rates that others published for {gpu}s"
+        basis = "rates assumed for the T4" if gpu == "T4" else f"rates published for the {gpu}"
         return Pace(pace.slow * share, pace.fast * share), basis
     peaks = data_sheet(compute.gpu or "")
     if peaks is None:
         return None
     peak = peaks[job.train.precision == "fp32"]
-    told = f"{SHARES.slow:.0%} to {SHARES.fast:.0%} of the data sheet, as others have of A100s"
-    return Pace(SHARES.slow * peak, SHARES.fast * peak), told
+    basis = f"{SHARES.slow:.0%} to {SHARES.fast:.0%} of the data sheet, as published for the A100"
+    return Pace(SHARES.slow * peak, SHARES.fast * peak), basis
+
+
+def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:
+    """Return the maximum number of tokens of a row, with all of its bytes counted as text."""
+    return min(float(max_length), SPECIAL_TOKENS + table_bytes / max(rows, 1) / BYTES_PER_TOKEN)
+
+
+def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
+    """Return the seconds of work on short sequences; None on an unknown GPU."""
+    if compute.device == "cpu":
+        return flops / (ROW_THREAD_RATE * compute.threads_per_process * compute.world_size)
+    name = compute.gpu or ""
+    rate, peaks = ROW_GPU_RATES.get(gpu_model(name) or ""), data_sheet(name)
+    if rate is None and peaks is not None:
+        rate = ROW_GPU_SHARE * peaks[0]
+    return flops / (rate * compute.world_size) if rate else None
+
+
+def cost_of(seconds: float | None, compute: ResolvedCompute) -> float | None:
+    """Return the price of all machines for a time in USD; None without a price."""
+    if seconds is None or compute.price_per_hour is None:
+        return None
+    return seconds / HOUR * compute.nodes * compute.price_per_hour

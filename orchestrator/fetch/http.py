@@ -1,60 +1,80 @@
-"""Files over HTTP: resumed by range, tried again, taken from the next mirror, and never believed unchecked."""
+"""Files over HTTP: resumed by range, retried, taken from the next mirror, and always verified."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import requests
 import urllib3
 
-from orchestrator.fetch.answers import Refused, Retry, check_content, check_status, total_bytes
-from orchestrator.fetch.checked_file import Fetched, Notice, Progress, Remote, silent, verify
-from orchestrator.fetch.partial import Known, Partial
-from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, UserError
+from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, content_range, in_the_way, verify
+from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__
-from train_jobs.config.names import set_aside
 
 BLOCK = 1 << 18
-MOST_TEXT = 1 << 24  # bytes of a list of checksums: more is none
+LONGEST_TEXT = 1 << 24  # bytes; no list of checksums is longer
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+MISSING = frozenset({404, 410})
 Result = TypeVar("Result")
 
 
-class Patience(NamedTuple):
-    """How long a server is waited for."""
+def ignore(*facts: object) -> None:
+    """Do nothing."""
+
+
+class Transfer(NamedTuple):
+    """Settings of transfers: timeouts, retries, and functions to call."""
 
     connect: float = 15.0
-    """Seconds for a connection."""
+    """Seconds to wait for a connection."""
     read: float = 60.0
-    """Seconds without a byte."""
+    """Seconds to wait for the next byte."""
     tries: int = 6
-    """How often in a row nothing new may come."""
+    """Tries in a row that bring nothing new."""
     pause: float = 1.0
-    """Seconds before the second try; twice as long before each further one."""
+    """Seconds before the second try; doubled before each further one."""
     longest: float = 600.0
-    """Seconds that a server may ask us to wait (Retry-After)."""
+    """Longest pause that a server may ask for (Retry-After), in seconds."""
+    progress: Callable[[str, int, int | None], None] = ignore
+    """Called as a file arrives: name, bytes so far, bytes in total."""
+    notice: Callable[[str], None] = ignore
+    """Called with the reason why a request is retried."""
+
+
+class Retry(Exception):  # noqa: N818
+    """A failure that another request may get past, after `wait` seconds if the server named a time."""
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class Refused(Exception):  # noqa: N818
+    """A mirror does not have a file, or does not give it."""
+
+    def __init__(self, why: str, *, missing: bool = False) -> None:
+        super().__init__(why)
+        self.missing = missing
 
 
 class Client:
-    """Gets files from the first of several mirrors that gives them.
+    """Gets files from the first of several mirrors that has them.
 
     Args:
-        mirrors: addresses, the best one first.
-        patience: with servers.
-        progress: told about every file as it grows.
-        notice: told why something is tried again.
+        mirrors: addresses, the preferred one first.
+        transfer: settings.
     """
 
-    def __init__(self, mirrors: Sequence[str], patience: Patience, progress: Progress, notice: Notice = silent) -> None:
+    def __init__(self, mirrors: Sequence[str], transfer: Transfer) -> None:
         self.mirrors = [mirror.rstrip("/") for mirror in mirrors]
-        self._patience = patience
-        self._progress = progress
-        self._notice = notice
-        self._session = requests.Session()  # proxies, certificates and .netrc as the environment has them
-        # Nothing on the way may pack the file: its bytes are counted and hashed as published.
+        self.transfer = transfer
+        self._session = requests.Session()  # takes proxies, certificates and .netrc from the environment
+        # No proxy may compress the file: its bytes are counted and hashed as published.
         self._session.headers.update({"User-Agent": f"bert-orchestrator/{__version__}", "Accept-Encoding": "identity"})
 
     def __enter__(self) -> Self:
@@ -64,28 +84,31 @@ class Client:
         self._session.close()
 
     def get(self, remote: Remote, target: Path) -> Fetched:
-        """Fetches a file; it appears when it is whole and verified.
+        """Fetch a file, which appears when it is complete and verified.
 
         Raises:
-            UserError: no mirror gives it, what they give is something else, or it cannot be written.
+            UserError: no mirror has the file, its content is wrong, or it cannot be written.
         """
         if target.exists():
-            return _there(remote, target)
+            try:
+                return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
+            except DataError as problem:
+                raise in_the_way(target, problem) from None
         with Partial.open(target) as partial:
             checked = self._first_of(remote.path, lambda url: self._whole(url, remote, partial))
             partial.place()
         return Fetched(target, target.stat().st_size, new=True, checked=checked)
 
     def text(self, path: str) -> str:
-        """A small file: a list of checksums.
+        """Return the content of a small file, such as a list of checksums.
 
         Raises:
-            UserError: as of `get`.
+            UserError: as `get`.
         """
         return self._first_of(path, lambda url: self._insist(url, lambda: self._small(url)))
 
     def _first_of(self, path: str, get: Callable[[str], Result]) -> Result:
-        """What the first mirror gives that does."""
+        """Return what the first mirror gives that has the file."""
         refusals: dict[str, Refused] = {}
         wrong: DataError | None = None
         for mirror in self.mirrors:
@@ -98,22 +121,19 @@ class Client:
                 wrong = problem
         raise wrong or _failed(path, refusals)
 
-    def _whole(self, url: str, remote: Remote, partial: Partial) -> str:
-        """The file in full; where what was gone on with does not verify, it is fetched once more from its beginning."""
-        if self._insist(url, lambda: self._grow(url, remote, partial), partial):
-            try:
-                return verify(partial.path, remote)
-            except DataError:
-                partial.clear()
-                self._insist(url, lambda: self._grow(url, remote, partial), partial)
+    def _whole(self, url: str, remote: Remote, partial: Partial, *, again: bool = True) -> str:
+        """Fetch a file in full; if a resumed one does not verify, fetch it again from its beginning."""
+        resumed = self._insist(url, lambda: self._grow(url, remote, partial), partial)
         try:
             return verify(partial.path, remote)
         except DataError:
             partial.clear()
-            raise
+            if not (resumed and again):
+                raise
+        return self._whole(url, remote, partial, again=False)
 
     def _insist(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
-        """Takes a step again while more of the file comes, and a few times when nothing does."""
+        """Repeat a step as long as more of the file arrives, and a few times when nothing does."""
         failed, most = 0, partial.size if partial else 0
         while True:
             try:
@@ -122,109 +142,120 @@ class Client:
                 if partial is not None and partial.size > most:
                     failed, most = 0, partial.size
                 failed += 1
-                if failed >= self._patience.tries:
+                if failed >= self.transfer.tries:
                     raise Refused(f"{problem}, {failed} times") from None
-                if problem.wait is not None and problem.wait > self._patience.longest:
+                if problem.wait is not None and problem.wait > self.transfer.longest:
                     raise Refused(f"{problem}; it asks to wait {problem.wait:.0f} s") from None
-                wait = self._patience.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
-                self._notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
+                wait = self.transfer.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
+                self.transfer.notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
                 time.sleep(wait)
 
     def _grow(self, url: str, remote: Remote, partial: Partial) -> bool:
-        """One request for what is still missing; returns whether it was added to what there was before.
+        """Request the missing bytes once; return whether they continued earlier ones.
 
         Raises:
-            Retry: it broke off; what came is kept.
-            Refused: there is no use in asking again.
+            Retry: the transfer was interrupted; its bytes are kept.
+            Refused: another request would fail too.
         """
         headers = partial.resume(url, checked=remote.checksum is not None)
         with self._request(url, headers) as response:
-            if response.status_code == requests.codes.requested_range_not_satisfiable:
-                if partial.size == total_bytes(response):
-                    return True  # all of it is there already
-                partial.clear()
-                raise Retry("the file has become another one")
-            check_status(response)
-            check_content(response)
-            now = Known.of(url, response)
+            _, total = content_range(response)
+            unsatisfiable = response.status_code == requests.codes.requested_range_not_satisfiable
+            if unsatisfiable and partial.size == total:
+                return True  # all of it has arrived before
+            if not unsatisfiable:
+                _check(response)
+            version = Version.of(url, response)
             resumed = bool(response.status_code == requests.codes.partial_content)
-            if resumed and not partial.goes_on(response, now):
+            if unsatisfiable or (resumed and not partial.continued_by(response, version)):
                 partial.clear()
-                raise Retry("the file has become another one")
+                raise Retry("the file has changed")
             if not resumed:
                 partial.clear()
-            total = total_bytes(response)
             if remote.size is not None and total is not None and total != remote.size:
                 raise Refused(f"its file has {total} bytes instead of {remote.size}")
-            partial.remember(now)
-            self._append(response, remote.name, partial.stream, partial.size, total)
+            partial.remember(version)
+            done = partial.size
+            self.transfer.progress(remote.name, done, total)
+            while block := _read(response):
+                partial.stream.write(block)
+                done += len(block)
+                self.transfer.progress(remote.name, done, total)
+            if total is not None and done < total:
+                raise Retry(f"the transfer stopped at byte {done} of {total}")
             return resumed
-
-    def _append(self, response: Any, name: str, stream: IO[bytes], done: int, total: int | None) -> None:
-        self._progress(name, done, total)
-        while block := _read(response, BLOCK):
-            stream.write(block)
-            done += len(block)
-            self._progress(name, done, total)
-        if total is not None and done < total:
-            raise Retry(f"it broke off at byte {done} of {total}")
 
     def _small(self, url: str) -> str:
         with self._request(url, {}) as response:
-            check_status(response)
-            check_content(response)
+            _check(response)
             body = b""
-            while (block := _read(response, BLOCK)) and len(body) < MOST_TEXT:
+            while (block := _read(response)) and len(body) < LONGEST_TEXT:
                 body += block
         if not body.strip() or body.lstrip().startswith(b"<"):
             raise Refused("it sends " + ("a web page" if body.strip() else "nothing"))
         return body.decode("utf-8", errors="replace")
 
     def _request(self, url: str, headers: dict[str, str]) -> Any:
-        timeout = (self._patience.connect, self._patience.read)
+        timeout = (self.transfer.connect, self.transfer.read)
         try:
             return self._session.get(url, headers=headers, stream=True, timeout=timeout)
-        except (requests.exceptions.SSLError, requests.exceptions.ProxyError) as problem:
+        except (requests.exceptions.SSLError, requests.exceptions.ProxyError) as problem:  # are ConnectionErrors too
             raise Refused(_why(problem)) from None
         except (requests.ConnectionError, requests.Timeout) as problem:
             raise Retry(_why(problem)) from None
-        except (requests.RequestException, ValueError) as problem:  # an address that is none, redirects without end
+        except (requests.RequestException, ValueError) as problem:  # not an address, or endless redirects
             raise Refused(_why(problem)) from None
 
 
-def _read(response: Any, size: int) -> bytes:
-    """What has come, at least a byte: nothing that came is lost when the server falls silent. Empty at the end."""
+def _check(response: Any) -> None:
+    """Accept only responses that carry a file.
+
+    Raises:
+        Retry: the server is busy or broken.
+        Refused: any other status; a web page, such as a proxy's login; or a compressed body, whose bytes are not the
+            file's.
+    """
+    status = response.status_code
+    if status not in {200, 206}:
+        why = f"it answers {status} {response.reason}"
+        raise Retry(why, _retry_after(response)) if status in BUSY else Refused(why, missing=status in MISSING)
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind in {"text/html", "application/xhtml+xml"}:
+        raise Refused("it sends a web page instead of the file")
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refused(f"it sends the file compressed ({response.headers['Content-Encoding']})")
+
+
+def _retry_after(response: Any) -> float | None:
+    """Return the seconds that a server asks to wait, by number or date; None if it names no valid time."""
+    with suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+        return urllib3.Retry().get_retry_after(response)
+    return None
+
+
+def _read(response: Any) -> bytes:
+    """Return the bytes that have arrived, at least one: none is lost when the server stalls. Empty at the end."""
     try:
-        return bytes(response.raw.read1(size))
+        return bytes(response.raw.read1(BLOCK))
     except (urllib3.exceptions.HTTPError, OSError) as problem:
         raise Retry(_why(problem)) from None
 
 
-def _there(remote: Remote, target: Path) -> Fetched:
-    try:
-        return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
-    except DataError as problem:
-        facts = {"have": problem.message, **problem.facts}
-        raise ConflictError(f"{target} is there, and is something else", facts=facts, fix=set_aside(target)) from None
-
-
 def _why(problem: BaseException) -> str:
-    """What is at the bottom of an error of the network, in one line."""
-    text = str(problem)
+    """Return the innermost reason of a network error, in one line."""
     reason = getattr(problem.args[0] if problem.args else None, "reason", None)
-    return str(reason or text or type(problem).__name__).partition("\n")[0]
+    return str(reason or str(problem) or type(problem).__name__).partition("\n")[0]
 
 
 def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
     facts = {urlsplit(mirror).netloc or mirror: str(problem) for mirror, problem in refusals.items()}
     if all(problem.missing for problem in refusals.values()):
-        return NotFoundError(f"{path} is not there", facts=facts, fix="look for its name at the addresses above")
+        return NotFoundError(f"no mirror has {path}", facts=facts, fix="look for its name at the addresses above")
     proxies = requests.utils.get_environ_proxies(next(iter(refusals)))
     if proxy := proxies.get("https") or proxies.get("http"):
         facts["proxy"] = str(urlsplit(proxy).hostname)  # without its password
-    name = path.rpartition("/")[2]
     return ServiceError(
-        f"{name} cannot be fetched",
+        f"cannot fetch {path.rpartition('/')[2]}: every mirror failed",
         facts=facts,
-        fix="the same command again, which goes on from where it stopped; or --mirror URL",
+        fix="run the same command again, which resumes where it stopped; or --mirror URL",
     )

@@ -1,29 +1,35 @@
-"""What plans of all kinds of jobs have, and how it is found: code, text by content, environment, price, identity."""
+"""Base of the plans of all kinds: machines with their price, code, environment, data by content, and their hash."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
+from orchestrator.estimates.memory import TrainingEstimates
 from orchestrator.jobs.inputs import JobOutput, Needs
 from orchestrator.runs.status import Counts
-from orchestrator.snapshot import Snapshot
+from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
-from orchestrator.specs.resolved import Change
+from orchestrator.specs.resolved import Change, Resolved
 from orchestrator.support.formatting import wrapped
-from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes, text_files
 from train_jobs.artifacts.lineage import Link
-from train_jobs.config import CheckpointConfig
-from train_jobs.config.base import Config
+from train_jobs.artifacts.store_manifest import StoreManifest
+from train_jobs.config import CheckpointConfig, FinetuneConfig, PretrainConfig, TextConfig
+from train_jobs.config.fields import Config
+from train_jobs.config.prepare import not_shaping
 
 
 class Plan(Config):
-    """What will be done."""
+    """A plan: the job, the machines, the code and the data of a run."""
 
     name: str
     """The run's name: slug and hash."""
@@ -61,12 +67,12 @@ class Plan(Config):
 
     @property
     def counts(self) -> Counts:
-        """What its reports are numbered by."""
+        """Unit of progress in its reports."""
         return "steps"
 
     @property
     def makes(self) -> tuple[JobOutput, ...]:
-        """What the job writes: the run's own outputs and, of some kinds, the folder of token stores."""
+        """Outputs of the job: those of the run and, for some kinds, the folder of token stores."""
         return (JobOutput("run"), *((JobOutput("stores", shared=True),) if self.stores else ()))
 
     @property
@@ -106,7 +112,7 @@ class Plan(Config):
         return self.model_copy(update={"spec": self.spec.model_copy(update={"environment": more})})
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it; of the snapshot a summary, without the name of every file."""
+        """Return the plan as JSON, with a summary of the snapshot instead of all its files."""
         document = self.model_dump(mode="json", by_alias=True, exclude={"snapshot"}, serialize_as_any=True)
         counted = {"steps": self.steps, "counts": self.counts, "world_size": self.world_size}
         return {**document, **counted, "snapshot": self.snapshot.summary()}
@@ -116,11 +122,162 @@ class Plan(Config):
         """Return the plan for humans as label and fact; a fact without a label continues the one before."""
 
     def summary(self) -> str:
-        """The same as lines of at most 80 columns."""
+        """Return the plan as text of at most 80 columns."""
         return wrapped(self.name, self.facts())
 
     def _repr_html_(self) -> str:
-        """The same as a notebook shows it."""
+        """Return the plan as HTML for a notebook."""
         from orchestrator.support.html import card
 
         return card(self.name, self.facts())
+
+
+HASH_DIGITS = 8
+COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
+
+
+class TrainingPlan(Plan):
+    """A plan of a job that trains."""
+
+    job: FinetuneConfig | PretrainConfig
+    """What the job itself will read."""
+    accumulation_steps: int | None
+    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
+    estimates: TrainingEstimates
+    """What it will need."""
+
+    @property
+    def saves(self) -> CheckpointConfig:
+        """When checkpoints are saved."""
+        return self.job.checkpoint
+
+    @property
+    def weights_bytes(self) -> int:
+        """Most that checkpoints and models take of the disk."""
+        return self.estimates.disk_bytes
+
+
+def text_paths(data: TextConfig, folder: Path | None, store: Path | None) -> list[Path]:
+    """Return the paths of text, vocabulary and store, which the user's folder of code may contain."""
+    text = [Path(path) for source in data.text for path in source.path]
+    if folder is not None and any(folder.is_relative_to(path) for path in text):
+        text = [*text, *text_files(text)]  # the folder contains data, but its other files are code
+    return [path for path in (*text, data.vocabulary, store) if path is not None]
+
+
+def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
+    """Return a section of text with content hashes in place of paths: of a store, or of files and their options."""
+    section = not_shaping(data.model_dump(mode="json")) | {"store": None}
+    if isinstance(found, StoreManifest):
+        section["text"] = found.key
+    else:
+        sources = [{**source, "path": None} for source in section["text"] if isinstance(source, dict)]
+        section["text"] = [found.sha256, *sources]
+    vocabulary = data.vocabulary
+    section["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
+    return section
+
+
+@dataclass(frozen=True)
+class SharedFacts:
+    """Machines with their price, code and environment of a plan of any kind."""
+
+    resolved: Resolved
+    compute: ResolvedCompute
+    snapshot: Snapshot
+    environment: dict[str, str]
+
+    @classmethod
+    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> SharedFacts:
+        """Collect them.
+
+        Args:
+            resolved: the spec.
+            home: the home folder.
+            data: data files and folders, which are never packaged with the user's code.
+            like: a plan with the same code and environment, which are then not read again.
+        """
+        spec = resolved.spec
+        return cls(
+            resolved,
+            resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            _code_of(resolved, home, data, like),
+            like.environment if like is not None else resolved.site.environment(spec),
+        )
+
+    def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the fields that plans of all kinds have.
+
+        Args:
+            shaping: what of the job's configuration shapes its result, with content in place of paths.
+            data: the text, or the rows.
+            warnings: in addition to those of the spec.
+        """
+        spec, run_hash = self.resolved.spec, _run_hash_of(self.resolved, shaping, self.snapshot, self.environment)
+        return {
+            "name": f"{spec.slug}-{run_hash}",
+            "run_hash": run_hash,
+            "spec": spec,
+            "compute": self.compute,
+            "changes": self.resolved.changes,
+            "snapshot": self.snapshot,
+            "data": data,
+            "environment": self.environment,
+            "warnings": (*self.resolved.warnings, *warnings),
+        }
+
+
+def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Snapshot:
+    """Return the snapshot of the code, and check its entry module."""
+    if like is not None:
+        return like.snapshot
+    apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
+    snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
+    if "code.entry" in resolved.changes:
+        snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
+    return snapshot
+
+
+def remote_data(name: str) -> DataFingerprint:
+    """Return a fingerprint of data that this machine cannot read: the hash of its name, which has a version."""
+    return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
+def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> DataFingerprint:
+    """Return a fingerprint of files by content.
+
+    Args:
+        name: their name in the plan.
+        files: name by which the job knows each -> where it lies.
+        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+    """
+    hashes = content_hashes(list(files.values()), cache)
+    lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))
+    unique = {*files.values()}
+    return DataFingerprint(
+        name=name,
+        files=len(unique),
+        total_bytes=sum(path.stat().st_size for path in unique),
+        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+    )
+
+
+def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
+    """Hash of all that shapes the result. Names, tags, card, tracking, backend, port and price do not.
+
+    Args:
+        resolved: the spec.
+        job: what of the job's configuration shapes it, with content in place of paths.
+        snapshot: the code.
+        environment: the versions.
+    """
+    identity = {
+        "job": job,
+        "compute": resolved.compute.model_dump(mode="json", exclude=COMPUTE_NOT_SHAPING),
+        "snapshot": snapshot.digest,
+        "entry": resolved.spec.code.entry,
+        "environment": environment,
+        "variables": resolved.spec.environment.variables,
+    }
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]

@@ -11,7 +11,7 @@ from orchestrator.support.redact import HIDDEN, is_secret
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
-    from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.base import Plan, TrainingPlan
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
@@ -27,12 +27,12 @@ SHOWN_APART = {
 
 
 def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, str]]:
-    """Changed values with their origins, data, compute, code and environment: label and fact.
+    """Return the rows of a plan: changed values with their origins, data, compute, code and environment.
 
     Args:
         plan: of any kind.
-        what: rows of its kind about what comes of it, before compute.
-        how: rows about how it is done and what that takes, behind it.
+        what: rows of its kind that describe the result; shown before compute.
+        how: rows of its kind on procedure and resources; shown after compute.
     """
     return list(_rows(plan, what, how))
 
@@ -65,7 +65,70 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
 
 
-def _memory(need: int, plan: Plan) -> str:
+def training_rows(
+    plan: TrainingPlan,
+    steps: str,
+    time: Rows,
+    *,
+    most_sequences: int | None = None,
+    copy_bytes: int = 0,
+    kept_by: str = "",
+) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a job that trains: batch, steps, time, schedule, memory, checkpoints, disk.
+
+    Args:
+        plan: of the job.
+        steps: text of the row of steps.
+        time: row of the time it takes; empty if that is unknown.
+        most_sequences: limit of a micro batch that is found before the first step; None: not known.
+        copy_bytes: host memory of rank 0 for the copy that a checkpoint is written from.
+        kept_by: what decides which checkpoints are kept, if not the loss.
+    """
+    job, estimates, batch = plan.job, plan.estimates, plan.job.train.global_batch_size
+    auto = plan.accumulation_steps is None
+    if plan.accumulation_steps is None:
+        at_most = f", {most_sequences} at most" if most_sequences else ""
+        found = f"micro is auto: the largest that fits is found before the first step{at_most}"
+        yield "batch", f"{batch} = micro x accumulation x {plan.world_size} (world); {found}"
+    else:
+        micro = -(-batch // (plan.accumulation_steps * plan.world_size))
+        factors = f"{micro} x {plan.accumulation_steps} x {plan.world_size}"
+        yield "batch", f"{batch} = {factors} (global = micro x accumulation x world)"
+    yield "steps", steps
+    yield from time
+    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
+    sharded = job.optimizer.sharded and plan.world_size > 1
+    yield (
+        "memory",
+        f"{memory_text(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
+        + (f" (moments sharded over {plan.world_size})" if sharded else "")
+        + f", {bytes_text(estimates.activation_bytes)} activations"
+        + (f" of {most_sequences} sequences" if auto and most_sequences else "")
+        + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
+        + (f"; on rank 0's host {bytes_text(copy_bytes)} more, to write checkpoints from" if copy_bytes else "")
+        + " (estimate)",
+    )
+    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}{kept_by}"
+    yield (
+        "disk",
+        f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
+        f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and models of "
+        f"{bytes_text(estimates.model_bytes)} (estimate)",
+    )
+
+
+def start_text(plan: Plan, *keys: str) -> str:
+    """`pretrain-1a2b3c4d, weights 12345678  (--model)`: what a job starts from, and where `keys` were written."""
+    assert plan.parent is not None
+    return f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origins_text(plan, *keys)}"
+
+
+def origins_text(plan: Plan, *keys: str) -> str:
+    """Return where keys were written, those that the user wrote."""
+    return "".join(f"  ({plan.changes[key].origin})" for key in keys if key in plan.changes)
+
+
+def memory_text(need: int, plan: Plan) -> str:
     """`3.1 GB a process of the 16 GB that it has`."""
     have = plan.compute.memory_bytes
     return f"{bytes_text(need)} a process" + (f" of the {bytes_text(have)} that it has" if have else "")

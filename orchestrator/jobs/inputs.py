@@ -1,4 +1,4 @@
-"""What a job needs from outside: named inputs, and where its configuration names them.
+"""Inputs of a job, by name, and the keys of its configuration that refer to them.
 
 A kind computes its needs while planning. A backend on another machine delivers the inputs and renders each `At` as the
 path that the job finds there; a backend on this machine needs none of it.
@@ -16,7 +16,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.start_model import VOCABULARY
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import TextConfig
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 
 Content = bytes | Path
 DATA, START = "text", "start"  # inputs of jobs: data, and the model or checkpoint that a job starts from
@@ -24,18 +24,18 @@ DATA, START = "text", "start"  # inputs of jobs: data, and the model or checkpoi
 
 @dataclass(frozen=True)
 class JobInput:
-    """Files that a job reads, or data that lies at its site already."""
+    """Files that a job reads, or data that its site already stores."""
 
     name: str
     """The input's name in a submission."""
     holds: str
-    """What it is: text, store, tables, start."""
+    """Type of the content: text, store, tables, start."""
     digest: str = ""
     """SHA-256 that stands for its content."""
     remote: str | None = None
     """Name of data at the site; None: the files are on this machine."""
     inline: bool = False
-    """Whether it is small and travels beside the job's configuration."""
+    """Whether it is small and sent together with the job's configuration."""
     list_files: Callable[[], Mapping[str, Content]] = dict
     """Return name below the input's folder -> content; called only when the files are sent."""
 
@@ -62,7 +62,7 @@ class At:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job needs from outside."""
+    """The inputs of a job, and the values of its configuration that depend on their place."""
 
     inputs: tuple[JobInput, ...] = ()
     """What is delivered to the job."""
@@ -107,7 +107,7 @@ def model_input(folder: Path, digest: str) -> JobInput:
 
 
 def _text_root(text: Sequence[SourceConfig]) -> Path | None:
-    """The folder below which each path of a text keeps its name; None: all of it is datasets that the job fetches."""
+    """Return the folder that the paths of a text are relative to; None: the job downloads all of it."""
     folders = [Path(path).parent for source in text for path in source.path]
     return Path(os.path.commonpath(folders)) if folders else None
 
@@ -119,10 +119,10 @@ def _text_files(text: Sequence[SourceConfig]) -> dict[str, Content]:
 
 
 def _placed_source(source: SourceConfig, root: Path | None) -> At | dict[str, Any]:
-    """A source of text with its paths below the input."""
+    """Return a source of text with its paths relative to the input."""
     there = [At(DATA, Path(path).relative_to(str(root)).as_posix()) for path in source.path]
-    told = source.model_dump(mode="json")
-    if isinstance(told, str):
+    written = source.model_dump(mode="json")
+    if isinstance(written, str):
         return there[0]
-    more = {key: value for key, value in told.items() if key != "path" and value is not None}
+    more = {key: value for key, value in written.items() if key != "path" and value is not None}
     return {**({"path": there} if there else {}), **more}

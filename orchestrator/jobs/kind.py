@@ -1,7 +1,7 @@
-"""What the orchestrator asks of a kind of job: one instance for each, found by name in `orchestrator.jobs.registry`.
+"""The interface of a kind of job: one instance for each, found by name in `orchestrator.jobs.registry`.
 
-A kind is looked up to show a run as well as to plan one, so its module loads neither its spec nor its plan until they
-are asked for.
+A kind is looked up to show a run as well as to plan one. Its module therefore loads neither spec nor plan: `lazy` names
+them, and they are imported when they are first read. A function that is named so is called without `self`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from orchestrator.support.plugins import lazy
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.paths import PathKeys
     from orchestrator.specs.resolved import Resolved
     from orchestrator.specs.site import Rule, Site
-    from train_jobs.artifacts.layers import Layer
+    from train_jobs.artifacts.layers import ConfigLayer
     from train_jobs.artifacts.start_model import Merge
 
 
@@ -37,13 +39,15 @@ class JobKind(ABC):
     """Whether its result is a token store."""
     trains: bool = False
     """Whether its runs have curves."""
+    report: ClassVar[Any] = lazy("orchestrator.reports.pages.run_report:RunReport")
+    """Class of its reports: key figures, charts, and rows of the plan that only this kind has."""
     keys: ClassVar[Mapping[str, str]] = {"--model": "init_from", "--store": "data.store"}
     """Flag of the command line -> key, of flags that stand for different keys in different kinds."""
 
     @property
     @abstractmethod
     def spec(self) -> type[JobSpec]:
-        """What a user writes."""
+        """Model of its specs."""
 
     @property
     @abstractmethod
@@ -61,7 +65,7 @@ class JobKind(ABC):
 
         return PathKeys()
 
-    def layers(self, written: Sequence[Layer], here: Path, site: Site) -> list[Layer]:
+    def layers(self, written: Sequence[ConfigLayer], here: Path, site: Site) -> list[ConfigLayer]:
         """Return the layers with short forms written out.
 
         Args:
@@ -71,7 +75,7 @@ class JobKind(ABC):
         """
         return list(written)
 
-    def merge(self, presets: Sequence[Layer], written: Sequence[Layer]) -> Merge:
+    def merge(self, presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
         """Merge presets with what the user wrote, and with what the start of the job decides between them."""
         from train_jobs.artifacts.layers import merge
         from train_jobs.artifacts.start_model import Merge
@@ -92,7 +96,7 @@ class JobKind(ABC):
         return {}
 
     def ignored(self, spec: Any, world_size: int, site: Site) -> Iterable[Rule]:
-        """Yield the rules about settings that have no effect beside others."""
+        """Yield the rules about settings that have no effect because of others."""
         return ()
 
     def warnings(self, spec: Any, changed: Container[str], site: Site) -> Iterable[str]:
@@ -116,6 +120,13 @@ class JobKind(ABC):
         return {}
 
 
+def _missing(kind: JobKind) -> NoReturn:
+    raise AssertionError(f"no package registers the kind of job {kind.name}")
+
+
+_MISSING: Any = property(_missing)
+
+
 class UnknownKind(JobKind):
     """The kind of a run that no installed package registers: its run can be shown, not planned."""
 
@@ -124,16 +135,4 @@ class UnknownKind(JobKind):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @property
-    def spec(self) -> type[JobSpec]:
-        """There is none."""
-        raise AssertionError(f"no package registers the kind of job {self.name}")
-
-    @property
-    def recipes(self) -> Path:
-        """There are none."""
-        raise AssertionError(f"no package registers the kind of job {self.name}")
-
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> Plan:
-        """There is none."""
-        raise AssertionError(f"no package registers the kind of job {self.name}")
+    spec = recipes = plan = _MISSING

@@ -6,11 +6,10 @@ Other packages add theirs by the entry-point group `orchestrator.jobs`, NAME = "
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import cast
 
 from orchestrator.jobs.kind import JobKind, UnknownKind
-from orchestrator.support.plugins import installed, load
+from orchestrator.support.plugins import find, installed
 
 GROUP = "orchestrator.jobs"
 SHIPPED = {
@@ -20,7 +19,7 @@ SHIPPED = {
     "evaluate": "orchestrator.jobs.predict.kind:EVALUATE",
     "predict": "orchestrator.jobs.predict.kind:PREDICT",
 }
-DEFAULT = "pretrain"  # of a spec, a sweep's trial or an old run that does not say
+DEFAULT = "pretrain"  # of a spec, a sweep's trial or an old run without a kind
 _registered: dict[str, JobKind] = {}
 
 
@@ -31,7 +30,7 @@ def register(kind: JobKind) -> None:
         ValueError: we ship a kind of that name.
     """
     if kind.name in SHIPPED:
-        raise ValueError(f"the kind of job {kind.name} is part of this package")
+        raise ValueError(f"cannot register kind of job {kind.name!r}: this package has a kind of that name")
     _registered[kind.name] = kind
 
 
@@ -49,18 +48,12 @@ def job_kind(name: str) -> JobKind:
     """Return the kind of job of that name.
 
     Raises:
-        SpecError: there is none; the message has a near name.
+        SpecError: the kind is unknown; the message suggests a similar name.
         ServiceError: another package's cannot be loaded.
     """
-    if name in _registered:
-        return _registered[name]
-    if name in SHIPPED:
-        module, _, instance = SHIPPED[name].partition(":")
-        return cast(JobKind, getattr(import_module(module), instance))
-    if (point := installed(GROUP).get(name)) is not None:
-        return cast(JobKind, load(point, "kind of job"))
-    from train_jobs.config.errors import SpecError
-    from train_jobs.config.names import did_you_mean
+    if (kind := _registered.get(name) or find(name, SHIPPED, GROUP, "kind of job")) is not None:
+        return cast(JobKind, kind)
+    from train_jobs.config.errors import SpecError, did_you_mean
 
     names = kind_names()
     raise SpecError(f"unknown kind of job {name!r}{did_you_mean(name, names)}", facts={"known": ", ".join(names)})

@@ -1,35 +1,34 @@
-"""From what a user wrote, in all the places where one may write, to one validated spec.
+"""Merge all sources of values into one validated spec.
 
-The last of these that says something about a key wins:
+The last source that sets a key wins:
 
     default < presets (recipe, compute, environment) < project config < file < ORCHESTRATOR_* < flag < --set
 
 A prediction has the columns that its model was tuned on between presets and project config.
-Which presets lie at the bottom is itself decided by the layers above them.
+The layers above the presets decide which presets are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from orchestrator.jobs.base import Plan
-from orchestrator.jobs.defaults import for_kind
 from orchestrator.jobs.kind import JobKind
-from orchestrator.jobs.registry import job_kind
+from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
 from orchestrator.specs.compute import ResolvedCompute
-from orchestrator.specs.ignored import ignored_settings
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
-from orchestrator.specs.problem_list import Problems
-from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, shown
+from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, ignored_settings, shown
+from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
-from orchestrator.specs.variables import sections_of, variable_layers
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts import layers as load
+from train_jobs.artifacts.layers import ConfigLayer, preset_names
 from train_jobs.artifacts.start_model import is_name
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 
@@ -43,7 +42,7 @@ def resolve_spec(
     kind: str,
     *,
     file: Path | None = None,
-    layers: Sequence[load.Layer] = (),
+    layers: Sequence[load.ConfigLayer] = (),
     sets: Iterable[str] = (),
     flags: Mapping[str, Flag] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -51,7 +50,7 @@ def resolve_spec(
     model_of: Callable[[str], Path] | None = None,
     outputs_of: Callable[[str], Path] | None = None,
 ) -> Resolved:
-    """Lays every source of values over the presets and validates the result.
+    """Merge every source of values over the presets, and validate the result.
 
     Args:
         kind: name of the kind of job.
@@ -60,7 +59,7 @@ def resolve_spec(
         layers: the same as `file`, read already, with absolute paths: the lowest first.
         sets: `path.to.key=value`, each value read as YAML.
         flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
-        environ: environment variables: ORCHESTRATOR_* and those that say which GPUs are visible. None: none.
+        environ: environment variables: ORCHESTRATOR_* and those that select the visible GPUs. None: none.
         project: the project config, see `find_project`.
         model_of: finds the folder of an initial model that is named: a run, or a model on the Hugging Face Hub.
         outputs_of: finds the folder of outputs of a run that is named as the earlier phase.
@@ -69,7 +68,7 @@ def resolve_spec(
         SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
         DataError: a folder that is named for a task of the user's own has no table to learn from.
     """
-    which, environ, problems = job_kind(kind), environ or {}, Problems()
+    which, environ, problems = job_kind(kind), environ or {}, SpecProblems()
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     written = which.layers(written, Path.cwd(), site_of(_backend(load.merge(written))))
     found = load.merge(written)
@@ -107,13 +106,13 @@ def resolve_spec(
 
 
 def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
-    """Read data and code, and return the plan: offline, writing nothing but a cache of content hashes below `home`.
+    """Read data and code, and return the plan. Works offline, and writes only a cache of content hashes.
 
     Args:
         resolved: the spec, validated.
         home: the home folder, for the cache of content hashes.
-        like: the plan of another trial of the same sweep, whose code and environment are this one's too: they are not
-            read again.
+        like: the plan of another trial of the same sweep, with the same code and environment, which are not read
+            again.
 
     Raises:
         DataError: the data cannot be read.
@@ -126,15 +125,15 @@ def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Pl
 def _written_layers(
     kind: JobKind,
     file: Path | None,
-    given: Sequence[load.Layer],
+    given: Sequence[load.ConfigLayer],
     sets: Iterable[str],
     flags: Mapping[str, Flag],
     environ: Mapping[str, str],
     project: Path | None,
-    problems: Problems,
-) -> tuple[list[load.Layer], list[str]]:
-    """The layers that the user wrote, lowest first; a layer that cannot be read is a problem, and left out."""
-    layers: list[load.Layer] = []
+    problems: SpecProblems,
+) -> tuple[list[load.ConfigLayer], list[str]]:
+    """Return the layers that the user wrote, lowest first; skip, and report, layers that cannot be read."""
+    layers: list[load.ConfigLayer] = []
     warnings: list[str] = []
     here, keys = Path.cwd(), kind.paths
     for path in (project, file):
@@ -149,7 +148,7 @@ def _written_layers(
     for key, flag in flags.items():
         tree: dict[str, Any] = {}
         load.assign(tree, tuple(key.split(".")), flag.value)
-        layers.append(anchor(load.Layer(flag.name, tree), here, keys))
+        layers.append(anchor(load.ConfigLayer(flag.name, tree), here, keys))
     with problems.collecting():
         layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, keys))
     return layers, warnings
@@ -160,38 +159,38 @@ def _backend(written: load.Merged) -> str:
     return str(written.tree.get("backend", JobSpec.model_fields["backend"].default))
 
 
-def _preset_layers(kind: JobKind, written: load.Merged, problems: Problems) -> list[load.Layer]:
-    """The presets that the written layers choose; one that there is not is a problem, and left out."""
-    layers: list[load.Layer] = []
+def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) -> list[load.ConfigLayer]:
+    """Return the presets that the written layers choose; skip, and report, those that do not exist."""
+    layers: list[load.ConfigLayer] = []
     defaults = _unwritten(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
             name = _value(defaults, path)
         if not isinstance(name, str):
-            continue  # validation says so
+            continue  # validation reports it
         with problems.collecting(where=written.origin(path)):
             layers += load.read_preset(name, folder, what)
     return layers
 
 
-def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.Layer]:
-    """A layer with the folder of what training starts from where the user gave a name, as if it had been written."""
+def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
+    """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
     named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
         return []
-    return [load.Layer(str(written.origin((key,))), {key: str(find(str(named)))})]
+    return [load.ConfigLayer(str(written.origin((key,))), {key: str(find(str(named)))})]
 
 
 def _model_name(value: Any) -> Any:
-    """What was written for a model: `model: NAME` is `model: {name: NAME}` in layers, for recipes that have such."""
+    """Return the name or folder of a model; layers hold `model: NAME` as `model: {name: NAME}`."""
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
 
 
-def _of_kind(layer: load.Layer, kind: JobKind) -> load.Layer:
-    """Assignments as they were written, where `model` names a model and is no section."""
+def _of_kind(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
+    """Return assignments unchanged, except that `model` names a model in kinds where it is not a section."""
     named = {key: _model_name(layer.tree[key]) for key in kind.paths.starts if key in layer.tree}
-    return load.Layer(layer.source, {**layer.tree, **named}, layer.lines)
+    return load.ConfigLayer(layer.source, {**layer.tree, **named}, layer.lines)
 
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
@@ -204,7 +203,7 @@ def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, s
 
 
 def _unwritten(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec that nobody wrote anything of, as JSON has it: presets over defaults, without what must be written."""
+    """Return a spec of presets and defaults alone, as JSON, without required keys."""
     found = {}
     for key, field in model.model_fields.items():
         if key in presets or not field.is_required():
@@ -228,3 +227,47 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     for part in path:
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
+
+
+def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
+    """Return the project's defaults without those that only other kinds have; what no kind has is left, and refused.
+
+    Args:
+        layer: the project's file.
+        kind: the kind of job.
+    """
+    others = [other for name, other in all_kinds().items() if name != kind.name]
+    specs = [other.spec for other in others]
+    tree = layer.tree
+    if kind.subject != _subject(tree):
+        known = {key for spec in (kind.spec, *specs) for key in spec.model_fields} - {*JobSpec.model_fields}
+        tree = {key: tree[key] for key in tree if key not in known}
+    tree = _known(tree, kind.spec, specs)
+    foreign = {name for other in others for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
+    if tree.get("recipe") in foreign or tree.get("kind") in {other.name for other in others}:
+        tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
+    return replace(layer, tree=tree)
+
+
+def _subject(tree: dict[str, Any]) -> str:
+    """Return what a project's sections of a job are about, by the kind or else the recipe that it names."""
+    for name, kind in all_kinds().items():
+        if tree.get("kind") == name or ("kind" not in tree and tree.get("recipe") in preset_names(kind.recipes)):
+            return kind.subject
+    return job_kind(DEFAULT).subject
+
+
+def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """Return the keys of `model`, and those that no model has."""
+    found = {}
+    for key, value in tree.items():
+        elsewhere = [other for other in others if key in other.model_fields]
+        if key not in model.model_fields:
+            if not elsewhere:
+                found[key] = value
+            continue
+        section = section_of(model, key)
+        sections = [part for other in elsewhere if (part := section_of(other, key)) is not None]
+        nested = isinstance(value, dict) and section is not None
+        found[key] = _known(value, section, sections) if nested and section else value
+    return found

@@ -1,4 +1,4 @@
-"""How many rows the files of tasks and of predictions have, as far as that can be told without reading them whole."""
+"""Count the rows of files of tasks and predictions, without parsing them in full."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.support.errors import DataError
+from orchestrator.support.formatting import Rows, duration_text
 from train_jobs.artifacts.task_files import TaskFile
+from train_jobs.config.errors import in_shell
+from train_jobs.config.fields import Config
 from train_jobs.config.finetune import ExamplesConfig
-from train_jobs.config.names import in_shell
 from train_jobs.config.tasks import TASKS
 
 QUESTION = b'"question"'  # a key: within a text its quotes are escaped
@@ -18,8 +20,27 @@ DOCUMENT = b"-DOCSTART-"
 BLOCK = 1 << 20
 
 
+class RowEstimates(Config):
+    """Time and cost of work on rows: rules of thumb."""
+
+    tokens_per_row: float | None
+    """Tokens of a row, at most; None: this machine cannot count the rows."""
+    seconds: float | None
+    """How long it takes, all runs and evaluations included; None: the rows or the device are not known here."""
+    cost: float | None
+    """USD of that time; None without a price."""
+
+    def time_rows(self) -> Rows:
+        """Return the row of time of a plan for humans; none if the time is unknown."""
+        if self.seconds is None:
+            return []
+        cost = f", ${self.cost:,.2f}" if self.cost is not None else ""
+        tokens = f", {self.tokens_per_row:.0f} tokens a row at most" if self.tokens_per_row else ""
+        return [("time", f"{duration_text(self.seconds)}{cost}{tokens} (rule of thumb)")]
+
+
 def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
-    """Rows of a file of a task, as of `count_table`."""
+    """Return the rows of a file of a task; see `count_table`."""
     if (entry := TASKS.get(file.task)) is not None:
         form = entry.kind.form
     else:
@@ -29,13 +50,13 @@ def count_rows(file: TaskFile, data: ExamplesConfig) -> int | None:
 
 
 def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) -> int | None:
-    """Rows of a file: of a table, questions of SQuAD, sentences of NER; None where only the job can tell.
+    """Return the rows of a table, questions of SQuAD or sentences of NER; None: only the job can count them.
 
     Args:
         path: the file.
         form: tsv, csv, jsonl, parquet, lines, squad or conll.
         quoting: of tsv and csv, as `data.quoting`.
-        header: whether the first line of tsv and csv is none of them.
+        header: whether the first line of tsv and csv is a header.
 
     Raises:
         DataError: it cannot be read.
@@ -58,7 +79,7 @@ def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) ->
 
 
 def portable_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Name below a folder of all -> file; files of one name are told apart by their numbers."""
+    """Return unique names for files in one folder: name -> file. Equal names get a number."""
     names = [path.name for path in paths]
     return {
         (name if names.count(name) == 1 else f"{number}-{name}"): path
@@ -80,11 +101,11 @@ def _parquet_rows(path: Path) -> int | None:
     try:
         return int(read_metadata(path).num_rows)
     except ArrowInvalid:
-        return None  # the job says what is wrong with it
+        return None  # the job reports the problem
 
 
 def _lines(path: Path) -> int:
-    """Lines, whether the last one has an end or not."""
+    """Count lines; the last one may lack its newline."""
     count, last = 0, b"\n"
     with path.open("rb") as stream:
         while block := stream.read(BLOCK):
@@ -94,7 +115,7 @@ def _lines(path: Path) -> int:
 
 
 def _sentences(path: Path) -> int:
-    """Runs of lines with something on them, but for those that begin a document."""
+    """Count blocks of non-empty lines, except those that begin a document."""
     count, inside = 0, False
     with path.open("rb") as stream:
         for line in stream:

@@ -1,4 +1,4 @@
-"""Files of a new project: a job, the defaults of the project, what stays out of the packaged code.
+"""Files of a new project (`orchestrator init`), and the reference of every key (`explain`, `init --full`).
 
 write_project(Path("my-bert"), "pretrain")
 """
@@ -6,10 +6,15 @@ write_project(Path("my-bert"), "pretrain")
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from orchestrator.jobs.reference import full_job
-from orchestrator.support.errors import ConflictError, StorageError
+from orchestrator.jobs.registry import all_kinds, job_kind
+from orchestrator.specs.reference import explain, full_spec, keys
+from orchestrator.specs.site import spec_model
+from orchestrator.support.errors import ConflictError, SpecError, StorageError
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.layers import preset_names
+from train_jobs.config.errors import did_you_mean
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "presets" / "templates"
 DEFAULT = "pretrain"
@@ -69,14 +74,47 @@ def write_project(
     taken = [path for path in files if path.exists()]
     if taken and not force:
         raise ConflictError(
-            f"{folder} has {len(taken)} of the files already",
-            facts={"there": ", ".join(map(str, taken))},
-            fix="another folder, or --force to replace them",
+            f"cannot write the project: {folder} already contains {len(taken)} of its files",
+            facts={"existing": ", ".join(map(str, taken))},
+            fix="choose another folder, or add --force to replace them",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             write_text(path, text)
     except OSError as problem:
-        raise StorageError(f"cannot write to {folder}: {problem.strerror}", fix="another folder") from problem
+        raise StorageError(f"cannot write to {folder}: {problem.strerror}", fix="choose another folder") from problem
     return list(files)
+
+
+def explain_key(key: str, kind: str | None = None) -> list[dict[str, Any]]:
+    """Return what a key means: {key, kinds, type, default, text, recipes}, once for each meaning.
+
+    Args:
+        key: dotted, as in a spec; the name of a section stands for every key below it.
+        kind: only as this kind of job has it; None: as every kind has it.
+
+    Raises:
+        SpecError: unknown kind or key.
+    """
+    kinds = all_kinds() if kind is None else {kind: job_kind(kind)}
+    found = explain(key, {name: (spec_model(each.spec), each.recipes) for name, each in kinds.items()})
+    if not found:
+        known = {each.name: each for kind in kinds.values() for each in keys(spec_model(kind.spec))}
+        sections = [name for name, each in known.items() if each.section and "." not in name]
+        raise SpecError(f"unknown key {key!r}{did_you_mean(key, known)}", facts={"sections": ", ".join(sections)})
+    return found
+
+
+def full_job(kind: str, recipe: str | None) -> str:
+    """Return a spec with every key, with the values of a recipe.
+
+    Raises:
+        SpecError: unknown kind or recipe.
+    """
+    found = job_kind(kind)
+    names = preset_names(found.recipes)
+    chosen = recipe or str(found.spec.model_fields["recipe"].default)
+    if chosen not in names:
+        raise SpecError(f"unknown recipe {chosen!r}{did_you_mean(chosen, names)}", facts={"known": ", ".join(names)})
+    return full_spec(kind, spec_model(found.spec), chosen, found.recipes)

@@ -1,1 +1,1 @@
-"""What became of a run, as one HTML file that needs nothing else: no network, no script, no plotting library."""
+"""Reports of runs and sweeps: single HTML files without network, script or plotting library."""

@@ -1,6 +1,6 @@
-"""What runs have not in common: what was asked for, where, with what, on which text, which code, and what came out.
+"""Differences between runs: spec, compute, environment, data, code and results.
 
-A value that only one of them has is missing on the other's side, not null.
+A value that only one run has is missing on the other's side, not null.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.redact import HIDDEN, is_secret
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import dotted, leaves
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 NOT_COMPARED = {"model"}  # of a result: a path below the run's own folder
 
@@ -24,13 +24,13 @@ Pairs = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Side:
-    """All that is known of one run.
+    """One run of a comparison.
 
     Attributes:
-        status: how it stands.
-        plan: what it was made from, as `Plan.as_dict` gave it.
+        status: its status.
+        plan: its plan, as `Plan.as_dict` returned it.
         result: its final figures; empty until it has completed.
-        code: the folder of its code; None where that is not on this machine.
+        code: the folder of its code; None if that is not on this machine.
     """
 
     status: RunStatus
@@ -40,7 +40,7 @@ class Side:
 
 
 class CodeDifference(Config):
-    """How the code differs; paths are those of the snapshot."""
+    """Differences of the code; paths are those of the snapshot."""
 
     digest: dict[str, str]
     """Side -> SHA-256 of the snapshot."""
@@ -49,9 +49,9 @@ class CodeDifference(Config):
     removed: list[str]
     """Files that only a has."""
     changed: list[str]
-    """Files of another content."""
+    """Files whose content differs."""
     patch: str | None
-    """Unified diff of the changed text files, where it was asked for."""
+    """Unified diff of the changed text files, if requested."""
 
 
 class Difference(Config):
@@ -64,24 +64,24 @@ class Difference(Config):
     spec: Pairs
     """Keys of the specs by dotted path; values of variables named like secrets are hidden."""
     compute: Pairs
-    """Nodes, processes, device, threads, as they were resolved."""
+    """Nodes, processes, device and threads, as resolved."""
     environment: Pairs
     """Versions of Python and packages."""
     data: Pairs
     """The text by name, size and content."""
     code: CodeDifference | None
-    """None where the code is the same."""
+    """None: the code is the same."""
     results: Pairs
-    """State, steps, time and metrics of both, the same ones too; with "difference", b - a, where that is a number."""
+    """State, steps, time and metrics of both, equal ones too; numbers also with "difference", b - a."""
 
 
 def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
-    """Compares two runs; with `patch`, the changed code line by line."""
-    specs = [_flat({key: value for key, value in side.plan["spec"].items() if key != "compute"}) for side in (a, b)]
+    """Compare two runs; with `patch`, the changed code line by line."""
+    specs = _pairs(_flat_spec(a), _flat_spec(b))
     return Difference(
         a=a.status.name,
         b=b.status.name,
-        spec={key: {side: _shown(key, value) for side, value in pair.items()} for key, pair in _pairs(*specs).items()},
+        spec={key: {side: _shown(key, value) for side, value in pair.items()} for key, pair in specs.items()},
         compute=_pairs(_flat(a.plan["compute"]), _flat(b.plan["compute"])),
         environment=_pairs(a.plan["environment"], b.plan["environment"]),
         data=_pairs(a.plan["data"], b.plan["data"]),
@@ -90,34 +90,33 @@ def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
     )
 
 
-class Table(Config):
-    """Several runs beside each other: key -> run's name -> value."""
+class RunTable(Config):
+    """Several runs side by side: key -> run's name -> value."""
 
     names: list[str]
-    """The runs, in the order in which they were named."""
+    """The runs, in the order given."""
     settings: dict[str, dict[str, Any]]
-    """What differs of spec, compute, environment, data and code; a run that has no such key is left out."""
+    """Differences of spec, compute, environment, data and code; a run without the key is left out."""
     results: dict[str, dict[str, Any]]
     """State, steps, time and metrics of all."""
 
 
-def tabulate(sides: Sequence[Side]) -> Table:
-    """Compares any number of runs."""
+def tabulate(sides: Sequence[Side]) -> RunTable:
+    """Compare any number of runs."""
     names = [side.status.name for side in sides]
-    settings = _beside(names, [_settings(side) for side in sides])
-    return Table(
+    settings = _by_key(names, [_settings(side) for side in sides])
+    return RunTable(
         names=names,
         settings={key: values for key, values in settings.items() if _differ(values, len(names))},
-        results=_beside(names, [_outcome(side) for side in sides]),
+        results=_by_key(names, [_outcome(side) for side in sides]),
     )
 
 
 def _settings(side: Side) -> dict[str, Any]:
-    """All that shaped a run, by one dotted key each; secrets hidden."""
+    """Return the settings of a run by dotted keys; secrets are hidden."""
     plan = side.plan
-    spec = _flat({key: value for key, value in plan["spec"].items() if key != "compute"})
     return {
-        **{key: _shown(key, value) for key, value in spec.items()},
+        **{key: _shown(key, value) for key, value in _flat_spec(side).items()},
         **{f"compute.{key}": value for key, value in _flat(plan["compute"]).items()},
         **{f"environment.{key}": value for key, value in plan["environment"].items()},
         **{f"data.{key}": value for key, value in plan["data"].items()},
@@ -125,7 +124,7 @@ def _settings(side: Side) -> dict[str, Any]:
     }
 
 
-def _beside(names: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _by_key(names: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     keys = dict.fromkeys(key for tree in trees for key in tree)
     return {key: {name: tree[key] for name, tree in zip(names, trees, strict=True) if key in tree} for key in keys}
 
@@ -135,12 +134,17 @@ def _differ(values: Mapping[str, Any], runs: int) -> bool:
     return len(given) < runs or any(value != given[0] for value in given)
 
 
+def _flat_spec(side: Side) -> dict[str, Any]:
+    """Return the spec without `compute`, which the plan has in resolved form."""
+    return _flat({key: value for key, value in side.plan["spec"].items() if key != "compute"})
+
+
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {dotted(path): value for path, value in leaves(tree) if value != {}}
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
-    """What differs, in the order of a, then what only b has."""
+    """Return the keys that differ: those of a in its order, then those that only b has."""
     keys = [*a, *(key for key in b if key not in a)]
     both = {key: {side: tree[key] for side, tree in (("a", a), ("b", b)) if key in tree} for key in keys}
     return {key: pair for key, pair in both.items() if len(pair) < 2 or pair["a"] != pair["b"]}
@@ -181,7 +185,7 @@ def _patch(a: Path, b: Path, name: str) -> str:
 
 
 def _outcome(side: Side) -> dict[str, Any]:
-    """What became of a run: its newest metrics, and over them the final figures of a completed one."""
+    """Return the newest metrics of a run, replaced by the final figures of a completed one."""
     status = side.status
     figures = {key: value for key, value in side.result.items() if key not in NOT_COMPARED}
     lasted = [attempt for attempt in status.attempts if attempt.ended is not None]
@@ -197,7 +201,7 @@ def _outcome(side: Side) -> dict[str, Any]:
 
 
 def _results(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
-    """Words first, then figures by name."""
+    """Return the pairs of all results, text before numbers, each by name."""
     found: Pairs = {}
     for key in sorted({*a, *b}, key=lambda name: (not isinstance(a.get(name, b.get(name)), str), name)):
         pair = {side: tree[key] for side, tree in (("a", a), ("b", b)) if key in tree}

@@ -1,4 +1,4 @@
-"""A lineage held against what lies on this machine, and the chain for humans."""
+"""A lineage compared with the files on this machine, and its chain of links as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from orchestrator.runs.results import APART
 from orchestrator.support.formatting import WIDTH, fact_lines
 from train_jobs.artifacts.lineage import Lineage, Link
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 LABEL = 11
-DIGITS = 8  # of a hash, where all of it has no room
+DIGITS = 8  # of a hash, where there is no space for all of it
 
 
 class Verdict(StrEnum):
-    """What lies here of a link."""
+    """Result of comparing a link with the files on this machine."""
 
     VERIFIED = "verified"
     CHANGED = "changed"
@@ -29,32 +29,32 @@ MEANING = {Verdict.ABSENT: "not on this machine", Verdict.OPEN: "the run has not
 
 
 class Check(Config):
-    """How a link fared."""
+    """Result of the check of one link."""
 
     verdict: Verdict
-    """What was found."""
+    """The verdict."""
     where: str | None = None
-    """Folder of the token store or of the model, where there is one."""
+    """Folder of the token store or of the model, if it exists."""
     why: str | None = None
-    """What is not as the link says."""
+    """What differs from the link."""
 
 
 class CheckedLineage(Config):
-    """A lineage whose links verify by themselves, and what lies here of each."""
+    """A lineage whose links verify, with the check of each."""
 
     lineage: Lineage
     """The document."""
     checks: dict[str, Check]
-    """Hash of a link -> how it fared."""
+    """Hash of a link -> its check."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The document as it was written, with the checks beside it."""
+        """Return the document as it was written, with the checks."""
         checks = {name: check.model_dump(mode="json") for name, check in self.checks.items()}
         return {**self.lineage.model_dump(mode="json"), "checks": checks}
 
 
 def lineage_text(checked: CheckedLineage) -> str:
-    """The chain from its beginning down to the run, in lines of at most 80 columns."""
+    """Return the chain from its beginning to the run, in lines of at most 80 columns."""
     blocks = []
     for link in checked.lineage.links:
         head = textwrap.wrap(f"{link.kind} {link.name}", WIDTH, break_on_hyphens=False)
@@ -63,12 +63,13 @@ def lineage_text(checked: CheckedLineage) -> str:
 
 
 def _rows(link: Link, check: Check) -> Iterator[tuple[str, str]]:
-    """What a link says; facts that it does not know of, or that are not known yet, are left out."""
+    """Yield the label and text of each fact of a link; unknown facts are left out."""
     yield "hash", link.hash[:DIGITS]
     if link.inputs:
         yield "from", ", ".join(parent[:DIGITS] for parent in link.inputs)
-    rows = {"data": _data, "tables": _tables, "pretrain": _pretrain, "finetune": _finetune}
-    yield from rows.get(link.kind, _nothing)(link.facts)
+    rows = {"data": _data, "tables": _tables, "pretrain": _trained, "finetune": _trained}
+    if link.kind in rows:
+        yield from rows[link.kind](link.facts)
     if link.weights:
         yield "weights", link.weights[:DIGITS]
     yield "here", MEANING.get(check.verdict, check.verdict) + (f": {check.why}" if check.why else "")
@@ -84,19 +85,24 @@ def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "store", facts["store"]
 
 
-def _pretrain(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _trained(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a pretraining or of a fine-tuning, which has a task."""
     if phase := facts.get("phase"):
         yield "phase", f"after step {phase['step']:,}: weights {phase['weights'][:8]}, moments {phase['moments'][:8]}"
-    last, steps = facts["attempts"][-1], facts["steps"]
-    done = f"{steps:,} steps, {facts['sequences']:,} sequences" if steps is not None else f"begun {last['started']}"
+    last, steps, metrics = facts["attempts"][-1], facts["steps"], facts["metrics"] or {}
+    done = f"begun {last['started']}" if steps is None else f"{steps:,} steps"
+    if "task" in facts:
+        done += "" if steps is None else f", saved after {facts['best_step']:,}"
+        done += f", seed {facts['seed']}"
+        figures = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in APART and value is not None]
+        result = f"{facts['task']}: {', '.join(figures)}" if figures else ""
+    else:
+        done += "" if steps is None else f", {facts['sequences']:,} sequences"
+        loss = metrics.get("mlm_loss")
+        result = "" if loss is None else f"validation MLM loss {loss:.4f}"
     yield "trained", f"{done}, {last['precision']}, {last['processes']} x {last['device']}"
-    loss = (facts["metrics"] or {}).get("mlm_loss")
-    if loss is not None:
-        yield "result", f"validation MLM loss {loss:.4f}"
-    yield from _code(facts)
-
-
-def _code(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if result:
+        yield "result", result
     if facts.get("sweep"):
         yield "sweep", facts["sweep"]
     commit = f", commit {facts['commit'][:DIGITS]}" if facts["commit"] else ""
@@ -107,18 +113,3 @@ def _code(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _tables(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for source in facts["sources"]:
         yield "file", f"{source['name']}, {source['total_bytes']:,} bytes, sha256 {source['sha256'][:DIGITS]}"
-
-
-def _finetune(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    last, steps = facts["attempts"][-1], facts["steps"]
-    done = f"{steps:,} steps, saved after {facts['best_step']:,}" if steps is not None else f"begun {last['started']}"
-    yield "trained", f"{done}, seed {facts['seed']}, {last['precision']}, {last['processes']} x {last['device']}"
-    scores = {name: value for name, value in (facts["metrics"] or {}).items() if name not in APART}
-    if scores:
-        figures = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
-        yield "result", f"{facts['task']}: {', '.join(figures)}"
-    yield from _code(facts)
-
-
-def _nothing(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield from ()

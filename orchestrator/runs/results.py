@@ -1,4 +1,4 @@
-"""What fine-tunings and evaluations came to, out of the job's result.json, in one form for all of them.
+"""Results of fine-tunings and evaluations, from the job's result.json, in one form for all of them.
 
 The job writes figures of one run; of several seeds their mean, standard deviation, median and maximum; and of all of
 GLUE a table whose cells are in percent.
@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
-APART = ("loss", "collapsed")  # told beside the metrics
+APART = ("loss", "collapsed")  # not metrics of the task
 PLUS_MINUS = "+-"
 
 
@@ -21,13 +21,13 @@ class Figure(Config):
     """A metric over seeds."""
 
     mean: float
-    """Of all seeds; of one its own."""
+    """Mean over seeds."""
     sd: float | None = None
-    """Standard deviation of a sample; None: there is one seed."""
+    """Sample standard deviation over seeds; None: there is one seed."""
     median: float | None = None
-    """Of all seeds."""
+    """Median over seeds."""
     max: float | None = None
-    """The best."""
+    """Best seed."""
 
     @property
     def text(self) -> str:
@@ -36,22 +36,22 @@ class Figure(Config):
 
 
 class Scores(Config):
-    """What a task was scored with on its dev set, or a model on a file."""
+    """Scores of a task on its dev set, or of a model on a file."""
 
     task: str
-    """Its name, or that of a cell of GLUE's table."""
+    """Name of the task, or of a cell of GLUE's table."""
     metrics: dict[str, Figure]
-    """Name -> figure, in shares of 1."""
+    """Name -> figure, as a fraction of 1."""
     seeds: int = 1
-    """Runs that they are of."""
+    """Number of runs with different seeds."""
     collapsed: int = 0
-    """How many of those learned nothing."""
+    """Number of those that learned nothing."""
     best_step: int | None = None
-    """Optimizer step of the best checkpoint, of a single run."""
+    """Optimizer step of the best checkpoint; None: there are several runs."""
 
     @property
     def text(self) -> str:
-        """All metrics in a line."""
+        """All metrics in one line."""
         parts = [f"{name} {figure.text}" for name, figure in self.metrics.items()]
         more = [f"{self.seeds} seeds"] if self.seeds > 1 else []
         more += [f"{self.collapsed} collapsed"] if self.collapsed else []
@@ -63,17 +63,17 @@ class Results(Config):
     """All scores of a run, and of GLUE their means."""
 
     scores: list[Scores] = Field(default=[])
-    """One of each task; of all of GLUE the cells of the table in BERT's paper."""
+    """One for each task; of all of GLUE the cells of the table in BERT's paper."""
     average: float | None = None
-    """GLUE: mean of the cells that the paper averages, in shares of 1."""
+    """GLUE: mean of the cells that the paper averages, as a fraction of 1."""
     glue_score: float | None = None
-    """GLUE: mean over tasks, as its server takes it, in shares of 1."""
+    """GLUE: mean over tasks, as its server computes it, as a fraction of 1."""
     submission: str | None = None
-    """GLUE: the zip for its server, below the run's outputs."""
+    """GLUE: the zip file for its server, below the run's outputs."""
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Label and text, a line each."""
+        """Label and text of each line."""
         rows = [(scores.task, scores.text) for scores in self.scores]
         if self.average is not None:
             rows.append(("average", f"{self.average:.4f}, of the cells that the paper on BERT averages"))
@@ -85,50 +85,35 @@ class Results(Config):
 
 
 def read_results(result: Mapping[str, Any]) -> Results | None:
-    """The scores in a job's result.json; None: it has none.
-
-    Args:
-        result: as the job wrote it.
-    """
+    """Return the scores in a job's result.json, None if it has none."""
     if "table" in result:
         return _glue(result)
     return Results(scores=[_task(result)]) if "metrics" in result else None
 
 
 def _glue(result: Mapping[str, Any]) -> Results:
+    """Return the cells of GLUE's table, whose figures are in percent."""
     table = result["table"]
-    cells = [
-        Scores(
-            task=cell["name"],
-            metrics={
-                cell["metric"]: Figure(mean=cell["mean"] / 100, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
-            },
-            seeds=cell["seeds"],
-            collapsed=cell["collapsed"],
-        )
-        for cell in table["cells"]
-        for several in [cell["seeds"] > 1]
-    ]
-    average, score = table["average"], table["glue_score"]
+    cells = []
+    for cell in table["cells"]:
+        figure = Figure(mean=cell["mean"] / 100, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
+        facts = {"seeds": cell["seeds"], "collapsed": cell["collapsed"]}
+        cells.append(Scores(task=cell["name"], metrics={cell["metric"]: figure}, **facts))
     return Results(
         scores=cells,
-        average=average / 100 if average is not None else None,
-        glue_score=score / 100,
+        average=table["average"] / 100 if table["average"] is not None else None,
+        glue_score=table["glue_score"] / 100,
         submission=result.get("submission"),
     )
 
 
 def _task(result: Mapping[str, Any]) -> Scores:
-    """Of one task, or of an evaluation; a figure is a number, or one over seeds."""
+    """Return the scores of one task or evaluation; a figure is a number, or a table of figures over seeds."""
     found, seeds = result["metrics"], result.get("seeds")
-    metrics = {
-        name: Figure(**value) if isinstance(value, Mapping) else Figure(mean=value)
-        for name, value in found.items()
-        if name not in APART
-    }
+    figures = {name: value if isinstance(value, Mapping) else {"mean": value} for name, value in found.items()}
     return Scores(
         task=str(result["task"]),
-        metrics=metrics,
+        metrics={name: Figure(**figure) for name, figure in figures.items() if name not in APART},
         seeds=len(seeds) if seeds else 1,
         collapsed=int(result["collapsed"] if seeds else found.get("collapsed", 0)),
         best_step=result.get("best_step"),

@@ -1,4 +1,4 @@
-"""Runs: their handles, their states, and what a backend tells of them."""
+"""Status of runs: handles, states, attempts, and everything that a backend reports of a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import Field
 
 from orchestrator.runs.results import Results
 from orchestrator.support.errors import UsageError
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -29,74 +29,79 @@ class RunState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when nothing of the run is going on any more."""
+        """Whether the run has finished, in whatever way."""
         return self not in {RunState.QUEUED, RunState.STARTING, RunState.RUNNING}
 
     @property
     def resumable(self) -> bool:
-        """True when `orchestrator resume` makes sense."""
+        """Whether `orchestrator resume` can restart the run."""
         return self in {RunState.FAILED, RunState.CANCELLED, RunState.PREEMPTED}
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Names a run wherever it is: `local://NAME`, `azure://WORKSPACE/NAME`."""
+    """Unique name of a run: `local://NAME`, `azure://WORKSPACE/NAME`."""
 
     backend: str
     name: str
     place: str | None = None
-    """Where the backend keeps it, if that is not one place: the workspace."""
+    """Where the backend keeps it, if it has several places: the workspace."""
 
     def __str__(self) -> str:
         return f"{self.backend}://{self.path}"
 
     @property
     def path(self) -> str:
-        """What stands behind `BACKEND://`."""
+        """The part after `BACKEND://`."""
         return self.name if self.place is None else f"{self.place}/{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Reads a handle.
+        """Return the handle that a text represents.
 
         Raises:
-            UsageError: not of the form BACKEND://NAME.
+            UsageError: it does not have the form BACKEND://NAME.
         """
         backend, separator, path = text.partition("://")
         place, _, name = path.rpartition("/")
         if not (separator and backend and name):
-            raise UsageError(f"not a handle: {text}", facts={"form": "BACKEND://NAME"}, fix="orchestrator list")
+            raise UsageError(f"invalid handle {text!r}", facts={"form": "BACKEND://NAME"}, fix="orchestrator list")
         return cls(backend, name, place or None)
 
 
-class Attempt(Config):
-    """One start of a run, for as long as it lasted."""
+class AttemptEnd(Config):
+    """End of an attempt, whichever backend runs it."""
 
-    started: float
-    """Seconds since the epoch."""
     ended: float | None = None
-    """None while it goes on."""
-    state: RunState = RunState.RUNNING
-    """How it ended."""
+    """Seconds since the epoch; None: it is running, as far as is known."""
     exit_code: int | None = None
-    """The job's exit code."""
+    """The job's exit code, if it is known."""
     reason: str | None = None
-    """Why it ended so."""
+    """Reason of the end."""
     step: int | None = None
     """Last optimizer step that it reported."""
 
 
+class RunAttempt(AttemptEnd):
+    """One attempt of a run."""
+
+    started: float
+    """Seconds since the epoch."""
+    state: RunState = RunState.RUNNING
+    """State at its end."""
+
+
 class BestCheckpoint(Config):
-    """The checkpoint of the lowest validation loss, or of the best score, among those that a run has."""
+    """The checkpoint of a run with the lowest validation loss or the best score."""
 
     step: int
     """Optimizer step after which it was saved."""
     validation_loss: float | None = None
-    """Of its very weights; None of a fine-tuning."""
+    """Validation loss of its weights; None of a fine-tuning."""
     score: float | None = None
-    """Of its very weights, on the dev set; None but of a fine-tuning."""
+    """Score of its weights on the dev set; only of a fine-tuning."""
     folder: str
-    """Where it lies."""
+    """Folder of the checkpoint."""
 
     @property
     def text(self) -> str:
@@ -106,20 +111,20 @@ class BestCheckpoint(Config):
 
 
 class RunStatus(Config):
-    """What a backend knows of a run now."""
+    """Status of a run, as its backend reports it."""
 
     name: str
     """The run's name."""
     handle: str
     """The run's handle."""
     kind: str = "pretrain"
-    """Which job it is."""
+    """Kind of job."""
     state: RunState
-    """Where it stands."""
+    """State of the run."""
     exit_code: int | None = None
-    """The job's own exit code, once it has ended."""
+    """The job's exit code, once it has finished."""
     reason: str | None = None
-    """Why it ended so, in the words of the error."""
+    """Reason of the end: the message of the error."""
     created: float
     """Seconds since the epoch when it was submitted."""
     started: float | None = None
@@ -127,40 +132,40 @@ class RunStatus(Config):
     ended: float | None = None
     """When its last attempt ended."""
     attempt: int = 1
-    """How often it was started."""
+    """Number of attempts so far."""
     warning: str | None = None
-    """What its user should look at: a loss that rises."""
-    attempts: list[Attempt] = Field(default=[])
-    """Every start, the oldest first; the last one may be going on."""
+    """Warning to the user, such as a loss that rises."""
+    attempts: list[RunAttempt] = Field(default=[])
+    """All attempts, the oldest first; the last one may still run."""
     nodes: int = 1
     """Machines that it runs on."""
     node_hours: float = 0.0
-    """Hours of all its attempts until now, times its machines."""
+    """Hours of all its attempts so far, times its machines."""
     cost: float | None = None
-    """USD until now, by `compute.price_per_hour`; None without a price."""
+    """USD so far, by `compute.price_per_hour`; None without a price."""
     eta: float | None = None
-    """Seconds since the epoch when its last step is expected, by the speed of its last report; None unless it runs."""
+    """Expected time of its last step, seconds since the epoch, by the speed of its last report; None unless it runs."""
     step: int | None = None
-    """Last optimizer step, or what else `counts` says, that it reported."""
+    """Last optimizer step that it reported, or last of what `counts` names."""
     steps: int | None = None
-    """How many of them it shall take; None: nobody can tell."""
+    """Number of steps that it will take; None: unknown."""
     counts: Counts = "steps"
-    """What it counts: optimizer steps; parts of a text that is prepared; runs of a fine-tuning with several seeds,
+    """Unit of its steps: optimizer steps; parts of a text that is prepared; runs of a fine-tuning with several seeds;
     tasks of one with all of GLUE; rows of a file that is predicted."""
     ranks: dict[int, int] = Field(default={})
     """Exit code of each rank of the last attempt."""
     folder: str | None = None
-    """Folder of the run, where it lies on this machine."""
+    """Folder of the run, if it is on this machine."""
     page: str | None = None
-    """Its page in the web, where its platform has one."""
+    """Web page of the run, if its platform has one."""
     model: str | None = None
-    """The exported Hugging Face folder, once there is one."""
+    """The exported Hugging Face folder, once it exists."""
     store: str | None = None
-    """The token store that it prepared, once there is one."""
+    """The token store that it prepared, once it exists."""
     trace: str | None = None
-    """The profiler's trace, once there is one; opens in ui.perfetto.dev."""
+    """The profiler's trace, once it exists; opens in ui.perfetto.dev."""
     tensorboard: str | None = None
-    """Folder of event files for TensorBoard, once there is one."""
+    """Folder of event files for TensorBoard, once it exists."""
     best_checkpoint: BestCheckpoint | None = None
     """The best checkpoint, once one was validated."""
     tracking_uri: str | None = None
@@ -168,19 +173,19 @@ class RunStatus(Config):
     mlflow_run_id: str | None = None
     """Its MLflow run."""
     run_hash: str
-    """Hash of what determines its result."""
+    """Hash of everything that determines the result."""
     tags: dict[str, str] = Field(default={})
     """Labels given at submission."""
     metrics: dict[str, float] = Field(default={})
     """The last value of each metric."""
     results: Results | None = None
-    """What a fine-tuning or an evaluation came to, once it has completed."""
+    """Results of a fine-tuning or an evaluation, once it has completed."""
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the fields as JSON values."""
         return self.model_dump(mode="json")
 
 
-def attempt_seconds(attempts: Iterable[Attempt], now: float) -> float:
-    """Seconds of all attempts together; one that goes on has lasted until `now`."""
+def attempt_seconds(attempts: Iterable[RunAttempt], now: float) -> float:
+    """Return the seconds of all attempts together; a running one has lasted until `now`."""
     return sum(max(0.0, (now if attempt.ended is None else attempt.ended) - attempt.started) for attempt in attempts)

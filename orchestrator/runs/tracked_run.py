@@ -1,11 +1,11 @@
-"""The MLflow store and the MLflow run, made before a job starts.
+"""The MLflow store and the MLflow run, created before a job starts.
 
-MLflow takes seconds to import, so whoever needs it for a moment runs this module as a process:
+MLflow takes seconds to import, so this module runs as a process of its own:
 
     python -m orchestrator.runs.tracked_run < request.json
 
-Prints the run's id. Many processes that meet a missing SQLite file each try to create its tables and leave it broken
-for good (seen with MLflow 3.17), so the file is made here, under a lock, before any other process knows of it.
+It prints the run's id. If several processes open a missing SQLite file together, each tries to create its tables, and
+the file stays broken (seen with MLflow 3.17). Therefore it is created here, under a lock, before others open it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.support.errors import ServiceError
-from train_jobs.artifacts.file_lock import hold
-from train_jobs.config.base import Config
+from train_jobs.artifacts.files import hold
+from train_jobs.config.fields import Config
 from train_jobs.config.reported import batches
 
 SQLITE = "sqlite:///"
 
 
 class TrackingRequest(Config):
-    """The MLflow run that a job shall report to."""
+    """The MLflow run that a job reports to."""
 
     uri: str
     """Tracking URI; an SQLite file by absolute path."""
     experiment: str
-    """Experiment name; made if missing."""
+    """Experiment name; created if missing."""
     run_name: str
     """The run's name."""
     params: dict[str, str]
@@ -39,16 +39,16 @@ class TrackingRequest(Config):
     tags: dict[str, str]
     """Tags."""
     run_id: str | None = None
-    """An existing MLflow run to set going again, instead of a new one."""
+    """An existing MLflow run to reopen, instead of a new one."""
 
 
 def default_uri(home: Path) -> str:
-    """The store of this user's home folder."""
+    """Return the URI of the store in the home folder."""
     return f"{SQLITE}{home / 'mlflow.db'}"
 
 
 class Opening:
-    """Store, experiment and run being made, or an existing run being set going again, by a process of its own."""
+    """A process that creates store, experiment and run, or reopens an existing run."""
 
     def __init__(self, request: TrackingRequest) -> None:
         self._uri = request.uri
@@ -64,22 +64,22 @@ class Opening:
         assert self._process.stdin is not None
         self._process.stdin.write(request.model_dump_json())
         self._process.stdin.close()
-        self._process.stdin = None  # or communicate() would flush it once more
+        self._process.stdin = None  # or communicate() would flush it again
 
     @property
     def done(self) -> bool:
-        """True once there is a result."""
+        """Whether the process has finished."""
         return self._process.poll() is not None
 
     def wait(self) -> None:
-        """Waits until there is a result."""
+        """Wait until the process has finished."""
         self._answer = self._answer or self._process.communicate()
 
     def result(self) -> str:
-        """The run's id; waits for it.
+        """Return the run's id; wait for it.
 
         Raises:
-            ServiceError: MLflow refused, with its own words.
+            ServiceError: MLflow refused; with its message.
         """
         self.wait()
         assert self._answer is not None
@@ -87,13 +87,12 @@ class Opening:
         if self._process.returncode != 0:
             words = (err.strip() or "no message").splitlines()[-1]
             raise ServiceError(
-                "MLflow could not open a run", facts={"where": self._uri, "says": words}, fix="--set tracking.uri=URI"
+                "cannot open an MLflow run", facts={"where": self._uri, "says": words}, fix="--set tracking.uri=URI"
             )
-        run_id: str = json.loads(out.strip().splitlines()[-1])["run_id"]
-        return run_id
+        return str(json.loads(out.strip().splitlines()[-1])["run_id"])
 
-    def complain(self) -> None:
-        """Prints the error that `result` would raise, if there is one."""
+    def warn(self) -> None:
+        """Print the error that `result` would raise, if there is one."""
         try:
             self.result()
         except ServiceError as problem:
@@ -101,24 +100,12 @@ class Opening:
 
 
 def open_run(request: TrackingRequest) -> str:
-    """Makes store, experiment and run, or sets an existing run going again; returns the run's id.
+    """Create store, experiment and run, or reopen an existing run; return the run's id.
 
     Raises:
-        ServiceError: MLflow refused, with its own words.
+        ServiceError: MLflow refused; with its message.
     """
     return Opening(request).result()
-
-
-def _make_store(uri: str) -> None:
-    """Creates a missing SQLite store and its tables, one process at a time."""
-    from mlflow.tracking import MlflowClient
-
-    if not uri.startswith(SQLITE):
-        return
-    path = Path(uri.removeprefix(SQLITE))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with hold(path.with_suffix(".lock")):
-        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
 
 
 def _make_run(request: TrackingRequest) -> str:
@@ -129,8 +116,7 @@ def _make_run(request: TrackingRequest) -> str:
     if request.run_id is not None:
         client.update_run(request.run_id, status="RUNNING")
         return request.run_id
-    run = client.create_run(_experiment_id(client, request), run_name=request.run_name)
-    run_id: str = run.info.run_id
+    run_id = str(client.create_run(_experiment_id(client, request), run_name=request.run_name).info.run_id)
     for batch in batches(request.params):
         client.log_batch(run_id, params=[Param(name, value) for name, value in batch.items()])
     client.log_batch(run_id, tags=[RunTag(name, value) for name, value in request.tags.items()])
@@ -142,25 +128,28 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
 
     found = client.get_experiment_by_name(request.experiment)
     if found is None:
-        # MLflow would put artifacts under the working folder, which differs from process to process
-        place = None
-        if request.uri.startswith(SQLITE):
-            place = (Path(request.uri.removeprefix(SQLITE)).parent / "artifacts").as_uri()
+        # MLflow would put artifacts below the working folder, which differs from process to process
+        database = request.uri.removeprefix(SQLITE)
+        place = None if database == request.uri else (Path(database).parent / "artifacts").as_uri()
         try:
-            made: str = client.create_experiment(request.experiment, artifact_location=place)
-            return made
-        except MlflowException:  # another process made it in between
+            return str(client.create_experiment(request.experiment, artifact_location=place))
+        except MlflowException:  # another process has just created it
             found = client.get_experiment_by_name(request.experiment)
             if found is None:
                 raise
-    experiment_id: str = found.experiment_id
-    return experiment_id
+    return str(found.experiment_id)
 
 
 def main() -> int:
-    """Reads a request from stdin, answers with the run's id."""
+    """Read a request from stdin and print the run's id."""
+    from mlflow.tracking import MlflowClient
+
     request = TrackingRequest.model_validate_json(sys.stdin.read())
-    _make_store(request.uri)
+    if request.uri.startswith(SQLITE):  # create a missing store and its tables, one process at a time
+        path = Path(request.uri.removeprefix(SQLITE))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hold(path.with_suffix(".lock")):
+            MlflowClient(tracking_uri=request.uri).search_experiments(max_results=1)
     print(json.dumps({"run_id": _make_run(request)}))
     return 0
 

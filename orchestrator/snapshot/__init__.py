@@ -1,7 +1,6 @@
-"""The code that goes with a run: the installed `train_jobs`, and the user's own folder beside it."""
+"""The packaged code of a run: the installed `train_jobs`, and the user's own folder."""
 
 from orchestrator.snapshot.content import Snapshot, take_snapshot
-from orchestrator.snapshot.entries import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import GitFacts
 
-__all__ = ["GitFacts", "LeftOut", "Snapshot", "SnapshotFile", "take_snapshot"]
+__all__ = ["GitFacts", "Snapshot", "take_snapshot"]

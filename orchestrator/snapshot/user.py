@@ -1,4 +1,8 @@
-"""The user's own code: read, hashed, and refused as a whole if anything in it should not leave the machine."""
+"""The user's own code: read, hashed, and refused as a whole if any file should not leave the machine.
+
+Secret files are known by their names, secrets in other files by the shape that their issuer gave them to be found: a
+fixed beginning, a known length. A password without a shape is not found. No finding carries the secret.
+"""
 
 from __future__ import annotations
 
@@ -6,70 +10,144 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.snapshot.entries import LeftOut, SnapshotFile
 from orchestrator.snapshot.git import repository_of
-from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE
-from orchestrator.snapshot.secrets import secret_name, secrets_in
-from orchestrator.snapshot.walk import Found, Obstacle, Walk, shown
-from orchestrator.specs.sections import CodeSpec
+from orchestrator.snapshot.walk import AML_IGNORE, GIT_IGNORE, LeftOut, Obstacle, ShippedFile, SnapshotFile, Walk, shown
+from orchestrator.specs.job import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
-from train_jobs.config.names import did_you_mean
+from train_jobs.config.errors import did_you_mean
 
 MB = 1e6
 LARGEST_NAMED = 5
-MOST_IN_FIX = 20  # paths; nobody pastes more
+MOST_IN_FIX = 20  # paths; a longer command is not pasted
+SECRET_NAMES = (
+    *(".env", ".env.*", "*.env", ".envrc", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
+    *(".netrc", "_netrc", ".pgpass", ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg"),
+    *("credentials*.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
+    *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "accesstokens.json", "msal_token_cache*"),
+    *(".aws/credentials", ".azure/*", ".docker/config.json", ".kube/config", ".ssh/*"),
+)
+HARMLESS_NAMES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "example.env", "sample.env", "template.env")
+
+
+class ExposedSecret(NamedTuple):
+    """Something in a text that looks like a secret."""
+
+    line: int
+    """From 1."""
+    what: str
+    """Kind of secret, never the secret itself."""
+
+
+class _Shape(NamedTuple):
+    what: str
+    needle: bytes  # part of every match: searching for it is a hundred times as fast as the pattern
+    pattern: re.Pattern[bytes]
+
+
+_SHAPES = tuple(
+    _Shape(what, needle.encode(), re.compile(pattern.encode()))
+    for what, needle, pattern in (
+        # with some body: programs that read keys contain the first line alone
+        ("a private key", "PRIVATE KEY", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.){0,200}?[A-Za-z0-9+/]{40}"),
+        ("an AWS access key", "AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
+        ("an AWS access key", "ASIA", r"\bASIA[0-9A-Z]{16}\b"),
+        ("an Azure account key", "AccountKey=", r"\bAccountKey=[A-Za-z0-9+/]{86}=="),
+        ("an Azure access key", "SharedAccessKey=", r"\bSharedAccessKey=[A-Za-z0-9+/]{43}="),
+        ("an Azure SAS signature", "sig=", r"\bsig=[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=)"),
+        ("an Azure client secret", "Q~", r"(?<![\w.~-])[\w.~-]{3}\dQ~[\w.~-]{31,34}(?![\w.~-])"),
+        ("a Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
+        *(("a GitHub token", f"gh{kind}_", rf"\bgh{kind}_[A-Za-z0-9]{{36,}}\b") for kind in "oprsu"),
+        ("a GitHub token", "github_pat_", r"\bgithub_pat_\w{50,}"),
+        ("a GitLab token", "glpat-", r"\bglpat-[\w-]{20,}"),
+        ("a Google API key", "AIza", r"\bAIza[\w-]{35}(?![\w-])"),
+        ("a Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{34,}\b"),
+        ("an OpenAI key", "sk-", r"(?<![\w-])sk-[A-Za-z0-9]{40,}\b"),
+        ("an API key", "sk-", r"(?<![\w-])sk-(?:admin|ant|proj|svcacct)-[\w-]{40,}"),
+        ("a PyPI token", "pypi-", r"\bpypi-AgE[\w-]{50,}"),
+        ("a Slack token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{20,}"),
+        ("a Slack webhook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}"),
+        ("a bearer token", "eyJ", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}"),
+    )
+)
+
+
+def secret_name(path: str) -> str | None:
+    """Return the pattern of names of secret files that a posix path matches, None if it matches none."""
+    folder, _, name = path.lower().rpartition("/")
+    if any(fnmatchcase(name, pattern) for pattern in HARMLESS_NAMES):
+        return None
+    nearest = f"{folder.rpartition('/')[2]}/{name}"
+    return next((p for p in SECRET_NAMES if fnmatchcase(nearest if "/" in p else name, p)), None)
+
+
+def secrets_in(content: bytes) -> Iterator[ExposedSecret]:
+    """Yield everything in a file's bytes that looks like a secret, kind by kind."""
+    for shape in _SHAPES:
+        if shape.needle in content:
+            for match in shape.pattern.finditer(content):
+                yield ExposedSecret(content.count(b"\n", 0, match.start()) + 1, shape.what)
 
 
 class UserCode(NamedTuple):
-    """What is shipped of the user's folder, and what is not."""
+    """Files of the user's folder that are shipped, and entries that are not."""
 
     files: tuple[SnapshotFile, ...]
     """Their paths are relative to the folder."""
     left_out: tuple[LeftOut, ...]
-    """What is not shipped."""
+    """Entries that are not shipped."""
     ignore_files: tuple[str, ...]
-    """Names of those that were read, the outermost first."""
+    """Names of the ignore files that were read, the outermost first."""
 
 
 def read_code(code: CodeSpec, folder: Path, apart: Mapping[Path, str], *, taken: frozenset[str]) -> UserCode:
-    """Reads the user's folder.
+    """Read the user's folder.
 
     Args:
-        code: the limits, and the files in which what looks like a secret is none.
+        code: the limits, and the files whose apparent secrets may be shipped.
         folder: the folder, absolute and without symlinks.
-        apart: absolute path -> kind of what is no code, whatever the ignore files say.
-        taken: names that are not free at the top of the snapshot.
+        apart: absolute path -> kind of things that are not code, whatever the ignore files contain.
+        taken: names that are not available at the top of the snapshot.
 
     Raises:
-        SpecError: symlinks that leave the folder, files past a limit, what looks like a secret: all of them at once.
-        ConflictError: a file went away meanwhile.
+        SpecError: symlinks that leave the folder, files over a limit, apparent secrets: all of them together.
+        ConflictError: a file disappeared meanwhile.
     """
     try:
         walk = Walk(folder, repository=repository_of(folder), apart=apart, taken=taken)
         files, obstacles = _read(folder, walk.found, code)
     except FileNotFoundError as problem:
-        raise ConflictError(f"{problem.filename} went away while it was read", fix="the same command again") from None
+        raise ConflictError(
+            f"cannot read {problem.filename}: it disappeared", fix="run the same command again"
+        ) from None
     obstacles += walk.obstacles
-    unknown = _unknown(code.allow_secrets, walk.found)
+    paths = [file.path for file in walk.found]
+    # a typo: the file that was meant is not allowed
+    missing = [path for path in code.allow_secrets if path not in paths]
+    unknown = [f"code.allow_secrets: no such file is shipped: {path}{did_you_mean(path, paths)}" for path in missing]
     if obstacles or unknown:
+        ordered = sorted(obstacles, key=lambda obstacle: (obstacle.path, obstacle.line or 0))
         raise SpecError(
-            f"the code in {folder} cannot be shipped as it is",
-            problems=[*map(_problem, sorted(obstacles, key=lambda found: (found.path, found.line or 0))), *unknown],
+            f"cannot ship the code in {folder}",
+            problems=[
+                *(f"{shown(path)}{f':{line}' if line else ''}: {what}" for path, what, _, line in ordered),
+                *unknown,
+            ],
             facts=_ways_out(obstacles, walk.found, code),
             fix=_fix(folder, obstacles),
         )
     if not files:
-        raise SpecError(
-            f"there is no code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it"
-        )
+        raise SpecError(f"no code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it")
     return UserCode(tuple(files), tuple(walk.left_out), tuple(walk.ignore_files))
 
 
-def _read(folder: Path, found: list[Found], code: CodeSpec) -> tuple[list[SnapshotFile], list[Obstacle]]:
+def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[SnapshotFile], list[Obstacle]]:
     files: list[SnapshotFile] = []
     obstacles: list[Obstacle] = []
     total = 0
@@ -83,7 +161,7 @@ def _read(folder: Path, found: list[Found], code: CodeSpec) -> tuple[list[Snapsh
             continue
         total += file.size
         if total > code.largest_total_mb * MB:
-            continue  # refused for that already, and the rest may be terabytes
+            continue  # already refused for its size; the rest may be terabytes
         try:
             content = (folder / file.path).read_bytes()
         except PermissionError:
@@ -93,37 +171,21 @@ def _read(folder: Path, found: list[Found], code: CodeSpec) -> tuple[list[Snapsh
         if not trusted:
             obstacles += (Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content))
     if total > code.largest_total_mb * MB:
-        obstacles.append(_too_much(found, total, code.largest_total_mb))
+        largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]
+        named = ", ".join(f"{shown(file.path)} {_mb(file.size)}" for file in largest)
+        what = f"{_mb(total)} together, over code.largest_total_mb ({code.largest_total_mb:g}); the largest: {named}"
+        obstacles.append(Obstacle(f"{len(found):,} files", what, "total"))
     return files, obstacles
 
 
-def _too_much(found: list[Found], total: int, limit: float) -> Obstacle:
-    largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]
-    named = ", ".join(f"{shown(file.path)} {_mb(file.size)}" for file in largest)
-    what = f"{_mb(total)} together, over code.largest_total_mb ({limit:g}); the largest: {named}"
-    return Obstacle(f"{len(found):,} files", what, "total")
-
-
-def _unknown(allowed: list[str], found: list[Found]) -> list[str]:
-    """An allowed file that is not shipped is a mistake: the one that was meant is not allowed."""
-    paths = [file.path for file in found]
-    missing = [path for path in allowed if path not in paths]
-    return [f"code.allow_secrets: no such file is shipped: {path}{did_you_mean(path, paths)}" for path in missing]
-
-
-def _problem(obstacle: Obstacle) -> str:
-    where = shown(obstacle.path) + (f":{obstacle.line}" if obstacle.line else "")
-    return f"{where}: {obstacle.what}"
-
-
-def _ways_out(obstacles: list[Obstacle], found: list[Found], code: CodeSpec) -> dict[str, str]:
-    """What helps where leaving a file out does not."""
+def _ways_out(obstacles: list[Obstacle], found: list[ShippedFile], code: CodeSpec) -> dict[str, str]:
+    """Return facts that help where leaving a file out does not."""
     kinds = {obstacle.kind for obstacle in obstacles}
     ways = {}
     if kinds & {"secret", "text"}:
         named = dict.fromkeys(obstacle.path for obstacle in obstacles if obstacle.kind in {"secret", "text"})
         allowed = shlex.quote(f"code.allow_secrets={json.dumps([*code.allow_secrets, *named])}")
-        ways["secrets"] = f"the job gets them by --env NAME; if they are none: --set {allowed}"
+        ways["secrets"] = f"pass them to the job by --env NAME; if they are not secret: --set {allowed}"
     if kinds & {"size", "total"}:
         needed = {
             "code.largest_file_mb": (max(file.size for file in found), code.largest_file_mb),
@@ -135,18 +197,14 @@ def _ways_out(obstacles: list[Obstacle], found: list[Found], code: CodeSpec) -> 
 
 
 def _fix(folder: Path, obstacles: list[Obstacle]) -> str:
-    """A command that leaves out whatever is mended so, or words where there is no such thing, or too much of it."""
+    """Return a command that ignores the files that may be left out; a sentence if that is no file, or too many."""
     ignore_file = folder / (AML_IGNORE if (folder / AML_IGNORE).is_file() else GIT_IGNORE)
     paths = dict.fromkeys(obstacle.path for obstacle in obstacles if obstacle.kind in {"entry", "secret", "size"})
     if not 0 < len(paths) <= MOST_IN_FIX:
-        return f"mend what is named, or leave it out: a line each in {ignore_file}"
-    lines = " ".join(shlex.quote(_ignore_line(path)) for path in paths)
+        return f"fix the files named, or leave them out with one line each in {ignore_file}"
+    # escape what an ignore file would take for a pattern: each line names one entry and no other
+    lines = " ".join(shlex.quote("/" + re.sub(r"[\\*?\[]| $", r"\\\g<0>", path)) for path in paths)
     return f"printf '\\n%s' {lines} >> {shlex.quote(str(ignore_file))}"
-
-
-def _ignore_line(path: str) -> str:
-    """The line of an ignore file that names this entry and no other."""
-    return "/" + re.sub(r"[\\*?\[]| $", r"\\\g<0>", path)
 
 
 def _mb(size: int) -> str:

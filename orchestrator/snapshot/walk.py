@@ -1,49 +1,181 @@
-"""A walk over the user's own code: which files are shipped, which are left out and why, and which can be neither."""
+"""A walk over the user's code: which files are shipped, which are left out and why, and which are obstacles.
+
+Ignore files are read as git reads them: `.amlignore` at the root of the code, else every `.gitignore`. Azure's
+`.amlignore` is one file, at the root. Without it, `.gitignore` files apply as in git: those of the folders
+above the code up to the repository's root, the code's own and nested ones; the nearest decides.
+
+pathspec interprets one line. Several lines are combined here as git does, one entry at a time: the last line that names
+the entry decides, and entries of an ignored folder are never looked at. (pathspec's own `GitIgnoreSpec.match_file`
+judges a file by all folders of its path together; it and git differ where one line re-includes what another ignores.)
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import stat
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from orchestrator.snapshot.entries import LeftOut
-from orchestrator.snapshot.ignore import AML_IGNORE, GIT_IGNORE, IgnoreRules
+from train_jobs.config.fields import Config
 
-COUNTED = 10_000  # files below one left-out folder; past that counting takes longer than it tells
-
-# Left out whatever the ignore files say. They are no code themselves, and a client that finds one in what it uploads
-# (azure-ai-ml does) applies it once more, to train_jobs too.
+AML_IGNORE, GIT_IGNORE = ".amlignore", ".gitignore"
+# Left out whatever the ignore files contain. Ignore files too: azure-ai-ml would apply one among the uploaded files
+# again, to train_jobs as well.
 _NEVER = {
     **dict.fromkeys((".git", ".hg", ".svn"), "version control"),
-    **dict.fromkeys((".venv",), "virtual environment"),
+    ".venv": "virtual environment",
     **dict.fromkeys(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"), "cache"),
     **dict.fromkeys((".nox", ".tox", "node_modules"), "installed packages"),
     **dict.fromkeys(("mlflow.db", "mlruns", "token-stores"), "outputs of runs"),
     **dict.fromkeys((AML_IGNORE, GIT_IGNORE), "ignore file"),
 }
 _BYTECODE = (".pyc", ".pyo")
-# Folders known by what is in them, whatever they are called.
+# Folders recognised by their content, whatever their name.
 _KNOWN_BY = (
     ({"pyvenv.cfg"}, "virtual environment"),
     ({"conda-meta"}, "virtual environment"),
     ({"COMMIT.json"}, "outputs of runs"),
     ({"metrics.jsonl", "checkpoints"}, "outputs of runs"),
 )
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
 
 
-class Found(NamedTuple):
+class SnapshotFile(Config):
+    """One file of a snapshot."""
+
+    path: str
+    """Posix path in the folder that the run is started in."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Hash of its content, in hex."""
+
+    @classmethod
+    def of(cls, path: str, content: bytes) -> SnapshotFile:
+        """Return the entry of a file with this content."""
+        return cls(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+class LeftOut(Config):
+    """A file or folder of the user's code that is not shipped."""
+
+    path: str
+    """Posix path in the user's folder; that of a folder ends with a slash."""
+    why: str
+    """The ignore file that names it, or its kind."""
+    files: int
+    """Number of files: 1, or those below a folder."""
+    counted: bool = True
+    """False: counting stopped at `files`; there are more."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    ignores: bool  # False: `!pattern` re-includes what a line above it ignores
+    by_name: bool  # a pattern without a slash names entries in any folder
+    regex: re.Pattern[str]
+
+    def names(self, path: str) -> bool:
+        """Return whether the line names a path; that of a folder ends with a slash."""
+        if self.by_name:
+            return self.regex.search(path[path.rfind("/", 0, -1) + 1 :]) is not None
+        return self.regex.fullmatch(path) is not None
+
+
+@dataclass(frozen=True)
+class _IgnoreFile:
+    name: str  # as the plan shows it
+    base: str  # path of its folder below the outermost one: "", or "sub/"
+    lines: tuple[_Line, ...]  # the last one first
+
+
+@dataclass(frozen=True)
+class IgnoreRules:
+    """The ignore files that apply in one folder of the code."""
+
+    outer: str
+    """Path of the code below the outermost folder whose ignore file applies: "", or "experiments/"."""
+    nested: bool
+    """Whether a `.gitignore` in a folder of the code applies too."""
+    files: tuple[_IgnoreFile, ...] = ()
+    """The nearest first."""
+
+    @classmethod
+    def of(cls, root: Path, repository: Path | None) -> IgnoreRules:
+        """Return the rules at the root of the code, which may be in a git repository."""
+        if (root / AML_IGNORE).is_file():
+            return cls(outer="", nested=False)._with(root / AML_IGNORE, AML_IGNORE, "")
+        top = repository or root
+        parts = root.relative_to(top).parts
+        rules = cls(outer="".join(f"{part}/" for part in parts), nested=True)
+        for depth in range(len(parts)):  # the root's own is read when the walk enters the root
+            above = top.joinpath(*parts[:depth], GIT_IGNORE)
+            if above.is_file():
+                rules = rules._with(above, os.path.relpath(above, root), "".join(f"{part}/" for part in parts[:depth]))
+        return rules
+
+    def entering(self, folder: Path, path: str) -> IgnoreRules:
+        """Return the rules inside a folder that has a `.gitignore`; its path in the code ends with a slash."""
+        return self._with(folder / GIT_IGNORE, path + GIT_IGNORE, self.outer + path)
+
+    def ignored_by(self, path: str) -> str | None:
+        """Return the name of the file that ignores an entry, None if none does; a folder's path ends with a slash."""
+        for file in self.files:
+            below = (self.outer + path)[len(file.base) :]
+            for line in file.lines:
+                if line.names(below):
+                    return file.name if line.ignores else None
+        return None
+
+    def _with(self, path: Path, name: str, base: str) -> IgnoreRules:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        lines = tuple(filter(None, map(_parse, reversed(text.split("\n")))))
+        return replace(self, files=(_IgnoreFile(name, base, lines), *self.files))
+
+
+def _parse(text: str) -> _Line | None:
+    from pathspec import GitIgnoreSpec  # takes 30 ms; only code with an ignore file needs it
+
+    text = text if text.endswith("\\ ") else text.rstrip()
+    negation, body = ("!", text[1:]) if text.startswith("!") else ("", text)
+    # pathspec reads some forms of `**` as the folder itself or as any part of a path: rewrite them to name entries.
+    body = re.sub(r"/\*\*(/?)$", r"/**/*\1", body)
+    body = re.sub(r"^/?(?:\*\*/)+([^/]+/?)$", r"\1", body)
+    body = re.sub(r"\[:(\w+):\]", lambda found: _CLASSES.get(found[1], found[0]), body)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # `[[]`, from re
+            pattern = next(iter(GitIgnoreSpec.from_lines([negation + body]).patterns), None)
+    except ValueError:
+        return None  # an invalid line; git skips it too
+    if pattern is None or pattern.include is None or pattern.regex is None:
+        return None  # a comment, or blank
+    return _Line(pattern.include, by_name="/" not in body[:-1], regex=pattern.regex)
+
+
+class ShippedFile(NamedTuple):
     """A file that is shipped."""
 
     path: str
-    """Posix path in the folder; symlinks on the way keep their names."""
+    """Posix path in the folder; symlinks in it are not resolved."""
     size: int
     """Bytes."""
     target: str
-    """Posix path in the folder of what the last symlink leads to; that of the file itself, where it is none."""
+    """Posix path in the folder with all symlinks resolved."""
 
 
 class Obstacle(NamedTuple):
@@ -52,36 +184,39 @@ class Obstacle(NamedTuple):
     path: str
     """Posix path in the folder."""
     what: str
-    """What is wrong with it."""
+    """Problem, in words."""
     kind: Literal["entry", "name", "secret", "size", "text", "total"] = "entry"
-    """What mends it: an ignore line, another name, for a secret also the word that it is none, higher limits."""
+    """What fixes it: an ignore line, another name, for a secret also permission to ship it, or higher limits."""
     line: int | None = None
-    """In the file, from 1."""
+    """Line in the file, from 1."""
 
 
 class Walk:
-    """The files of a folder, judged.
+    """Sorts the files of a folder into shipped ones, left-out ones and obstacles.
 
     Args:
         root: the folder, absolute and without symlinks.
-        repository: root of the git repository that it lies in.
-        apart: absolute path -> kind of what is no code, whatever the ignore files say; folders around the root are
-            not meant.
-        taken: names at the top that are not free.
+        repository: root of the git repository that contains it.
+        apart: absolute path -> kind of things that are not code, whatever the ignore files contain; folders around the
+            root do not count.
+        taken: names that are not available at the top.
 
     Attributes:
-        found: what is shipped, in the order of the walk.
-        left_out: what is not.
-        obstacles: what can neither be shipped nor be left out unasked.
-        ignore_files: names of those that were read.
+        found: files to ship, in the order of the walk.
+        left_out: entries that are not shipped.
+        obstacles: entries that can neither be shipped nor silently be left out.
+        ignore_files: names of the ignore files that were read.
     """
+
+    most_counted: ClassVar[int] = 10_000
+    """Files below one left-out folder that are counted; counting more takes longer than it is worth."""
 
     def __init__(
         self, root: Path, *, repository: Path | None, apart: Mapping[Path, str], taken: frozenset[str]
     ) -> None:
         self._root, self._taken = root, taken
         self._apart = {path: kind for path, kind in apart.items() if not root.is_relative_to(path)}
-        self.found: list[Found] = []
+        self.found: list[ShippedFile] = []
         self.left_out: list[LeftOut] = []
         self.obstacles: list[Obstacle] = []
         rules = IgnoreRules.of(root, repository)
@@ -118,7 +253,7 @@ class Walk:
             self._take(path, entry.stat(follow_symlinks=False), rules, around, target=target)
 
     def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
-        """A symlink is shipped as what it leads to, which must be there, and in the folder."""
+        """Ship a symlink as its target, which must exist inside the folder."""
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
         kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._apart.get, (target, *target.parents))]
@@ -134,7 +269,7 @@ class Walk:
         if inside is None:
             self.obstacles.append(Obstacle(path, f"a symlink that leaves the folder, to {target}"))
         elif target in around:
-            self.obstacles.append(Obstacle(path, "a symlink to a folder that it lies in"))
+            self.obstacles.append(Obstacle(path, "a symlink to a folder that contains it"))
         else:
             end = "/" if stat.S_ISDIR(state.st_mode) else ""
             self._take(path + end, state, rules, around, target="/".join(inside))
@@ -143,47 +278,42 @@ class Walk:
         self, path: str, state: os.stat_result, rules: IgnoreRules, around: tuple[Path, ...], *, target: str
     ) -> None:
         if path.rstrip("/") in self._taken:
-            self.obstacles.append(Obstacle(path, "takes the place of what the code is shipped beside"))
-        elif "\n" in path or not _is_utf8(path):
-            self.obstacles.append(Obstacle(path, "a name of two lines, or not UTF-8; rename it", "name"))
+            self.obstacles.append(Obstacle(path, "has the name of the package that is shipped with the code"))
+        elif "\n" in path or path != path.encode(errors="ignore").decode():
+            self.obstacles.append(Obstacle(path, "a name with a line break, or not UTF-8; rename it", "name"))
         elif stat.S_ISDIR(state.st_mode):
             self._folder(self._root / target, path, rules, around)
         elif stat.S_ISREG(state.st_mode):
-            self.found.append(Found(path, state.st_size, target))
+            self.found.append(ShippedFile(path, state.st_size, target))
         else:
-            self._leave(None, path, "no file: a pipe, a socket or a device")
+            self._leave(None, path, "a pipe, a socket or a device")
 
     def _leave(self, folder: Path | None, path: str, why: str) -> None:
-        files, counted = _count(folder) if folder and path.endswith("/") else (1, True)
+        files, counted = self._count(folder) if folder and path.endswith("/") else (1, True)
         if files:
             self.left_out.append(LeftOut(path=shown(path), why=why, files=files, counted=counted))
 
+    def _count(self, folder: Path) -> tuple[int, bool]:
+        """Return the number of files below a folder, and whether all were counted."""
+        files = seen = 0
+        pending = [str(folder)]
+        while pending:
+            with suppress(OSError), os.scandir(pending.pop()) as listing:  # unreadable folders are not counted
+                for entry in listing:
+                    seen += 1
+                    if seen > self.most_counted:
+                        return files, False
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        files += 1
+        return files, True
+
 
 def shown(path: str) -> str:
-    """A path as messages have it, on one line whatever is in it."""
+    """Return a path as one line of printable text, for messages."""
     return path if path.isprintable() else ascii(path)[1:-1]
-
-
-def _is_utf8(name: str) -> bool:
-    return name == name.encode(errors="ignore").decode()
 
 
 def _never(name: str) -> str | None:
     return _NEVER.get(name) or ("cache" if name.endswith(_BYTECODE) else None)
-
-
-def _count(folder: Path) -> tuple[int, bool]:
-    """Files below a folder, and whether that is all of them."""
-    files = seen = 0
-    pending = [str(folder)]
-    while pending:
-        with suppress(OSError), os.scandir(pending.pop()) as listing:  # what may not be read is not counted
-            for entry in listing:
-                seen += 1
-                if seen > COUNTED:
-                    return files, False
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                else:
-                    files += 1
-    return files, True

@@ -1,1 +1,1 @@
-"""What every kind of job shares: the sections of a spec, and the layers of values that it is made of."""
+"""Specs: sections and layers of values that all kinds of jobs share."""

@@ -1,22 +1,25 @@
-"""On what a job runs: nodes, processes, device, threads."""
+"""Machines of a job: nodes, processes, device, threads; and the resources of this machine."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Annotated, Literal
+import shutil
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.specs.local_machine import Gpu
 from orchestrator.support.errors import SpecError
-from train_jobs.config.base import Config, CountOrAuto
+from train_jobs.artifacts.host import host_memory
+from train_jobs.config.fields import Config, CountOrAuto
 
 CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]"  # Azure's rule: 3 to 24 characters
 
 
 def _cluster_name(name: str) -> str:
     if not re.fullmatch(CLUSTER_NAME, name):
-        raise ValueError("a cluster is named by 3 to 24 letters, digits and hyphens, with a letter first")
+        raise ValueError("must be 3 to 24 letters, digits and hyphens, and start with a letter")
     return name
 
 
@@ -28,7 +31,7 @@ class ResolvedCompute(Config):
     processes_per_node: int
     """Processes on each machine."""
     device: Literal["cpu", "gpu"]
-    """What each process computes on."""
+    """Device of each process."""
     threads_per_process: int
     """CPU threads of each process."""
     master_port: int
@@ -40,9 +43,9 @@ class ResolvedCompute(Config):
     size: str | None = None
     """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
     gpu: str | None = None
-    """Name of its GPUs; None: there are none, or nobody here knows them."""
+    """Name of its GPUs; None: it has no GPU, or its model is unknown."""
     memory_bytes: int | None = None
-    """What a process has: its GPU's memory, or its share of the machine's; None: not known."""
+    """Memory of a process: its GPU's, or its share of the machine's; None: not known."""
 
     @property
     def world_size(self) -> int:
@@ -51,14 +54,14 @@ class ResolvedCompute(Config):
 
 
 class ComputeSpec(Config):
-    """On what the job runs."""
+    """The machines that the job runs on."""
 
     preset: str = "local"
     """Compute preset that the other keys of this section are laid over."""
     nodes: Annotated[int, Field(gt=0)] = 1
     """Machines."""
     processes_per_node: CountOrAuto = "auto"
-    """Processes on each machine; auto: one for each visible GPU, one where there is none."""
+    """Processes on each machine; auto: one for each visible GPU, 1 without a GPU."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where some are visible, else the CPU."""
     threads_per_process: CountOrAuto = "auto"
@@ -68,17 +71,17 @@ class ComputeSpec(Config):
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """USD that one machine costs in an hour, for the figures of `list`, `status` and `cost`. None: unknown."""
     cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
-    """Cluster of Azure ML that runs it. With a size here too it is made or changed to fit, else it has to be there."""
+    """Cluster of Azure ML that runs it. With `sku`, it is created or changed to fit; without, it must exist."""
     sku: str | None = None
-    """Machine size of the cluster, see `orchestrator skus`. None: the cluster is there, and left as it is."""
+    """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
     tier: Literal["dedicated", "low-priority"] = "dedicated"
     """low-priority: a fifth of the price, and Azure may take the machines away at any moment, without a warning."""
     min_nodes: Annotated[int, Field(ge=0)] = 0
-    """Machines that the cluster keeps, and that cost, when nothing runs."""
+    """Machines that the cluster keeps, and that cost, while it is idle."""
     max_nodes: Annotated[int, Field(gt=0)] | None = None
     """Machines that the cluster may grow to. None: as many as the job needs."""
     idle_seconds: Annotated[int, Field(ge=60)] = 1800
-    """How long a machine of the cluster waits for the next job before it is given back."""
+    """Seconds that an idle machine of the cluster waits for the next job before it is released."""
 
     @model_validator(mode="after")
     def _check_scale(self) -> ComputeSpec:
@@ -90,16 +93,16 @@ class ComputeSpec(Config):
     def resolve(
         self, *, gpus: int, cores: int, gpu: Gpu | None = None, memory_bytes: int | None = None
     ) -> ResolvedCompute:
-        """Replaces every `auto`.
+        """Replace every `auto`.
 
         Args:
             gpus: that are visible on each machine.
             cores: usable ones of each machine.
-            gpu: what they are; None: not known.
+            gpu: their model; None: not known.
             memory_bytes: of each machine; None: not known.
 
         Raises:
-            SpecError: GPUs are asked for and there are none, or fewer than processes.
+            SpecError: GPUs are requested, and the machine has none, or fewer than processes.
         """
         device = self.device if self.device != "auto" else ("gpu" if gpus else "cpu")
         if device == "gpu" and not gpus:
@@ -136,7 +139,7 @@ class ComputeSpec(Config):
         gpu: Gpu | None = None,
         memory_bytes: int | None = None,
     ) -> ResolvedCompute:
-        """With these in place of every `auto`; the last three are of each machine."""
+        """Return the section with these values in place of every `auto`; the last three are those of each machine."""
         share = memory_bytes // processes if memory_bytes else None
         if device == "gpu":
             share = gpu.memory_bytes if gpu else None
@@ -151,3 +154,89 @@ class ComputeSpec(Config):
             gpu=gpu.name if gpu and device == "gpu" else None,
             memory_bytes=share,
         )
+
+
+SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
+SMI_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader")  # `NVIDIA A100-SXM4-80GB, 81920 MiB`
+MEBIBYTE = 1 << 20
+NONE_LISTED = {"", "-1", "NoDevFiles"}
+
+
+class Gpu(NamedTuple):
+    """The model of a GPU."""
+
+    name: str
+    """Its maker's name, or the short one of the table of sizes."""
+    memory_bytes: int | None
+    """None: the driver does not report it, as for memory shared with the CPU."""
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use: its affinity mask where the system has one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_memory() -> int | None:
+    """Return the memory of the machine or the limit of the container, in bytes; None: unknown."""
+    try:
+        return host_memory().total
+    except OSError:  # no /proc
+        return None
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return the number of GPUs that a process on this machine would see.
+
+    CUDA_VISIBLE_DEVICES decides where it is set (CUDA's own rule: ids after a -1 do not count); else `nvidia-smi` is
+    asked where it is on the PATH; a machine without it has none.
+    """
+    listed = listed_gpus(environ)
+    return len(_asked(environ)) if listed is None else len(listed)
+
+
+def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
+    """Return the number of `visible_gpus`, and their model, from `nvidia-smi`.
+
+    If GPUs differ, the model is that of the one with the least memory; None: no GPU, or unknown.
+    """
+    listed = listed_gpus(environ)
+    if listed == []:
+        return 0, None
+    there = seen = _asked(environ)
+    if listed is not None and all(device.isdecimal() and int(device) < len(there) for device in listed):
+        seen = [there[int(device)] for device in listed]
+    count = len(there) if listed is None else len(listed)
+    return count, min(seen, key=lambda gpu: gpu.memory_bytes or 0, default=None)
+
+
+def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
+    """Return the valid ids in CUDA_VISIBLE_DEVICES; None: it is not set."""
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return None
+    ids = [part.strip() for part in listed.split(",")]
+    return ids[: min((index for index, device in enumerate(ids) if device in NONE_LISTED), default=len(ids))]
+
+
+def _asked(environ: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that `nvidia-smi` lists; none if the command is missing or does not answer."""
+    import subprocess  # costs 10 ms that a machine without NVIDIA's tools need not pay
+
+    if (program := shutil.which("nvidia-smi", path=environ.get("PATH"))) is None:
+        return []
+    try:
+        answer = subprocess.run([program, *SMI_QUERY], capture_output=True, text=True, timeout=SMI_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []  # a driver that does not answer has no GPU to offer
+    if answer.returncode:
+        return []
+    rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
+    return [Gpu(name.strip(), _mebibytes(memory)) for name, memory in rows]
+
+
+def _mebibytes(text: str) -> int | None:
+    """`81920 MiB` in bytes; None for `[N/A]`."""
+    number = text.split()[0] if text.strip() else ""
+    return int(number) * MEBIBYTE if number.isdecimal() else None

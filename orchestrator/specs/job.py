@@ -1,18 +1,87 @@
-"""What a user writes for a job: the job's own config, flat, and around it where and with what it runs."""
+"""The spec of a job: the job's own configuration, and sections for code, environment, tracking and compute."""
 
 from __future__ import annotations
 
+import platform
 import re
 from abc import abstractmethod
+from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from orchestrator.specs.compute import ComputeSpec
-from orchestrator.specs.sections import CodeSpec, EnvironmentSpec, NotifySpec, Text, TrackingSpec
+from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # those that shape a result
+# YAML reads `NCCL_DEBUG: 1` as a number; a variable or a tag is text, so the number becomes text again.
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]
+
+Megabytes = Annotated[float, Field(gt=0)]
+
+
+def _module(name: str) -> str:
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", name):
+        raise ValueError("must be the dotted name of a module, as after `python -m`")
+    return name
+
+
+ModuleName = Annotated[str, AfterValidator(_module)]
+
+
+class CodeSpec(Config):
+    """The code that runs: `train_jobs`, and code of the user."""
+
+    folder: Path | None = None
+    """Your own code, packaged with `train_jobs`, except the paths in .amlignore or, without one, .gitignore."""
+    entry: ModuleName = "train_jobs.pretrain"
+    """Module that every process runs; your own module receives the same arguments."""
+    largest_file_mb: Megabytes = 10
+    """Size limit of a file of your folder, in MB; a larger file stops the submission."""
+    largest_total_mb: Megabytes = 100
+    """Size limit of your folder, in MB; a larger folder stops the submission."""
+    allow_secrets: list[str] = Field(default=[])
+    """Files of your folder that look like secrets but are not, by their paths in it."""
+
+
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("must be letters, digits and underscores, and not start with a digit")
+    return name
+
+
+class EnvironmentSpec(Config):
+    """The environment of the job. Locally: the Python that runs `orchestrator`."""
+
+    preset: str = "current"
+    """Environment preset that the other keys of this section are laid over."""
+    variables: dict[Annotated[str, AfterValidator(_variable_name)], Text] = Field(default={})
+    """Environment variables of every process of the job."""
+
+    def describe(self) -> dict[str, str]:
+        """Return the version of Python and of each package that shapes a result; "absent" if it is not installed."""
+        from importlib.metadata import PackageNotFoundError, version  # 30 ms; only a plan needs it
+
+        found = {"python": platform.python_version()}
+        for package in PACKAGES:
+            try:
+                found[package] = version(package)
+            except PackageNotFoundError:
+                found[package] = "absent"
+        return found
+
+
+class TrackingSpec(Config):
+    """MLflow."""
+
+    uri: str | None = None
+    """Tracking server or store. None: an SQLite file in the home folder (ORCHESTRATOR_HOME)."""
+    experiment: Annotated[str, Field(min_length=1)] = "bert-pretraining"
+    """Experiment of the run; created if it does not exist."""
+
 
 LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
@@ -40,11 +109,11 @@ class JobSpec(Config, defer_build=True):
     name: Slug | None = None
     """First part of the run's name, before the hash. None: KIND-RECIPE."""
     backend: str = "local"
-    """Where the run is sent."""
+    """Backend that runs the job."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """How often a run that failed or was preempted is started again by itself, from where it was."""
+    """Number of automatic restarts of a run that fails or is preempted, each from its last checkpoint."""
     tags: dict[str, Text] = Field(default={})
-    """Free labels of the run; they change nothing about it."""
+    """Labels of the run, without effect on it."""
     code: CodeSpec = CodeSpec()
     compute: ComputeSpec = ComputeSpec()
     environment: EnvironmentSpec = EnvironmentSpec()
@@ -70,7 +139,7 @@ class JobSpec(Config, defer_build=True):
         return next((value for value in found if isinstance(value, section)), None) or section()
 
     def _repr_html_(self) -> str:
-        """All settings, as a notebook shows them; values of variables that look like secrets are not among them."""
+        """Return all settings as HTML for a notebook; values of variables that look like secrets are hidden."""
         settings = self.model_dump(mode="json")
         variables = settings["environment"]["variables"]
         settings["environment"]["variables"] = {

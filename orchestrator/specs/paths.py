@@ -1,4 +1,4 @@
-"""Paths in a spec: made absolute where they were written, and checked. Each kind of job says which keys hold paths."""
+"""Paths in a spec: made absolute, and checked. Each kind of job lists its keys that hold paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from orchestrator.specs.site import Site
-from train_jobs.artifacts.layers import Layer, Merged
+from train_jobs.artifacts.layers import ConfigLayer, Merged
 from train_jobs.artifacts.start_model import is_name
 
 CODE = "code.folder"
@@ -47,7 +47,7 @@ class PathKeys(NamedTuple):
         return key in (CODE, *self.folders, *self.files, *self.either, *self.unchecked)
 
 
-def anchor(layer: Layer, folder: Path, keys: PathKeys) -> Layer:
+def anchor(layer: ConfigLayer, folder: Path, keys: PathKeys) -> ConfigLayer:
     """Return a layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
 
     Args:
@@ -76,7 +76,7 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
     """Return a problem for each path that does not exist, with the place that it was written at.
 
     Args:
-        merged: what was written.
+        merged: the layers of the user.
         keys: which of the values are paths.
         site: where the run is sent; names of data there are no paths.
     """
@@ -99,7 +99,7 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
 
 
 def _missing_source(source: Any) -> Iterator[str]:
-    """What is missing of a source of text."""
+    """Yield a problem for each missing path of a source of text."""
     found = source.get("path") if isinstance(source, dict) else source
     for path in found if isinstance(found, list) else [found]:
         if not isinstance(path, str | Path) or Path(path).exists():
@@ -118,7 +118,7 @@ def _value(merged: Merged, key: str) -> Any:
 
 
 def _source(source: Any, folder: Path) -> Any:
-    """A path, or a source that has one or more."""
+    """Return a source of text with absolute paths."""
     if not isinstance(source, dict):
         return _absolute(source, folder)
     path = source.get("path")
@@ -129,5 +129,5 @@ def _source(source: Any, folder: Path) -> Any:
 
 def _absolute(value: Any, folder: Path) -> Any:
     if not isinstance(value, str | Path):
-        return value  # of the wrong type: validation says so, with the value as it was written
+        return value  # of the wrong type: validation reports it, with the value as it was written
     return str((folder / Path(value).expanduser()).resolve())

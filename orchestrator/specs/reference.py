@@ -1,6 +1,6 @@
 """Reference of the keys of a spec, read from the models: type, default, help text, the recipes that change a key.
 
-`orchestrator explain`, `orchestrator init --full` and the documentation are made of it. Help texts are the docstrings
+`orchestrator explain`, `orchestrator init --full` and the documentation use it. Help texts are the docstrings
 under the fields; they are read from the source only here, because parsing every model would slow each command down.
 """
 
@@ -27,15 +27,15 @@ WIDTH = 110
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
-class Key(NamedTuple):
+class KeyHelp(NamedTuple):
     """One key of a spec."""
 
     path: tuple[str, ...]
     """Its parts; a part that ends in `[]` is an element of a list."""
     type: str
-    """Its type in words; empty for a section."""
+    """Its type as text; empty for a section."""
     default: str
-    """Its default as YAML, `needed` if there is none, empty for a section."""
+    """Its default as YAML; `needed` for a required key, empty for a section."""
     text: str
     """Its help text, on one line."""
     section: bool = False
@@ -49,18 +49,18 @@ class Key(NamedTuple):
 
 def keys(
     model: type[BaseModel], path: tuple[str, ...] = (), above: frozenset[type[BaseModel]] = frozenset()
-) -> Iterator[Key]:
+) -> Iterator[KeyHelp]:
     """Yield every key of a model: first its plain ones, then each section followed by the keys below it."""
     texts, above = help_texts(model), above | {model}
     nested = []
     for name, field in model.model_fields.items():
         inner, many = _model_of(field.annotation)
         if inner is None or many:
-            yield Key((*path, name), type_text(field.annotation, field.metadata), default_text(field), texts[name])
+            yield KeyHelp((*path, name), type_text(field.annotation, field.metadata), default_text(field), texts[name])
         if inner is not None and inner not in above:  # a model that holds itself is listed once
             nested.append((f"{name}[]" if many else name, inner))
     for name, inner in nested:
-        yield Key((*path, name), "", "", prose(inner.__doc__ or ""), section=True)
+        yield KeyHelp((*path, name), "", "", prose(inner.__doc__ or ""), section=True)
         yield from keys(inner, (*path, name), above)
 
 
@@ -99,7 +99,7 @@ def prose(text: str) -> str:
 
 
 def type_text(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
-    """Return an annotation in words: `int, above 0`, `adamw | lamb`, `text or null`."""
+    """Return an annotation as text: `int, above 0`, `adamw | lamb`, `text or null`."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return type_text(inner, more)
@@ -144,7 +144,7 @@ def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Return the default of a field as YAML; `needed` where there is none."""
+    """Return the default of a field as YAML; `needed` for a required field."""
     if field.is_required():
         return NEEDED
     value = field.get_default(call_default_factory=True)
@@ -182,7 +182,7 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
         kind: the kind of job, for the first line.
         model: its spec.
         recipe: whose values the keys have.
-        folder: the recipes of this kind. A key without a value stands in a comment.
+        folder: the recipes of this kind. A key without a value becomes a comment.
     """
     values = {**recipe_values(folder)[recipe], "kind": kind, "recipe": recipe}
     lines = [f"# Every key of a {kind} job, with the values of the recipe {recipe}. Delete what you do not change."]
@@ -192,7 +192,7 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
             continue
         skipped = key.path if key.path[-1].endswith("[]") else None
         if skipped:
-            continue  # elements of lists: their keys stand in the reference
+            continue  # elements of lists: see the reference
         indent = "  " * (len(key.path) - 1)
         lines += ["", *textwrap.wrap(key.text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")]
         value = yaml_text(values[key.name]) if key.name in values else key.default
@@ -202,7 +202,7 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
 
 
 def explain(key: str, kinds: Mapping[str, tuple[type[BaseModel], Path]]) -> list[dict[str, Any]]:
-    """Return what is known of a key, once for each meaning that it has among the kinds of jobs.
+    """Return type, default and text of a key, once for each meaning that it has among the kinds of jobs.
 
     Args:
         key: `train.steps`; of a section, the keys below it are returned as well.

@@ -1,4 +1,4 @@
-"""What planning asks of the place a run is sent to: its settings, machines, price, and the data that lies there.
+"""Sites, where backends run jobs: settings, machines, prices and data, as planning needs them.
 
 A plan knows no backend; it asks the backend's site. A site is light: `--help`, planning and a dry run load the site of
 a run and never its backend. `Site` itself is this machine; a backend elsewhere derives from it. Other packages add
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from pydantic import create_model
 
-from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
+from orchestrator.specs.compute import ComputeSpec, ResolvedCompute, gpus_of_machine, usable_cores, usable_memory
 from orchestrator.specs.job import JobSpec
-from orchestrator.specs.local_machine import gpus_of_machine, usable_cores, usable_memory
-from orchestrator.support.plugins import installed, load
+from orchestrator.support.plugins import find, installed
 from train_jobs.artifacts.layers import KeyPath
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 Rule = tuple[str, bool, str]
 """Dotted key, whether it has no effect in this spec, and why."""
@@ -42,7 +40,7 @@ class Site:
     compute_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of `compute` that other sites ignore."""
     data_key: ClassVar[KeyPath] = ()
-    """Key that names data at the site, which replaces data of this machine; empty: there is none."""
+    """Key that names data at the site, which replaces data of this machine; empty: the site has no data."""
     this_python: ClassVar[bool] = True
     """Whether jobs run with the Python and the packages that plan them."""
 
@@ -54,11 +52,11 @@ class Site:
 
         Args:
             wanted: the section `compute`.
-            environ: environment variables, which say which GPUs are visible.
+            environ: environment variables, which select the visible GPUs.
             gpus: whether the job uses GPUs.
 
         Raises:
-            SpecError: the machines do not have what is asked for; its fact `key` is the dotted key.
+            SpecError: the machines lack a requested resource; its fact `key` is the dotted key.
         """
         count, gpu = gpus_of_machine(environ) if gpus else (0, None)
         memory = usable_memory()
@@ -110,7 +108,7 @@ class Site:
         return ()
 
     def warnings(self, spec: JobSpec) -> Iterable[str]:
-        """Return what else the user should know of a job sent to this site."""
+        """Return other warnings about a job at this site."""
         return ()
 
 
@@ -120,10 +118,7 @@ def site_of(name: str) -> Site:
     Raises:
         ServiceError: the site of another package cannot be loaded.
     """
-    if name not in _OURS and (point := installed(GROUP).get(name)) is not None:
-        return cast(Site, load(point, "the site of backend")(name))
-    module, _, kind = _OURS.get(name, THIS_MACHINE).partition(":")
-    return cast(Site, getattr(import_module(module), kind)(name))
+    return cast(Site, find(name, _OURS, GROUP, "the site of backend", name) or Site(name))
 
 
 def our_sites() -> list[Site]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 KINDS = {"low": "range", "high": "range", "mean": "normal", "sd": "normal", "choice": "choice", "randint": "randint"}
 FORMS = "{low, high}, {mean, sd}, {choice: [...]}, {randint: N}, or a list to choose from"
@@ -32,7 +32,7 @@ class Parameter(Config):
     log: bool = False
     """The logarithm of the value is what is uniform or normal. low and high are the values' own bounds all the same."""
     q: float | None = None
-    """Values are multiples of this; of a whole number they are whole numbers."""
+    """Values are multiples of this number; with an integer, they are integers."""
     randint: int | None = None
     """Any of the whole numbers 0 to N - 1, all as likely."""
     choice: list[Option] | None = None
@@ -49,7 +49,7 @@ class Parameter(Config):
     @classmethod
     def _options(cls, written: Any) -> Any:
         if not isinstance(written, list):
-            return written  # validation says what it should be
+            return written  # validation reports the expected type
         return [
             item if isinstance(item, Option) else {"space": item} if isinstance(item, dict) else {"value": item}
             for item in written
@@ -91,7 +91,7 @@ class Parameter(Config):
 
     @property
     def options(self) -> list[Option]:
-        """What a choice chooses from."""
+        """The options of a choice."""
         assert self.choice is not None
         return self.choice
 
@@ -136,9 +136,9 @@ class Option(Config):
     """One of the things that a choice chooses from."""
 
     value: Any = None
-    """What it is, if it is no mapping."""
+    """Its value, unless it is a mapping."""
     space: dict[str, Parameter] | None = None
-    """Of a mapping: setting below the choice's own -> what it is drawn from."""
+    """For a mapping: setting below the choice's own -> its parameter."""
 
 
 Parameter.model_rebuild()
@@ -149,7 +149,8 @@ Space = dict[str, Parameter]
 def all_parameters(space: Space, prefix: str = "", name: str = "") -> Iterator[tuple[str, str, Parameter]]:
     """Every parameter of a space, those of options behind their choice: its name, its dotted path, itself.
 
-    The name tells options apart, `optimizer[1].learning_rate`; the path is the setting's, `optimizer.learning_rate`.
+    The name distinguishes options, `optimizer[1].learning_rate`; the path is that of the setting,
+    `optimizer.learning_rate`.
     """
     for key, parameter in space.items():
         path, called = join(prefix, key), join(name, key)

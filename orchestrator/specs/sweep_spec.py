@@ -1,4 +1,4 @@
-"""What a user writes for a sweep: a job, which of its settings vary, what is looked for, and when to give up."""
+"""The spec of a sweep: a job, its search space, the sampling, the objective and the limits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from orchestrator.specs.job import Slug
+from orchestrator.specs.settings import Settings
 from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.support.html import settings_card
 from train_jobs.artifacts.layers import KeyPath
-from train_jobs.config.base import Config
-from train_jobs.config.own import NAMED
+from train_jobs.config.fields import NAMED, Config
 
 Positive = Annotated[int, Field(gt=0)]
 Hours = Annotated[float, Field(gt=0)]
-MOST_TRIALS = 1000  # Azure's limit, and more than anybody looks through
+MOST_TRIALS = 1000  # Azure's limit, and more than a person can review
 OF_POLICY = {
     "slack_factor": "bandit",
     "slack_amount": "bandit",
@@ -31,7 +31,7 @@ OLD_DRIVERS = {"azure": "service"}  # word of earlier versions, in files and rec
 
 
 class SamplingSpec(Config):
-    """How points of the space are chosen."""
+    """The sampling of the space."""
 
     name: Literal["random", "sobol", "grid", "bayesian", "tpe", "gp"] = "random"
     """random; sobol: spread evenly; grid: every combination, of choices alone; tpe, gp: where earlier trials did well,
@@ -50,15 +50,15 @@ class TerminationSpec(Config):
     interval: Positive = 1
     """Reports between two looks. asha: reports of the first rung."""
     delay: Annotated[int, Field(ge=0)] = 0
-    """No trial is stopped before so many reports."""
+    """Reports of a trial before it can be stopped."""
     slack_factor: Annotated[float, Field(gt=0)] | None = None
     """bandit: a ratio: to be maximised, 0.2 stops below best / 1.2; to be minimised, above best x 1.2. Above 0 only."""
     slack_amount: Annotated[float, Field(gt=0)] | None = None
-    """bandit: how far from the best a trial may be, in the metric's own unit."""
+    """bandit: largest distance from the best trial, in the unit of the metric."""
     percentage: Annotated[int, Field(ge=1, le=99)] | None = None
-    """truncation: of the trials that have reported as often, so many percent are stopped."""
+    """truncation: percentage of trials to stop, among those with as many reports."""
     reduction_factor: Annotated[int, Field(ge=2)] | None = None
-    """asha: one in so many goes on to the next rung, which takes so many times the reports."""
+    """asha: factor N: one in N trials continues to the next rung, which takes N times the reports."""
     p_value: Annotated[float, Field(ge=0.001, lt=1)] | None = None
     """wilcoxon: stopped if a difference such as that to the best trial, seed by seed, is less likely than this."""
 
@@ -74,34 +74,34 @@ class TerminationSpec(Config):
 
 
 class LimitsSpec(Config):
-    """When the sweep ends, and how much of it goes on at a time."""
+    """The limits of a sweep."""
 
     trials: Annotated[int, Field(gt=0, le=MOST_TRIALS)] | None = None
-    """Trials in all; each has all seeds. None: the whole grid, for sampling that has one."""
+    """Number of trials; each runs all seeds. None: the whole grid, if the sampling is grid."""
     concurrent: Annotated[int, Field(gt=0, le=100)] = 1
-    """Trials at a time."""
+    """Trials that run at the same time."""
     hours: Hours | None = None
-    """Hours after which no trial begins, and those that go on are cancelled. None: no limit."""
+    """Hours after which no trial starts, and running ones are cancelled. None: no limit."""
     trial_hours: Hours | None = None
     """Hours after which a trial is cancelled; what it reported until then counts. None: no limit."""
     retries: Annotated[int, Field(ge=0)] = 1
-    """How often a run that failed, and not for its input, is taken up again from its last checkpoint. Azure's own
-    service starts none again."""
+    """Retries of a run that failed for a reason other than its input, each from its last checkpoint. Azure's own
+    service does not retry."""
     cost: Annotated[float, Field(gt=0)] | None = None
     """USD that all trials together may cost, by `compute.price_per_hour` of the trial; then as after `hours`."""
 
 
 class ObjectiveSpec(Config):
-    """What is looked for."""
+    """The objective of a sweep."""
 
     metric: Annotated[str, Field(min_length=1)] = "validation_loss"
     """Metric that trials are compared by, as the job logs it."""
     goal: Literal["minimize", "maximize"] = "minimize"
     """Whether less or more of it is better."""
     reduction: Literal["best", "last"] = "best"
-    """What a trial comes to: the best of its reports, or the last."""
+    """Outcome of a trial: the best of its reports, or the last."""
     over_seeds: Literal["median", "mean"] = "median"
-    """What replicates come to: their k-th reports are one, which is this of theirs."""
+    """Reduction over seeds: the k-th reports of all seeds become one."""
 
 
 class SweepSpec(Config):
@@ -119,19 +119,19 @@ class SweepSpec(Config):
     trial: dict[str, Any] = Field(default={})
     """The job that is varied: a job spec, or the path of one."""
     space: dict[str, Parameter]
-    """Dotted setting of the job -> what it is drawn from."""
+    """Dotted setting of the job -> its parameter."""
     sampling: SamplingSpec = SamplingSpec()
     early_termination: TerminationSpec = TerminationSpec()
     limits: LimitsSpec = LimitsSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
     warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
-    """Earlier sweeps of the same job, metric and goal, by name, its beginning, or @last: tpe and gp begin with what
-    their trials came to. None of them is run again."""
+    """Earlier sweeps of the same job, metric and goal, by name, its beginning, or @last: tpe and gp start from the
+    outcomes of their trials, which are not run again."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(default=[])
     """Every point is run with each of these and judged by all of them together. Empty: once, with the trial's own."""
     keep_best: Positive | Literal["auto", "all"] = "auto"
-    """So many trials, the best, keep their checkpoints and models; of others these are deleted as they end, and what
-    they reported, logs and records stay. auto: 3 on this machine, all elsewhere. all: every trial keeps its own."""
+    """Number of best trials that keep checkpoints and models; others lose them when they end, and keep metrics, logs
+    and records. auto: 3 on this machine, all elsewhere. all: every trial keeps its own."""
     trials_per_gpu: Positive = 1
     """Trials that share a GPU of this machine. On CPUs its cores are shared out over `limits.concurrent`."""
 
@@ -156,12 +156,12 @@ class SweepSpec(Config):
         return max(1, len(self.seeds))
 
     def _repr_html_(self) -> str:
-        """What was said, as a notebook shows it."""
+        """Return the written settings as HTML for a notebook."""
         return settings_card(f"sweep {self.name or ''}".rstrip(), self.model_dump(mode="json", exclude_unset=True))
 
 
 def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
-    """What does not go together, whatever the trial is: where it stands, and what is wrong with it."""
+    """Yield contradictions that are independent of the trial: key and problem."""
     if not spec.space:
         yield ("space",), "nothing varies"
     yield from _repeated(spec)
@@ -171,11 +171,11 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
                 top = name.split("[")[0]
                 yield ("space", top), f"grid sampling goes through choices alone, and {name} is a {parameter.kind}"
     elif spec.limits.trials is None:
-        yield ("limits", "trials"), f"{spec.sampling.name} sampling has no end of its own: say how many trials"
+        yield ("limits", "trials"), f"{spec.sampling.name} sampling needs a number of trials"
     if spec.warm_start and spec.sampling.name in {"random", "sobol", "grid"}:
         yield ("warm_start",), f"{spec.sampling.name} sampling looks at no other trials: sampling tpe or gp does"
     if len(set(spec.seeds)) < len(spec.seeds):
-        yield ("seeds",), "a seed that is there twice would be the same run twice"
+        yield ("seeds",), "a repeated seed would repeat the same run"
     policy = spec.early_termination
     if policy.policy == "wilcoxon":
         assert policy.p_value is not None
@@ -188,15 +188,12 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _repeated(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Settings that two parameters, neither of which excludes the other, would both decide."""
+    """Yield settings that two parameters would both set."""
     for key, parameter in spec.space.items():
         below = {path for _, path, _ in all_parameters({key: parameter}) if path != key}
         for other in spec.space:
             if other != key and (other in below or other.startswith(f"{key}.")):
                 yield ("space", other), f"is also decided by {key}"
-
-
-Settings = dict[str, Any]
 
 
 def as_tree(values: Settings) -> dict[str, Any]:
@@ -214,7 +211,7 @@ def as_tree(values: Settings) -> dict[str, Any]:
 
 
 def size(parameter: Parameter) -> int:
-    """How many things a choice or a randint chooses from."""
+    """Return the number of options of a choice or a randint."""
     return parameter.randint if parameter.randint is not None else len(parameter.options)
 
 
@@ -224,10 +221,10 @@ def grid_size(space: Space) -> int:
 
 
 def trials(spec: SweepSpec) -> int:
-    """Trials of a sweep: as many as it may have, and no more than the grid has points."""
+    """Return the number of trials of a sweep: its limit, at most the points of the grid."""
     limit = spec.limits.trials
     if spec.sampling.name != "grid":
-        assert limit is not None, "only a grid has an end of its own"
+        assert limit is not None, "only a grid is finite"
         return limit
     points = grid_size(spec.space)
     return points if limit is None else min(points, limit)

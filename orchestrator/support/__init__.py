@@ -1,1 +1,1 @@
-"""What every room may use: errors, paths of the home folder, text and HTML for humans, redaction."""
+"""Foundations of every room: errors, paths of the home folder, text and HTML for people, redaction."""

@@ -1,27 +1,27 @@
-"""What can go wrong, as one tree; each kind has a stable name and an exit code.
+"""The errors of the project as one tree; each kind has a stable name and an exit code.
 
     UserError                            exit code
       SpecError          spec                2      wrong keys or values in a spec, a config or a flag
-      DataError          data                2      text that cannot be used
-      UsageError         usage               2      a command line that makes no sense
+      DataError          data                2      unusable input
+      UsageError         usage               2      an invalid command line
       AuthError          auth                3      no valid credential
       QuotaError         quota               4      more than the subscription allows
       CapacityError      capacity            4      the region has no such machine free
       BudgetError        budget              4      more money than the user allowed
-      NotFoundError      not-found           5      no such run, backend, file of a run
-      TimeoutExceeded    timeout             6      waited as long as was allowed
+      NotFoundError      not-found           5      no such run, backend or file of a run
+      TimeoutExceeded    timeout             6      the time limit of a wait is over
       ServiceError       service             7      a backend or a remote service failed
       StorageError       storage             1      a folder that cannot be written
-      ConflictError      conflict            1      something is in the way
-      TrainingError      training            1      training cannot go on
-      OutOfMemoryError   memory              1      memory ran out, and smaller micro batches do not mend it
-      PeerError          peer                1      another process of the job went away
-      HangError          hang               76      a process of the job got nowhere
-      InternalError      bug                 1      a mistake of ours
+      ConflictError      conflict            1      a conflict with something that exists
+      TrainingError      training            1      training cannot continue
+      OutOfMemoryError   memory              1      memory ran out, and smaller micro batches do not fix it
+      PeerError          peer                1      another process of the job ended
+      HangError          hang               76      a process of the job makes no progress
+      InternalError      bug                 1      a bug of ours
       JobFailed          job-failed          1      or the job's own exit code
       Interrupted        interrupted       130      Ctrl-C
 
-Every one of them is a `UserError`: a message, facts and a `fix`. Anything else that escapes is a bug of ours.
+Each is a `UserError`: a message, facts and a `fix`. Any other exception that escapes is a bug of ours.
 """
 
 from __future__ import annotations
@@ -65,71 +65,45 @@ __all__ = [
 ]
 
 
-class UsageError(UserError):
-    """A command line that makes no sense: an unknown flag, a missing argument, two that exclude each other."""
-
-    kind = "usage"
-    exit_code = 2
+class UsageError(UserError, kind="usage", exit_code=2):
+    """An invalid command line: an unknown flag, a missing argument, two that exclude each other."""
 
 
-class AuthError(UserError):
-    """No valid credential: which one was tried, why it failed, how to log in."""
-
-    kind = "auth"
-    exit_code = 3
+class AuthError(UserError, kind="auth", exit_code=3):
+    """Missing or invalid credentials: which were tried, why they failed, how to log in."""
 
 
-class QuotaError(UserError):
-    """More than the subscription allows: need, limit, used."""
-
-    kind = "quota"
-    exit_code = 4
+class QuotaError(UserError, kind="quota", exit_code=4):
+    """A request beyond the quota of the subscription: need, limit, used."""
 
 
-class CapacityError(UserError):
-    """The quota would allow it, but there is no such machine free."""
-
-    kind = "capacity"
-    exit_code = 4
+class CapacityError(UserError, kind="capacity", exit_code=4):
+    """A machine within the quota that the region has not available."""
 
 
-class BudgetError(UserError):
-    """The estimate, or what was spent, is more than the user allowed."""
-
-    kind = "budget"
-    exit_code = 4
+class BudgetError(UserError, kind="budget", exit_code=4):
+    """An estimate, or money spent, above the user's limit."""
 
 
-class NotFoundError(UserError):
-    """No such run, backend or file of a run."""
-
-    kind = "not-found"
-    exit_code = 5
+class NotFoundError(UserError, kind="not-found", exit_code=5):
+    """A run, a backend or a file of a run that does not exist."""
 
 
-class TimeoutExceeded(UserError):  # noqa: N818
-    """Waited as long as was allowed; what was waited for goes on."""
-
-    kind = "timeout"
-    exit_code = 6
+class TimeoutExceeded(UserError, kind="timeout", exit_code=6):  # noqa: N818
+    """A wait that reached its time limit; the job continues."""
 
 
-class ServiceError(UserError):
-    """A backend or a remote service failed; the original exception is the `__cause__`."""
-
-    kind = "service"
-    exit_code = 7
+class ServiceError(UserError, kind="service", exit_code=7):
+    """A failure of a backend or a remote service; the original exception is the `__cause__`."""
 
 
-class JobFailed(UserError):  # noqa: N818
-    """The job ended without success.
+class JobFailed(UserError, kind="job-failed"):  # noqa: N818
+    """A job that failed, or was cancelled or preempted.
 
     Args:
-        message, facts, fix: as of `UserError`.
-        exit_code: the job's own, so that the command ends with the same; 0 would claim success and is refused.
+        message, facts, fix: see `UserError`.
+        exit_code: that of the job, which becomes the command's. Not 0, which would claim success.
     """
-
-    kind = "job-failed"
 
     def __init__(self, message: str, *, exit_code: int = 1, **more: Any) -> None:
         super().__init__(message, **more)
@@ -137,8 +111,5 @@ class JobFailed(UserError):  # noqa: N818
         self.exit_code = exit_code  # type: ignore[misc]  # the one kind whose code is not its class's
 
 
-class Interrupted(UserError):  # noqa: N818
-    """Ctrl-C: the command stopped following; the job goes on."""
-
-    kind = "interrupted"
-    exit_code = 130
+class Interrupted(UserError, kind="interrupted", exit_code=130):  # noqa: N818
+    """Ctrl-C: the command stopped following; the job continues."""

@@ -1,35 +1,35 @@
-"""One thing that was looked at."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 
 class Finding(Config):
-    """What a check found."""
+    """Result of a check."""
 
     name: str
-    """What was looked at."""
+    """Name of the check."""
     level: Literal["ok", "warn", "fail"]
-    """fail: runs will not work; warn: some will not, or slowly."""
+    """fail: runs will not work; warn: some runs will fail or be slow."""
     text: str
-    """What there is."""
+    """What was found."""
     fix: str | None = None
-    """What to do about it."""
+    """Command or instruction that fixes it."""
 
 
 def ok(name: str, text: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(name=name, level="ok", text=text)
 
 
 def warn(name: str, text: str, fix: str) -> Finding:
-    """It may be in the way."""
+    """Return a finding that may prevent some runs."""
     return Finding(name=name, level="warn", text=text, fix=fix)
 
 
 def fail(name: str, text: str, fix: str) -> Finding:
-    """It is in the way."""
+    """Return a finding that prevents runs."""
     return Finding(name=name, level="fail", text=text, fix=fix)

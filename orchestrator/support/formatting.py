@@ -1,11 +1,13 @@
-"""Text for humans: facts in lines of at most 80 columns, sizes, durations, counts."""
+"""Text for humans: facts in lines of at most 80 columns, sizes, durations, counts, money."""
 
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterable
 
 WIDTH = 80
+MINUTE, HOUR, DAY = 60, 3600, 86_400
 LABEL = 14  # columns of the labels of a plan
 
 Rows = Iterable[tuple[str, str]]
@@ -33,7 +35,7 @@ def wrapped(name: str, rows: Rows) -> str:
 
 def duration_text(seconds: float) -> str:
     """Return a rounded duration: `3 minutes`."""
-    for unit, size in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+    for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 1):.0f} seconds"
@@ -48,6 +50,47 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def counted(count: int, what: str) -> str:
-    """Return a count with its noun: `3 epochs`."""
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun: `1 file`, `1,204 files`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def count(number: int) -> str:
+    """Return a count in at most five figures: `7038`, `100k`, `1.5M`."""
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if number >= 100_000 and number >= size:
+            return f"{number / size:.4g}{unit}"
+    return str(number)
+
+
+def duration(seconds: float) -> str:
+    """Return the two largest units: `2 d 3 h`, `1 h 02 min`, `4 min 05 s`, `12 s`."""
+    whole = max(0, round(seconds))
+    if whole >= DAY:
+        return f"{whole // DAY} d {whole % DAY // HOUR} h"
+    if whole >= HOUR:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
+    if whole >= MINUTE:
+        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
+    return f"{whole} s"
+
+
+def ago(seconds: float) -> str:
+    """Return the time since a moment, in one unit: `3 min ago`, `12 d ago`."""
+    passed = max(time.time() - seconds, 0)
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if passed >= size:
+            return f"{int(passed // size)} {unit} ago"
+    return f"{int(passed)} s ago"
+
+
+def when(seconds: float) -> str:
+    """Return a moment in local time: `2025-11-21 11:39:00`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def money(usd: float) -> str:
+    """Return an amount of money: `$0.42`, `$1,234`, `<$0.01`."""
+    if 0 < usd < 0.005:
+        return "<$0.01"
+    return f"${usd:,.2f}" if usd < 1000 else f"${usd:,.0f}"

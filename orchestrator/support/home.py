@@ -1,4 +1,4 @@
-"""The folder that remembers: runs, caches and the local tracking store of this user."""
+"""The home folder: runs, caches and the local tracking store of this user."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ HOME_VARIABLE = "ORCHESTRATOR_HOME"
 DEFAULT_HOME = "~/.orchestrator"
 RUNS = "runs"  # below it: a folder for each local run
 SWEEPS = "sweeps"  # a folder for each sweep
-TOKEN_STORES = "token-stores"  # prepared data, shared by all of them
+TOKEN_STORES = "token-stores"  # prepared data, shared by all runs
 
 
 def home_folder(environ: Mapping[str, str]) -> Path:
-    """Home folder, absolute: `ORCHESTRATOR_HOME` where set and not empty, else ~/.orchestrator. It may not exist."""
+    """Return the absolute home folder: `ORCHESTRATOR_HOME` unless empty, else ~/.orchestrator. It may not exist."""
     return Path(environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
 
 
 def run_names(*places: Path) -> list[str]:
-    """Names of the runs whose folders lie in one of `places`, the newest submission first; loads nothing."""
+    """Return the names of the runs with folders in `places`, newest submission first; imports nothing heavy."""
     return _names_beside("request.json", *places)
 
 
 def sweep_names(home: Path) -> list[str]:
-    """Names of the sweeps of a home folder, the newest submission first; loads nothing."""
+    """Return the names of the sweeps of a home folder, newest submission first; imports nothing heavy."""
     return _names_beside("lock", home / SWEEPS)
 
 
 def _names_beside(file: str, *places: Path) -> list[str]:
-    """Names of the folders in `places`, by the age of a file that each has from its submission on."""
+    """Return the names of the folders in `places`, sorted by the age of a file that the submission wrote."""
     found = []
     for place in places:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:

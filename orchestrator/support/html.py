@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan or a sweep: a card in the notebook's own colours, whichever they are."""
+"""HTML for notebooks and pages: elements, and cards in the notebook's own colours."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ STYLE = """
   background: none; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
 .orchestrator-card th:nth-child(n) { font-weight: 400; opacity: .65; white-space: nowrap; }
 .orchestrator-card td.number:nth-child(n) { text-align: right; font-variant-numeric: tabular-nums; }
-"""  # :nth-child(n) chooses every one, and counts for more than what notebooks say of tables
+"""  # :nth-child(n) selects every element, and is more specific than the table styles of notebooks
 
 
 def card(title: str, rows: Iterable[tuple[str, str]], *, state: str | None = None, below: Iterable[Markup] = ()) -> str:
-    """A title, and below it a fact a row.
+    """Return a card: a title, and a table with one fact a row.
 
     Args:
         title: a name.
-        rows: label and fact; a label that is empty goes on with the one before.
-        state: shown beside the title.
-        below: what follows.
+        rows: label and fact; an empty label continues the row above.
+        state: shown next to the title.
+        below: elements after the table.
     """
     body = [element("tr", element("th", label), element("td", text)) for label, text in rows]
     return _framed(title, state, [*([element("table", *body)] if body else []), *below])
 
 
 def settings_card(title: str, settings: Mapping[str, Any]) -> str:
-    """A title, and below it each setting in a row of its own, sections in one line as YAML has them.
+    """Return a card of settings, one a row, with sections as YAML on one line.
 
     Args:
         title: a name.
-        settings: as JSON has them; what is empty is left out.
+        settings: JSON values; empty ones are left out.
     """
     return card(title, [(key, flow(value)) for key, value in settings.items() if value not in (None, {}, [])])
 
 
 def flow(value: Any, *, inner: bool = False) -> str:
-    """A value in one line, as a YAML file may have it; of a mapping inside another with its braces."""
+    """Return a value as one line of YAML; an `inner` mapping keeps its braces."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, str) else json.dumps(value)
     text = ", ".join(f"{key}: {flow(part, inner=True)}" for key, part in value.items())
@@ -54,7 +54,7 @@ def flow(value: Any, *, inner: bool = False) -> str:
 
 
 def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, state: str | None = None) -> str:
-    """A title, and below it a table with a header; cells that begin with a digit or a sign stand at the right."""
+    """Return a card: a title, and a table with a header. Numbers are aligned to the right."""
     head = element("tr", *(element("th", label) for label in header))
     body = [element("tr", *(_cell(text) for text in row)) for row in rows]
     return _framed(title, state, [element("table", head, *body)])
@@ -77,19 +77,19 @@ def _cell(text: str) -> Markup:
 
 
 class Markup(str):
-    """Text that is HTML already; every other string is escaped on its way into a document."""
+    """Text that is already HTML; every other string is escaped before it joins a document."""
 
     __slots__ = ()
 
 
 def element(name: str, *content: str, **attributes: str | float) -> Markup:
-    """One element: `element("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`.
+    """Return an element: `element("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`.
 
     Args:
-        name: of the tag.
-        content: `Markup` is taken as it is, any other text escaped.
-        attributes: a trailing underscore goes (`class_`), the others become hyphens (`aria_label`). Values are escaped,
-            floats have one decimal: a tenth of a unit of a drawing is finer than a screen shows.
+        name: name of the tag.
+        content: `Markup` is kept, any other text is escaped.
+        attributes: a trailing underscore is dropped (`class_`), others become hyphens (`aria_label`). Values are
+            escaped. Floats have one decimal: a tenth of a unit in a drawing is below the resolution of a screen.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_value(value))}"' for key, value in attributes.items()
@@ -98,7 +98,7 @@ def element(name: str, *content: str, **attributes: str | float) -> Markup:
 
 
 def join(parts: Iterable[str]) -> Markup:
-    """The parts one after the other; those that are no `Markup` are escaped."""
+    """Return the concatenated parts; those that are not `Markup` are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
 
 

@@ -1,7 +1,7 @@
-"""Tells a webhook what became of a run: one POST of a JSON document that Slack and any server of one's own take.
+"""Notify a webhook of the end of a run: one POST of a JSON document that Slack and other servers accept.
 
-The address is a secret (who has it can post), so a spec names the environment variable that holds it, and nothing else
-of it is written anywhere.
+The address is a secret, since it suffices to post. A spec names the environment variable that holds it, and the
+address itself is never stored.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TRIES = 3
-SECONDS = 10.0  # for one try
+SECONDS = 10.0  # timeout of one try
 PAUSE_SECONDS = 2.0
-NEXT = {"failed": "orchestrator resume", "completed": "orchestrator report"}  # what one types next
+NEXT = {"failed": "orchestrator resume", "completed": "orchestrator report"}  # useful next command
 
 
 def message(
     *, run: str, handle: str, event: str, reason: str | None, step: int | None, steps: int | None
 ) -> dict[str, Any]:
-    """The document: `text` for people, the rest for programs."""
+    """Return the document: `text` for people, the other keys for programs."""
     first = (reason or "").splitlines()[:1]
     where = "" if steps is None else f" at step {step or 0} of {steps}"
     text = f"{run} {event}{where}" + (f": {first[0]}" if first else "")
@@ -38,14 +38,16 @@ def message(
 
 
 def post(url: str, document: dict[str, Any]) -> bool:
-    """Sends it, several times if need be; failing is told on stderr without the address, and fails nothing else."""
+    """Post the document, with retries; return whether that succeeded. Failures are printed without the address."""
     for left in reversed(range(TRIES)):
         try:
             _post_once(url, document)
             return True
-        except (OSError, ValueError) as problem:  # URLError is an OSError; a word that is no URL is a ValueError
+        except (OSError, ValueError) as problem:  # URLError is an OSError; an invalid URL is a ValueError
             words = str(problem).replace(url, "(address)")
-            print(f"warning: the webhook at {urlsplit(url).hostname} took no message: {words}", file=sys.stderr)
+            print(
+                f"warning: the webhook at {urlsplit(url).hostname} did not accept the message: {words}", file=sys.stderr
+            )
         if left:
             time.sleep(PAUSE_SECONDS)
     return False

@@ -1,13 +1,73 @@
-"""Extensions by other packages: entry points of a group, found by name and loaded when first needed."""
+"""Objects by name: ours by an address in a table, those of other packages by the entry points of a group.
+
+Each is imported when it is first needed. A name of ours always means ours.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+def find(name: str, ours: Mapping[str, str], group: str, what: str, *arguments: Any) -> Any:
+    """Return the object of a name, called with `arguments` if there are any; None: the name is unknown.
+
+    Args:
+        name: the name.
+        ours: name -> address, `package.module:ATTRIBUTE`, of the objects that this package ships.
+        group: entry-point group of other packages.
+        what: role of the object in messages, such as `backend`.
+        arguments: of a class, those of its constructor.
+
+    Raises:
+        ServiceError: the other package cannot be imported, or its constructor fails.
+    """
+    if name in ours:
+        found = imported(ours[name])
+        return found(*arguments) if arguments else found
+    if (point := installed(group).get(name)) is None:
+        return None
+    try:
+        found = point.load()
+        return found(*arguments) if arguments else found
+    except Exception as problem:  # whatever another package does on import
+        from orchestrator.support.errors import ServiceError  # loads pydantic, which `--help` does without
+
+        distribution = point.dist.name if point.dist else point.value
+        raise ServiceError(
+            f"cannot load {what} {name}",
+            facts={"where": point.value, "reason": f"{type(problem).__name__}: {problem}"},
+            fix=f"pip install --force-reinstall {distribution}",
+        ) from problem
+
+
+def imported(address: str) -> Any:
+    """Return the object at `package.module:ATTRIBUTE`."""
+    module, _, attribute = address.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+class _Lazy:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        # Read on a class, it is itself: on creation of a subclass, ABCMeta reads the names that a base has abstract.
+        return self if instance is None else imported(self.address)
+
+
+def lazy(address: str) -> Any:
+    """Return a class attribute for the object at `package.module:ATTRIBUTE`, imported when an instance is asked for it.
+
+    A function is called without `self`.
+    """
+    return _Lazy(address)
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -17,30 +77,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """As `installed`, for one `sys.path`: a notebook may install a package while it runs."""
+    """Return `installed` for one `sys.path`: a notebook may install a package while it runs."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=group)}
-
-
-def load(point: EntryPoint, what: str) -> Any:
-    """Return the object that an entry point names.
-
-    Args:
-        point: the entry point.
-        what: its role in messages, such as `backend`.
-
-    Raises:
-        ServiceError: the package cannot be imported.
-    """
-    try:
-        return point.load()
-    except Exception as problem:  # whatever another package does on import
-        from orchestrator.support.errors import ServiceError  # loads pydantic, which `--help` does without
-
-        distribution = point.dist.name if point.dist else point.value
-        raise ServiceError(
-            f"cannot load {what} {point.name}",
-            facts={"where": point.value, "reason": f"{type(problem).__name__}: {problem}"},
-            fix=f"pip install --force-reinstall {distribution}",
-        ) from problem

@@ -1,4 +1,4 @@
-"""Notebooks without widgets: nobody needs to hear of it from a library whose progress bar is never drawn here."""
+"""tqdm without its warning in notebooks that have no widgets: its progress bars are never drawn here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 
 def load_quietly() -> None:
-    """Loads tqdm, which Optuna and Azure's SDK would: in a notebook without ipywidgets it complains, the first time."""
+    """Load tqdm before Optuna or Azure's SDK does: its first import in a notebook without ipywidgets warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         import tqdm.auto  # noqa: F401

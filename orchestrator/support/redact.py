@@ -9,7 +9,7 @@ SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNOREC
 HIDDEN = "(not shown)"
 """Shown in place of the value of such a variable."""
 REDACTED = "REDACTED"
-"""Stands in place of a secret inside a text."""
+"""Replaces a secret inside a text."""
 # The text on both sides of a secret stays.
 _SECRETS = re.compile(
     r"""(?ix)

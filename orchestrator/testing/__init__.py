@@ -3,8 +3,8 @@
 Nothing of the orchestrator imports it. It needs the extra `testing`.
 """
 
-from orchestrator.testing.cloud_state import Place
+from orchestrator.testing.cloud_state import WorkspaceAddress
 from orchestrator.testing.double import AzureDouble
-from orchestrator.testing.proxy.recording import Recorded
+from orchestrator.testing.proxy.server import Recorded
 
-__all__ = ["AzureDouble", "Place", "Recorded"]
+__all__ = ["AzureDouble", "Recorded", "WorkspaceAddress"]

@@ -8,32 +8,29 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.testing.arm.all_routes import SUBSCRIPTION, WORKSPACE
-from orchestrator.testing.arm.endpoints import score
+from orchestrator.testing.arm import assets, endpoints, job_resources, machines, resource_manager
 from orchestrator.testing.arm.resource_manager import ResourceManager
-from orchestrator.testing.blobs.blob_service import BlobService
-from orchestrator.testing.blobs.containers import Storage
-from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, Place, State
-from orchestrator.testing.jobs.conductor import Conductor
-from orchestrator.testing.jobs.execute import Executor
+from orchestrator.testing.blob_service import BlobService, Storage
+from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, State, WorkspaceAddress
+from orchestrator.testing.jobs.execution import Executor
 from orchestrator.testing.jobs.job_table import COMPLETED, CloudJob, Jobs
-from orchestrator.testing.proxy.faults import Fault, Faults, Moment, refusal
+from orchestrator.testing.jobs.sweep_jobs import SweepJob
 from orchestrator.testing.proxy.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
-from orchestrator.testing.proxy.messages import Call, Reply
-from orchestrator.testing.proxy.recording import Recorded, Recorder
-from orchestrator.testing.proxy.server import Answer, Proxy
-from orchestrator.testing.proxy.tls import server_context
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
+from orchestrator.testing.proxy.server import Answer, Fault, Moment, Proxy, Recorded, server_context
 from orchestrator.testing.services.mlflow_service import Tracking
-from orchestrator.testing.services.price_list import PRICES_HOST, Prices
 from orchestrator.testing.services.run_history import RunHistory
 
 LONGEST_JOB = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
+RESOURCES = (resource_manager, machines, assets, endpoints, job_resources)
+NO_PROXY = "localhost,127.0.0.1"
 
 
 class AzureDouble:
@@ -48,30 +45,38 @@ class AzureDouble:
             in its status until `move`.
     """
 
-    def __init__(self, home: Path | None = None, *, place: Place | None = None, run_jobs: bool = True) -> None:
-        self.place = place or Place()
+    def __init__(
+        self, home: Path | None = None, *, place: WorkspaceAddress | None = None, run_jobs: bool = True
+    ) -> None:
+        self.place = place or WorkspaceAddress()
         self._temporary = tempfile.mkdtemp(prefix="azure-double-") if home is None else None
         self.home = Path(self._temporary or home or "").resolve()
-        self._context, self._authority = server_context(self.home / "tls", f"*.{self.place.scoring_domain}")
-        self.state = State(self.place, self.home)
+        context, self._authority = server_context(self.home / "tls", f"*.{self.place.scoring_domain}")
+        self.state = State(self.place)
         self.login = Login(self.place)
         datastores = {DEFAULT: "azureml-blobstore-double", ARTIFACTS: "azureml"}
         self.storage = Storage(self.home / "blobs", datastores)
-        self.faults = Faults()
-        self._recorder = Recorder()
-        executor = Executor(self.home / "jobs", self.state, self.storage, self._variables, self._launched)
-        self.jobs = Jobs(executor if run_jobs else None, self._capacity)
-        self.manager = ResourceManager(
-            self.state, self.login, self.storage, self.jobs, routes=(SUBSCRIPTION, WORKSPACE)
-        )
+        self.jobs = Jobs(self._capacity)
+        if run_jobs:
+            folder = self.home / "jobs"
+            self.jobs.execute = Executor(folder, self.state, self.storage, self._variables, self.jobs.launched)
+        routes = Routes(route for part in RESOURCES for route in part.ROUTES)
+        self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs, routes)
         self._runs = Tracking(self.state, self.jobs, self.login.check)
-        self.jobs.conduct = Conductor(self.jobs, self._runs.reports)
-        self._history = RunHistory(self.manager, self._runs)
-        self.prices = Prices()
-        self._blobs = BlobService(self.place, self.storage, self.login)
-        self._proxy = Proxy(self._answer, self._knows, self._context, self.faults, self._recorder)
+        self.jobs.conduct = self._conduct
+        self.prices = machines.Prices()
+        self._services: dict[str, Answer] = {
+            MANAGEMENT_HOST: self.manager.answer,
+            LOGIN_HOST: self.login.answer,
+            METADATA_HOST: self.login.metadata,
+            self.place.data_plane: RunHistory(self.manager, self._runs).answer,
+            machines.PRICES_HOST: self.prices.answer,
+            LOOPBACK: self._runs.answer,
+            self.place.blob_host: BlobService(self.place, self.storage, self.login).answer,
+        }
+        self._proxy = Proxy(self._answer, self._knows, context)
+        self.faults = self._proxy.faults
         self._environment_before: dict[str, str | None] = {}
-        self._proxy.start()
         self._closed = False
         atexit.register(self.close)
 
@@ -103,7 +108,9 @@ class AzureDouble:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        _forget_tokens()
+        if (registry := sys.modules.get("mlflow.tracking._tracking_service.registry")) is not None:
+            # MLflow keeps a client for each address as long as the process lives, with a token of this double
+            registry.TrackingStoreRegistry._get_store_with_resolved_uri.cache_clear()
         self.jobs.close()
         self._proxy.close()
         if self._temporary is not None:
@@ -117,8 +124,8 @@ class AzureDouble:
         proxies = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), self._proxy.url)
         return {
             **proxies,
-            "NO_PROXY": "localhost,127.0.0.1",
-            "no_proxy": "localhost,127.0.0.1",
+            "NO_PROXY": NO_PROXY,
+            "no_proxy": NO_PROXY,
             "REQUESTS_CA_BUNDLE": str(self._authority),
             "SSL_CERT_FILE": str(self._authority),
             "AZURE_TENANT_ID": self.place.tenant,
@@ -130,28 +137,28 @@ class AzureDouble:
             "ORCHESTRATOR_AZURE_WORKSPACE": self.place.workspace,
         }
 
-    # what was asked
+    # recorded calls
 
     def requests(self, match: str = "*") -> list[Recorded]:
-        """Requests so far whose `METHOD host/path` fits a pattern of `fnmatch`, without their secrets."""
-        return self._recorder.find(match)
+        """Return the requests so far whose `METHOD host/path` matches a pattern of `fnmatch`, without secrets."""
+        return [call for call in list(self._proxy.recorded) if fnmatchcase(call.line, match)]
 
     @property
     def refused(self) -> list[str]:
-        """Hosts that somebody wanted to reach and that are none of the double's, once for each try."""
+        """Hosts outside the double that a client tried to reach, once for each try."""
         return list(self._proxy.refused)
 
     @property
     def violations(self) -> list[str]:
-        """What was wrong with bodies, against Microsoft's schemas."""
+        """Errors in request bodies, against Microsoft's schemas."""
         return list(self.manager.violations)
 
     @property
     def secrets(self) -> list[str]:
-        """All tokens, keys and signatures that were given out: they belong in no log."""
-        return [SECRET, self.manager.scoring_key, *self.login.issued, *self.storage.secrets]
+        """All issued tokens, keys and signatures: they belong in no log."""
+        return [SECRET, self.manager.scoring_key, *list(self.login.expiry), *self.storage.secrets]
 
-    # what goes wrong
+    # faults
 
     def fail_next(
         self,
@@ -163,88 +170,88 @@ class AzureDouble:
         code: str | None = None,
         message: str | None = None,
     ) -> None:
-        """The next calls whose `METHOD host/path` fits are answered with an error, and do nothing.
+        """Answer the next calls whose `METHOD host/path` matches with an error, and do nothing.
 
         Args:
             match: a pattern of `fnmatch`, `PUT *.blob.*`.
             status: 429, 500, 503, 401, 403, ...
             retry_after: seconds, in `Retry-After`; less than one in `retry-after-ms`.
-            times: how many calls.
+            times: number of calls.
             code: the service's name for the error; None: the usual one of that status.
-            message: what it says.
+            message: its text; None: the usual one.
         """
-        self.faults.add(Fault(match, Moment.ANSWER, times, refusal(status, code, message, retry_after)))
+        self.faults.append(Fault(match, Moment.ANSWER, times, Refusal.usual(status, code, message, retry_after)))
 
     def reset_next(self, match: str, *, when: str = "connection", times: int = 1) -> None:
-        """The next such calls find their connection reset.
+        """Reset the connection of the next calls that match.
 
         Args:
-            match: as of `fail_next`.
-            when: `connection`: before anything was read; `upload`: half-way through the body; `reply`: when
-                everything was done and only the answer is missing.
-            times: how many calls.
+            match: see `fail_next`.
+            when: `connection`: before anything was read; `upload`: half-way through the body; `reply`: after the call
+                was carried out, instead of the answer.
+            times: number of calls.
         """
-        self.faults.add(Fault(match, Moment(when), times))
+        self.faults.append(Fault(match, Moment(when), times))
 
     def expire_tokens(self) -> None:
-        """Every token given out so far is refused from now on, whatever its date says."""
+        """Refuse every token issued so far, whatever its expiry date."""
         self.login.expire()
 
     def fail_compute(self, name: str, *, code: str, message: str) -> None:
-        """The next creations of that cluster are accepted, and fail."""
+        """Accept the next creations of a cluster, and let them fail."""
         self.state.failing_computes[name] = {"code": code, "message": message}
 
     def without_capacity(self, name: str, missing: bool = True) -> None:
-        """That cluster gets no machine: its jobs stay queued, and it says why."""
+        """Give a cluster no machine: its jobs stay queued, and its errors show why."""
         (self.state.no_capacity.add if missing else self.state.no_capacity.discard)(name)
 
     def set_quota(self, family: str, cores: int) -> None:
-        """How many cores of a family of sizes the subscription may use."""
+        """Set the quota of a VM family, in cores."""
         self.state.quotas[family] = cores
 
     def by_identity(self, wanted: bool = True) -> None:
-        """Datastores have no secrets from now on: who signs in by a token is let in, and nobody else."""
+        """Let datastores have no secrets from now on: only clients with a token can read them."""
         self.storage.by_identity = wanted
 
     def hold_queue(self, held: bool = True) -> None:
-        """Jobs that do not run yet stay queued as long as this holds."""
+        """Keep jobs that do not run yet in the queue while `held`."""
         self.jobs.hold(held)
 
     def preempt(self, name: str, error: Document | None = None) -> None:
-        """Takes a running job's machines away, without a warning.
+        """Take a running job's machines away, without a warning.
 
         Args:
             name: of the job.
             error: {code, message} that the job ends with; None: that of a preemption.
 
         Raises:
-            KeyError: there is no such job.
-            ValueError: it does not run.
+            KeyError: no such job.
+            ValueError: it is not running.
         """
         self.jobs.preempt(self.job(name), error)
 
     def move(self, name: str, status: str, error: Document | None = None) -> None:
-        """Gives a job a status: `Queued`, `Running`, `Completed`, ..."""
+        """Set the status of a job: `Queued`, `Running`, `Completed`, ..."""
         self.jobs.move(self.job(name), status, error)
 
     def score_with(self, endpoint: str, function: Callable[[Any], Any]) -> None:
-        """What the endpoint answers to a request's document, once a deployment gets its traffic."""
+        """Set the function from request to answer of an endpoint, used once a deployment gets its traffic."""
         self.manager.scoring[endpoint] = function
 
-    # what there is
+    # resources
 
     def job(self, name: str) -> CloudJob:
-        """A job.
+        """Return a job.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no such job.
         """
-        if (found := self.jobs.get(name)) is None:
+        if (job := self.jobs.get(name)) is None:
             raise KeyError(f"no job {name}")
-        return found
+        return job
 
     def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 60) -> str:
-        """Waits until a job has one of the statuses or has ended; returns which.
+        """Wait until a job has one of the statuses or has finished; return its status.
 
         Raises:
             TimeoutError: it took longer.
@@ -252,11 +259,11 @@ class AzureDouble:
         return self.jobs.wait(self.job(name), tuple(statuses), seconds)
 
     def folder(self, datastore: str = DEFAULT) -> Path:
-        """What a datastore holds, as files: a test may read and write there."""
+        """Return the folder of a datastore's blobs, where a test may read and write."""
         return self.storage.path(self.storage.datastores[datastore])
 
     def logs(self, name: str) -> dict[str, str]:
-        """What a job's processes wrote: file name -> text."""
+        """Return the logs of a job's processes: file name -> text."""
         folder = self.folder(ARTIFACTS) / self.job(name).folder / "user_logs"
         return {path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*"))}
 
@@ -267,27 +274,17 @@ class AzureDouble:
 
     def _answer(self, call: Call) -> Reply:
         if call.host.endswith(self.place.scoring_domain):
-            return score(self.manager, call)
+            return endpoints.score(self.manager, call)
         return self._services[call.host](call)
 
-    @property
-    def _services(self) -> dict[str, Answer]:
-        return {
-            MANAGEMENT_HOST: self.manager.answer,
-            LOGIN_HOST: self.login.answer,
-            METADATA_HOST: self.login.metadata,
-            self.place.data_plane: self._history.answer,
-            PRICES_HOST: self.prices.answer,
-            LOOPBACK: self._runs.answer,
-            self.place.blob_host: self._blobs.answer,
-        }
-
-    def _launched(self, job: CloudJob, launch: Any) -> None:
-        self.jobs.launched(job, launch)
+    def _conduct(self, job: CloudJob) -> tuple[str, Document | None]:
+        return SweepJob(job, self.jobs, self._runs.reports).conduct()
 
     def _variables(self, job: CloudJob) -> dict[str, str]:
-        """By which a job finds its MLflow run. The scheme is plain HTTP, where Azure has `azureml://`: the job's
-        process is led to no proxy, so that it is as free as on a cluster."""
+        """Return the variables by which a job finds its MLflow run.
+
+        The scheme is plain HTTP, not Azure's `azureml://`: a job gets no proxy, so that it reaches every host.
+        """
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
@@ -297,18 +294,9 @@ class AzureDouble:
             "MLFLOW_EXPERIMENT_NAME": experiment,
         }
 
-    def _capacity(self, cluster: str) -> int | None:
+    def _capacity(self, cluster: str) -> int:
         with self.state.lock:
-            if cluster in self.state.no_capacity:
+            document = self.state.resources.get(f"computes/{cluster}")
+            if document is None or cluster in self.state.no_capacity:
                 return 0
-            found = self.state.resources.get(f"computes/{cluster}")
-        if found is None:
-            return 0
-        size: Document = found["properties"]["properties"]
-        return int(size.get("scaleSettings", {}).get("maxNodeCount", 1))
-
-
-def _forget_tokens() -> None:
-    """MLflow keeps a client of each address for the life of the process, with a token that no other double knows."""
-    if (registry := sys.modules.get("mlflow.tracking._tracking_service.registry")) is not None:
-        registry.TrackingStoreRegistry._get_store_with_resolved_uri.cache_clear()
+            return int(document["properties"]["properties"].get("scaleSettings", {}).get("maxNodeCount", 1))

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
-ELSEWHERE = ("test_a_preempted_run_starts_again_by_itself[local]",)  # tests/pains/test_eviction.py
+ELSEWHERE = ("test_preempted_run_restarts_by_itself[local]",)  # tests/pains/test_eviction.py
 COVERED = ("polite", "debug")  # share their machinery with `local`, whose long tests are not slow ones
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow the long tests of the backends that another one covers, and what other tests do as well."""
+    """Mark as slow the long tests that another backend or another test covers."""
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         long = item.get_closest_marker("live") or "wrong_input" in item.name
@@ -28,10 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the example backend installed in it, seen by this process and those that it starts."""
+    """Install the example backend into a folder, for this process and its children."""
     target = tmp_path_factory.mktemp("site-packages")
     source = tmp_path_factory.mktemp("example") / "source"
-    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # the build leaves files beside it
+    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # the build leaves files next to it
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--target", str(target), str(source)], check=True)
     before = os.environ.get("PYTHONPATH")

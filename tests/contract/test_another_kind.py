@@ -24,7 +24,7 @@ CLUSTER = {"compute.cluster": "cpu-ds3", "compute.sku": "Standard_DS3_v2"}
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A text; the package of the kind is installed for this process and those that it starts."""
+    """Return a text; install the package of the kind for this process and its children."""
     site = tmp_path / "site-packages"
     shutil.copytree(SOURCE, site)
     facts = site / "tokenize_kind-1.0.dist-info"
@@ -40,12 +40,12 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("tokenize_kind", None)
 
 
-def test_a_registered_kind_is_offered(text: Path) -> None:
+def test_registered_kind_is_offered(text: Path) -> None:
     assert kind_names()[-1] == "tokenize"
     assert job_kind("tokenize").spec.model_fields["recipe"].default == "plain"
 
 
-def test_a_registered_kind_runs_here(text: Path, console: Console) -> None:
+def test_registered_kind_runs_here(text: Path, console: Console) -> None:
     done = console("submit", "tokenize", "--data", str(text), "-o", "json")
     assert done.code == 0, done.err
     status = json.loads(done.out)
@@ -56,7 +56,7 @@ def test_a_registered_kind_runs_here(text: Path, console: Console) -> None:
     assert 'lowrcase: unknown key (did you mean "lowercase"?)' in wrong.err
 
 
-def test_a_registered_kind_runs_on_azure(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_kind_runs_on_azure(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.2")
     with AzureDouble(tmp_path / "azure") as double:
         client = Orchestrator("azure", home=tmp_path / "home")

@@ -1,4 +1,4 @@
-"""The settings of another package's backend, in all the places where one may write settings."""
+"""Settings of another package's backend, from every source of settings."""
 
 from __future__ import annotations
 

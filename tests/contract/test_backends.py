@@ -1,6 +1,6 @@
-"""What any backend does. A new one joins BACKENDS and passes, or it is no backend.
+"""Behaviour of every backend. A new backend is added to BACKENDS and must pass.
 
-Runs are submitted by the command line, as a process of its own: a backend may keep it until the run has ended.
+Runs are submitted by the command line, as a process of its own: a backend may keep it until the run has finished.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tests.conftest import Console, last_step, processes_of, wait_for, write_ber
 from tests.unit.reports.drawings import empty_figures, figures, references
 
 BACKENDS = ("local", "debug", "polite", "azure")
-AZURE = {"cluster": "cpu-ds3", "sku": "Standard_DS3_v2"}  # what a job on Azure says besides: on what machines
+AZURE = {"cluster": "cpu-ds3", "sku": "Standard_DS3_v2"}  # settings that only a job on Azure needs: its machines
 STEPS = 300
 LIVE = {"checkpoint": {"every": 50}, "validation": {"every": STEPS}}
 
 
 def live(seed: int) -> dict[str, Any]:
-    """Sections of a run that goes on for a while; another seed is another run."""
+    """Sections of a run that takes a while; another seed gives another run."""
     return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=BACKENDS)
 def name(request: pytest.FixtureRequest, packages: Path) -> str:
-    """A backend's name."""
+    """Return a backend's name."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For azure the double of Azure: nothing but the environment leads there."""
+    """Start the double of Azure for azure; only environment variables lead to it."""
     if name != "azure":
         yield
         return
@@ -61,19 +61,19 @@ def cloud(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
-    """A home of its own for each backend."""
+    """Return a home of its own for each backend."""
     return tmp_path_factory.mktemp(f"home-{name}")
 
 
 @pytest.fixture
 def backend(name: str, home: Path) -> Backend:
-    """The backend, as another process finds it."""
+    """Return the backend as another process loads it."""
     return load_backend(name, home)
 
 
 @pytest.fixture(scope="module")
 def module_console(home: Path, cloud: None, tmp_path_factory: pytest.TempPathFactory) -> Console:
-    """The command line with that home."""
+    """Return the command line with that home."""
     folder = tmp_path_factory.mktemp("work")
     write_corpus(folder / "corpus.txt")
     kept = {key: value for key, value in os.environ.items() if key.startswith("ORCHESTRATOR_AZURE_")}
@@ -82,7 +82,7 @@ def module_console(home: Path, cloud: None, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def shell(module_console: Console, home: Path, name: str) -> Iterator[Console]:
-    """The same; no process of any run outlives the test."""
+    """Return the command line; no process of a run outlives the test."""
     yield module_console
     backend = load_backend(name, home)
     folders = [folder for run in backend.names() if (folder := backend.folder(run)) is not None]
@@ -101,14 +101,14 @@ def spec_words(console: Console, where: str, /, **sections: Any) -> tuple[str, .
 
 @pytest.fixture(scope="module")
 def completed(module_console: Console, name: str) -> RunStatus:
-    """A run that completed."""
+    """Return a completed run."""
     done = module_console(*spec_words(module_console, name, tags={"team": "nlp"}), "-o", "json")
     assert done.code == 0, done.err
     return RunStatus.model_validate(done.json)
 
 
 def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.Popen[str], str]:
-    """A run that has taken a few steps, and the command that started it."""
+    """Yield a run that has taken a few steps, and the command that started it."""
     before = set(backend.names())
     command = console.start(*words)
     run = wait_for(lambda: set(backend.names()) - before or command.poll() is not None, what="the run")
@@ -137,7 +137,7 @@ def mlflow_status(status: RunStatus) -> str:
     return str(MlflowClient(tracking_uri=status.tracking_uri).get_run(status.mlflow_run_id).info.status)
 
 
-def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str, home: Path) -> None:
+def test_request_is_pure_and_equals_dry_run(shell: Console, name: str, home: Path) -> None:
     words = spec_words(shell, name)
     shown = shell(*words, "--dry-run", "-o", "json").json["request"]
     assert shown["name"].startswith("micro-")
@@ -153,9 +153,7 @@ def test_a_request_is_pure_and_is_what_a_dry_run_shows(shell: Console, name: str
     assert sorted(home.rglob("*")) == before
 
 
-def test_a_request_of_a_fine_tuning_is_pure_and_names_no_data_of_this_machine_elsewhere(
-    shell: Console, name: str, home: Path
-) -> None:
+def test_finetuning_request_names_no_local_data(shell: Console, name: str, home: Path) -> None:
     write_bert(shell.cwd / "bert")
     (shell.cwd / "table.tsv").write_text("text\tlabel\nw1\tx\nw2\ty\n")
     data = {"train": str(shell.cwd / "table.tsv"), "validation": str(shell.cwd / "table.tsv"), "max_length": 32}
@@ -182,7 +180,7 @@ def _dotted(tree: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:
+def test_completed_run_has_a_full_status(backend: Backend, completed: RunStatus) -> None:
     status = backend.describe(completed.name)
     assert status == completed
     assert status.state == RunState.COMPLETED
@@ -202,7 +200,7 @@ def test_what_is_told_of_a_completed_run(backend: Backend, completed: RunStatus)
     assert plan["job"]["train"]["steps"] == 12
 
 
-def test_a_completed_run_has_the_same_page_everywhere(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
+def test_page_of_completed_run_is_the_same_everywhere(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
     run = Run(backend, backend.handle(completed.name))
     page = run.report(tmp_path / "page.html").read_text()
     drawn = figures(page)
@@ -210,11 +208,11 @@ def test_a_completed_run_has_the_same_page_everywhere(backend: Backend, complete
     assert empty_figures(page) == []
     assert "Learning rate" in drawn
     assert "Peak memory of rank 0 (GB)" in drawn
-    assert "Plan beside what came" in page
+    assert "Planned and actual" in page
     assert references(page) == []
 
 
-def test_the_log_of_a_completed_run(backend: Backend, completed: RunStatus) -> None:
+def test_logs_of_completed_run_are_whole(backend: Backend, completed: RunStatus) -> None:
     lines = log_lines(backend, completed.name, LogQuery())
     assert any(line.startswith("exported ") for line in lines)
     assert log_lines(backend, completed.name, LogQuery(follow=True)) == lines
@@ -223,7 +221,7 @@ def test_the_log_of_a_completed_run(backend: Backend, completed: RunStatus) -> N
         list(backend.logs(completed.name, LogQuery(ranks=(7,))))
 
 
-def test_mlflow_holds_each_metric_once_and_the_truth(backend: Backend, completed: RunStatus) -> None:
+def test_mlflow_has_each_metric_once(backend: Backend, completed: RunStatus) -> None:
     from mlflow.tracking import MlflowClient
 
     assert completed.mlflow_run_id is not None
@@ -235,7 +233,7 @@ def test_mlflow_holds_each_metric_once_and_the_truth(backend: Backend, completed
     assert [metric.step for metric in history] == [2, 4, 6, 8, 10, 12]
 
 
-def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
+def test_download_copies_outputs(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
     (model,) = backend.fetch(completed.name, ("model",), tmp_path / "here")
     assert (model / "model.safetensors").is_file()
     with pytest.raises(NotFoundError):
@@ -243,7 +241,7 @@ def test_outputs_are_downloaded(backend: Backend, completed: RunStatus, tmp_path
     assert not (tmp_path / "there").exists()
 
 
-def test_a_model_is_registered_once_with_where_it_comes_from(backend: Backend, completed: RunStatus) -> None:
+def test_model_is_registered_once_with_its_origin(backend: Backend, completed: RunStatus) -> None:
     found = backend.register_model(completed.name, "words")
     assert found["name"] == "words"
     assert found["tags"]["orchestrator.run"] == completed.name
@@ -252,9 +250,7 @@ def test_a_model_is_registered_once_with_where_it_comes_from(backend: Backend, c
     assert backend.register_model(completed.name)["name"] == "micro"
 
 
-def test_a_model_answers_requests_until_its_endpoint_is_deleted(
-    backend: Backend, completed: RunStatus, name: str
-) -> None:
+def test_endpoint_answers_until_it_is_deleted(backend: Backend, completed: RunStatus, name: str) -> None:
     if name in {"debug", "polite"}:
         pytest.skip("the same as on local")
     found = backend.deploy_model(completed.name, "masked-words")
@@ -280,7 +276,7 @@ def test_a_model_answers_requests_until_its_endpoint_is_deleted(
             backend.deploy_model(completed.name, wrong)
 
 
-def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStatus) -> None:
+def test_finished_run_refuses_changes(backend: Backend, completed: RunStatus) -> None:
     backend.cancel(completed.name)
     assert backend.describe(completed.name).state == RunState.COMPLETED
     for order in (backend.preempt, backend.resume, *_inspections(backend)):
@@ -289,11 +285,11 @@ def test_a_run_that_is_over_takes_no_orders(backend: Backend, completed: RunStat
 
 
 def _inspections(backend: Backend) -> list[Callable[[str], Any]]:
-    """What looks into processes, of a backend that can."""
+    """Return the methods that inspect processes, if the backend has any."""
     return [backend.stacks] if isinstance(backend, Inspects) else []
 
 
-def test_a_capability_that_is_missing_is_refused_with_who_has_it(backend: Backend, completed: RunStatus) -> None:
+def test_missing_capability_names_backends_that_have_it(backend: Backend, completed: RunStatus) -> None:
     if isinstance(backend, Inspects):
         assert require(backend, Inspects) is backend
         return
@@ -303,7 +299,7 @@ def test_a_capability_that_is_missing_is_refused_with_who_has_it(backend: Backen
     assert "orchestrator download RUN stacks" in str(refusal.value.fix)
 
 
-def test_a_run_that_there_is_not(backend: Backend, tmp_path: Path) -> None:
+def test_missing_run_is_refused_by_every_method(backend: Backend, tmp_path: Path) -> None:
     unknown = "no-such-run"
     questions = (backend.describe, backend.metrics, backend.plan, backend.result, backend.folder)
     orders = (backend.cancel, backend.preempt, backend.resume, backend.delete, *_inspections(backend))
@@ -316,9 +312,7 @@ def test_a_run_that_there_is_not(backend: Backend, tmp_path: Path) -> None:
         backend.fetch(unknown, ("model",), tmp_path)
 
 
-def test_wrong_input_is_a_failed_run_in_its_own_words_and_not_tried_again(
-    shell: Console, backend: Backend, name: str
-) -> None:
+def test_wrong_input_fails_the_run_without_restart(shell: Console, backend: Backend, name: str) -> None:
     (shell.cwd / "blank.txt").write_text("\n\n")
     words = spec_words(shell, name, max_restarts=3)
     failed = shell(*words, "--data", "blank.txt", "-o", "json")
@@ -331,7 +325,7 @@ def test_wrong_input_is_a_failed_run_in_its_own_words_and_not_tried_again(
 
 
 @pytest.mark.live
-def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name: str) -> None:
+def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, name: str) -> None:
     words = spec_words(shell, name, **live(1))
     command, run = start(shell, backend, *words)
     status = backend.describe(run)
@@ -361,7 +355,7 @@ def test_cancel_saves_and_resume_goes_on(shell: Console, backend: Backend, name:
 
 
 @pytest.mark.live
-def test_a_preempted_run_starts_again_by_itself(shell: Console, backend: Backend, name: str) -> None:
+def test_preempted_run_restarts_by_itself(shell: Console, backend: Backend, name: str) -> None:
     command, run = start(shell, backend, *spec_words(shell, name, **live(2), max_restarts=1))
     backend.preempt(run)
     command.communicate(timeout=120)
@@ -372,7 +366,7 @@ def test_a_preempted_run_starts_again_by_itself(shell: Console, backend: Backend
 
 
 @pytest.mark.live
-def test_who_watches_a_run_dies_and_the_run_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
+def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     if name == "azure":
         pytest.skip("nobody on this machine watches a run on Azure")
     command, run = start(shell, backend, *spec_words(shell, name, **live(3)))

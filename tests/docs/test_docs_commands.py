@@ -204,7 +204,7 @@ def inline_commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("line", "place"), inline_commands())
-def test_commands_in_running_text_name_verbs_and_options_that_are_there(line: str, place: str) -> None:
+def test_inline_commands_use_existing_verbs_and_options(line: str, place: str) -> None:
     parser, words = build_parser(), [word for word in words_of(line) if word != "..."]
     while words and not words[0].startswith("-"):
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
@@ -246,6 +246,6 @@ def test_make_has_the_targets() -> None:
     assert named <= make_targets()
 
 
-def test_what_is_not_planned_is_there_for_a_reason_that_still_holds() -> None:
+def test_unplanned_files_have_a_valid_reason() -> None:
     lines = [line for line, _ in COMMANDS]
     assert [part for part in NOT_PLANNED if not any(part in line for line in lines)] == []

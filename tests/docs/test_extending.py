@@ -32,18 +32,23 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if found["where"]:
             text = inserted(path.read_text(), found["where"].rpartition(" ")[2], text)
         path.write_text(text)
-    main = folder / "orchestrator" / "cli" / "main.py"
-    text = main.read_text()
-    assert len(re.findall(r"^( +)downloads,\n", text, re.M)) == 2  # the two lists that the page names
-    main.write_text(re.sub(r"^( +)downloads,\n", r"\g<0>\1greet,\n", text, flags=re.M))
     return folder
 
 
 def inserted(text: str, name: str, lines: str) -> str:
-    """The module with lines at the end of the fields of a class."""
-    (found,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == name]
-    fields = [number for number, node in enumerate(found.body) if isinstance(node, ast.AnnAssign)]
-    last = found.body[fields[-1] + 1]  # the docstring under the last field
+    """The module with lines at the end of the fields of a class, or of the elements of a tuple."""
+    (found,) = [
+        node
+        for node in ast.parse(text).body
+        if (isinstance(node, ast.ClassDef) and node.name == name)
+        or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
+    ]
+    if isinstance(found, ast.Assign):
+        assert isinstance(found.value, ast.Tuple)
+        last = found.value.elts[-1]
+    else:
+        fields = [number for number, node in enumerate(found.body) if isinstance(node, ast.AnnAssign)]
+        last = found.body[fields[-1] + 1]  # the docstring under the last field
     assert last.end_lineno is not None
     before, after = text.splitlines(keepends=True)[: last.end_lineno], text.splitlines(keepends=True)[last.end_lineno :]
     return "".join([*before, lines, *after])

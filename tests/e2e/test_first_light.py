@@ -25,7 +25,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, Finished, 
     return console, done, done.json["name"]
 
 
-def test_submit_ends_with_one_json_document_and_the_run_completed(first: tuple[Console, Finished, str]) -> None:
+def test_submit_prints_one_json_document_when_completed(first: tuple[Console, Finished, str]) -> None:
     _, done, name = first
     status = done.json
     assert status["state"] == "completed"
@@ -116,7 +116,7 @@ def test_same_plan_again_returns_the_completed_run(first: tuple[Console, Finishe
     again = console("submit", "pretrain", "-f", "job.yaml", "-n", "other-name", "-o", "json")
     assert again.code == 0, again.err
     assert again.json["name"] == name  # neither names nor tags determine a result
-    assert "already there" in again.err
+    assert "already exists" in again.err
     assert [run["name"] for run in console("list", "-o", "json").json] == [name]
 
 

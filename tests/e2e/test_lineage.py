@@ -102,4 +102,4 @@ def test_a_chain_of_two_runs(console: Console, corpus: Path) -> None:
 
     again = console("submit", "pretrain", "-f", "second.yaml", "--from", first.json["name"])
     assert again.code == 1
-    assert "are not those that its lineage.json tells of" in again.err
+    assert "are not those of its lineage.json" in again.err

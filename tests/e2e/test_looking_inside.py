@@ -94,7 +94,7 @@ def test_a_live_run_tells_where_its_ranks_stand(hung: Hung) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_ends_the_attempt_with_76_and_the_next_completes(hung: Hung) -> None:
+def test_hanging_rank_exits_76_and_restart_completes(hung: Hung) -> None:
     console, name, _, status = hung
     assert (status["state"], status["attempt"], status["step"]) == ("completed", 2, 12)
     exits = {path.name: path.read_text() for path in (console.folder(name) / "exits" / "attempt-1").iterdir()}
@@ -138,7 +138,7 @@ def test_a_run_that_has_ended_says_where_its_last_hang_is(hung: Hung) -> None:
 
 
 @pytest.mark.slow
-def test_looking_again_is_no_new_run_and_what_is_not_heeded_is_said(hung: Hung) -> None:
+def test_reattach_creates_no_run_ignored_options_reported(hung: Hung) -> None:
     console, name, _, _ = hung
     again = console(
         *("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "--max-restarts", "1", "-o", "json"),
@@ -146,7 +146,7 @@ def test_looking_again_is_no_new_run_and_what_is_not_heeded_is_said(hung: Hung) 
     )
     assert again.json["name"] == name
     (warning,) = [line for line in again.err.splitlines() if line.startswith("warning: ")]
-    assert warning == ("warning: profile.steps=5: no effect on a run that is there already; --new starts another")
+    assert warning == ("warning: profile.steps=5: no effect on the existing run; --new starts another")
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_torchrun_with_two_processes_and_no_orchestrator(tmp_path: Path) -> None
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
 
 
-def test_the_same_command_again_resumes_and_another_config_is_refused(tmp_path: Path) -> None:
+def test_same_command_resumes_other_config_refused(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config_file(tmp_path))),
         *("--output", str(tmp_path / "out")),

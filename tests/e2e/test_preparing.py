@@ -33,7 +33,7 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
     assert (again["name"], again["state"]) == (f"{status['name']}-2", "completed")
     assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
     report = console("report", "@last")
-    assert (report.code, "trains nothing" in report.err) == (2, True)
+    assert (report.code, "has no curves" in report.err) == (2, True)
 
     from mlflow.tracking import MlflowClient
 
@@ -57,11 +57,12 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
 def test_what_is_in_a_store_and_what_is_wrong_with_it(console: Console, corpus: Path) -> None:
     from train_jobs.artifacts.fingerprints import fingerprint
     from train_jobs.config import TextConfig
+    from train_jobs.corpus.pipeline import PreparationProgress
     from train_jobs.corpus.preparation import make_store
-    from train_jobs.corpus.preparation_progress import Progress
 
     data = TextConfig(text=[str(corpus)], vocab_size=256, validation_fraction=0.2)
-    store = make_store(data, console.cwd / "store", found=fingerprint(data.text), progress=Progress(lambda _: None))
+    progress = PreparationProgress(lambda _: None)
+    store = make_store(data, console.cwd / "store", found=fingerprint(data.text), progress=progress)
     shown = console("data", "show", "store", "--png", "lengths.png", "-o", "json").json
     assert shown["manifest"]["sources"][0]["name"] == "corpus.txt"
     assert sum(shown["lengths"]["train"]["tokens of a sentence"]["counts"]) == store.manifest.splits["train"].sentences

@@ -90,7 +90,7 @@ def test_a_session(console: Console, terminal: Terminal, corpus: Path) -> None:
     terminal.see("step ")
     code, shown = terminal.interrupt()
     assert code == 130
-    assert "the job goes on" in shown
+    assert "the job continues" in shown
     for command in ("logs", "cancel", "status"):
         assert f"orchestrator {command} micro-" in shown
 
@@ -102,7 +102,7 @@ def test_a_session(console: Console, terminal: Terminal, corpus: Path) -> None:
     terminal.see("step ")
     code, shown = terminal.interrupt()
     assert code == 130
-    assert "the job goes on" in shown
+    assert "the job continues" in shown
 
     code, shown = terminal.run("orchestrator cancel @last")
     assert code == 0

@@ -26,7 +26,7 @@ def constant(*, peak, **progress):
 
 
 @pytest.mark.slow
-def test_a_users_module_runs_from_the_snapshot_and_is_known_by_its_commit(console: Console, corpus: Path) -> None:
+def test_user_module_runs_from_snapshot_with_its_commit(console: Console, corpus: Path) -> None:
     code = console.cwd / "project"
     (code / "schedules").mkdir(parents=True)
     (code / "my_pretrain.py").write_text(MY_PRETRAIN)

@@ -1,4 +1,4 @@
-"""What goes wrong with Azure, each with one clear message or silent recovery, and never with two jobs."""
+"""Faults of Azure: each gives one clear message or is recovered silently, and never leads to two jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute nod
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDouble]:
-    """A workspace in which jobs are taken, and stay as they are; no secret of it lies in the home folder afterwards."""
+    """Yield a workspace that accepts jobs and leaves them as they are; check that no secret of it is stored."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     for name in ("subscription", "resource_group", "workspace"):
         monkeypatch.delenv(f"ORCHESTRATOR_AZURE_{name.upper()}", raising=False)
@@ -50,7 +50,7 @@ def orchestrator(tmp_path: Path, cloud: AzureDouble) -> Orchestrator:
 
 @pytest.fixture
 def plan(tmp_path: Path, orchestrator: Orchestrator) -> Callable[..., Plan]:
-    """The micro job on one machine with a T4."""
+    """Return the micro job on one machine with a T4."""
     write_corpus(tmp_path / "corpus.txt")
 
     def make(**overrides: Any) -> Plan:
@@ -74,7 +74,7 @@ def records(orchestrator: Orchestrator, tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_service_that_is_busy_is_asked_again(
+def test_busy_service_is_asked_again(
     status: int, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     for match in (JOB, "GET *computes/gpu", "PUT *blob*config.json", "PUT *codes*"):
@@ -84,7 +84,7 @@ def test_a_service_that_is_busy_is_asked_again(
     assert run.status().state == RunState.STARTING
 
 
-def test_a_service_that_stays_busy_is_one_message_and_no_run(
+def test_busy_service_leaves_one_message_and_no_run(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     cloud.fail_next(JOB, status=503, times=4)
@@ -97,7 +97,7 @@ def test_a_service_that_stays_busy_is_one_message_and_no_run(
 
 
 @pytest.mark.parametrize("when", ["connection", "upload"])
-def test_an_upload_that_is_reset_goes_on_and_loses_nothing(
+def test_reset_upload_is_resumed_without_loss(
     when: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     cloud.reset_next("PUT *.blob.*corpus.txt", when=when)
@@ -107,7 +107,7 @@ def test_an_upload_that_is_reset_goes_on_and_loses_nothing(
     assert jobs(cloud) == [run.name]
 
 
-def test_a_lost_reply_is_settled_by_asking(
+def test_lost_reply_is_settled_by_asking(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     cloud.reset_next(JOB, when="reply")
@@ -119,15 +119,13 @@ def test_a_lost_reply_is_settled_by_asking(
     assert run.status().state == RunState.STARTING
 
 
-def test_a_lost_request_is_sent_again(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
-) -> None:
+def test_lost_request_is_sent_again(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:
     cloud.reset_next(JOB, when="connection", times=2)
     run = orchestrator.submit(plan())
     assert jobs(cloud) == [run.name]
 
 
-def test_when_nobody_can_tell_the_name_stays_on_record_and_the_next_look_tells(
+def test_unknown_submission_stays_on_record(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire.control_plane import Wire
@@ -150,7 +148,7 @@ def test_when_nobody_can_tell_the_name_stays_on_record_and_the_next_look_tells(
     assert (jobs(cloud), puts(cloud)) == ([name], 1)
 
 
-def test_a_process_that_dies_before_it_sent_the_job_leaves_a_run_that_can_be_resumed(
+def test_run_of_killed_process_can_be_resumed(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire.control_plane import Wire
@@ -168,9 +166,7 @@ def test_a_process_that_dies_before_it_sent_the_job_leaves_a_run_that_can_be_res
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 1)
 
 
-def test_an_expired_token_is_replaced(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
-) -> None:
+def test_expired_token_is_replaced(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:
     run = orchestrator.submit(plan())
     cloud.expire_tokens()
     assert run.status().state == RunState.STARTING
@@ -180,7 +176,7 @@ def test_an_expired_token_is_replaced(
     assert jobs(cloud) == [f"{run.name}-a2", run.name]
 
 
-def test_not_being_allowed_is_said_and_not_tried_again(
+def test_forbidden_request_is_not_repeated(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     cloud.fail_next(JOB, status=403)
@@ -191,28 +187,28 @@ def test_not_being_allowed_is_said_and_not_tried_again(
     assert records(orchestrator, tmp_path) == []
 
 
-def test_a_workspace_that_is_not_there(
+def test_missing_workspace_is_reported(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
-    with pytest.raises(NotFoundError, match="no workspace elsewhere"):
+    with pytest.raises(NotFoundError, match="workspace elsewhere does not exist"):
         orchestrator.submit(plan(azure__workspace="elsewhere"))
     assert jobs(cloud) == []
 
 
-def test_a_name_that_another_job_has(
+def test_name_of_another_job_is_refused(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     made = plan()
     other = Orchestrator("azure", home=tmp_path / "home" / "of-somebody-else", environ={})
     other.submit(made)
-    with pytest.raises(ConflictError, match="has a job") as failure:
+    with pytest.raises(ConflictError, match="exists in the workspace") as failure:
         orchestrator.submit(made)
     assert failure.value.fix == f"orchestrator attach azure://double/{made.name}"
     assert puts(cloud) == 1
     assert orchestrator.attach(f"azure://double/{made.name}").status().state == RunState.STARTING
 
 
-def test_quota_is_asked_before_anything_is_made(
+def test_quota_is_checked_before_anything_is_created(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     cloud.set_quota("standardNCASv3_T4Family", 6)
@@ -224,7 +220,7 @@ def test_quota_is_asked_before_anything_is_made(
     assert cloud.requests("PUT *") == []
 
 
-def test_a_cluster_that_cannot_be_made(
+def test_cluster_without_capacity_is_reported(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     cloud.fail_compute("gpu", code="AllocationFailed", message="There is not enough capacity in the region.")
@@ -233,9 +229,7 @@ def test_a_cluster_that_cannot_be_made(
     assert jobs(cloud) == []
 
 
-def test_a_job_that_stays_queued_says_why(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
-) -> None:
+def test_queued_job_shows_reason(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:
     run = orchestrator.submit(plan())
     cloud.move(run.name, "Queued")
     assert (run.status().state, run.status().warning) == (RunState.QUEUED, None)
@@ -243,7 +237,7 @@ def test_a_job_that_stays_queued_says_why(
     assert "not enough capacity" in str(run.status().warning)
 
 
-def test_a_preempted_run_is_submitted_again_as_often_as_it_may(
+def test_preempted_run_restarts_up_to_its_limit(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     run = orchestrator.submit(plan(max_restarts=2))
@@ -261,7 +255,7 @@ def test_a_preempted_run_is_submitted_again_as_often_as_it_may(
     assert len(set(bodies)) == 1  # one place for the checkpoints of all
 
 
-def test_two_who_follow_one_run_submit_one_job(
+def test_two_followers_submit_one_job(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     run = orchestrator.submit(plan(max_restarts=1))
@@ -274,7 +268,7 @@ def test_two_who_follow_one_run_submit_one_job(
     assert other.status().state == run.status().state == RunState.STARTING
 
 
-def test_wrong_input_a_cancel_and_success_are_not_tried_again(
+def test_only_retryable_endings_are_restarted(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     said = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 2."}
@@ -291,14 +285,14 @@ def test_wrong_input_a_cancel_and_success_are_not_tried_again(
         assert (run.status().state, run.status().exit_code, run.status().attempt) == (state, code, 1)
 
 
-def test_a_cancel_that_meets_a_preemption_is_a_cancel(
+def test_cancel_during_preemption_is_a_cancel(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire.control_plane import Wire
 
     run = orchestrator.submit(plan(max_restarts=3))
     cloud.move(run.name, "Running")
-    monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # it is on its way
+    monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # it has not arrived yet
     run.cancel()
     cloud.move(run.name, "Failed", PREEMPTED)
     assert not run._backend.tend(run.name)
@@ -306,18 +300,16 @@ def test_a_cancel_that_meets_a_preemption_is_a_cancel(
     assert run.status().state == RunState.CANCELLED
 
 
-def test_a_bare_cluster_that_is_not_there(
+def test_missing_cluster_without_size_is_refused(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
-    with pytest.raises(NotFoundError, match="no cluster gpu") as failure:
+    with pytest.raises(NotFoundError, match="cluster gpu does not exist") as failure:
         orchestrator.submit(plan(compute__sku=None, compute__processes_per_node=1))
     assert str(failure.value.fix).startswith("orchestrator cluster create --name gpu")
     assert cloud.requests("PUT *") == []
 
 
-def test_what_is_sent_is_what_a_dry_run_shows(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
-) -> None:
+def test_sent_bodies_equal_dry_run(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:
     made = plan(compute__nodes=2)
     submission = orchestrator.prepare(made)
     request = json.loads(json.dumps(submission.as_dict()))["request"]
@@ -336,20 +328,20 @@ def test_what_is_sent_is_what_a_dry_run_shows(
         assert sent.body == json.loads(shown)
     again = orchestrator.submit(plan(compute__nodes=2, train__seed=7))
     assert again.name != run.name
-    assert len(cloud.requests("PUT *computes/gpu")) == 1  # nothing about it is to be changed
-    assert len(cloud.requests("PUT *versions*")) == len(request["assets"])  # nor about what is there already
+    assert len(cloud.requests("PUT *computes/gpu")) == 1  # it needs no change
+    assert len(cloud.requests("PUT *versions*")) == len(request["assets"])  # nor do existing assets
     assert Handle.parse(str(again.handle)).place == "double"
 
 
 @pytest.mark.parametrize(("identity", "sent"), [("user", "UserIdentity"), ("managed", "Managed")])
-def test_a_job_may_run_as_its_user_or_as_the_cluster(
+def test_job_runs_as_user_or_cluster(
     identity: str, sent: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     run = orchestrator.submit(plan(azure__identity=identity))
     assert cloud.job(run.name).properties["identity"] == {"identityType": sent}
 
 
-def test_who_waits_and_who_follows_outlast_an_outage(
+def test_wait_and_follow_outlast_an_outage(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     run = orchestrator.submit(plan())
@@ -369,9 +361,7 @@ def test_who_waits_and_who_follows_outlast_an_outage(
     assert run.wait().state == RunState.COMPLETED
 
 
-def test_who_asks_for_the_first_time_hears_of_an_outage(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
-) -> None:
+def test_first_status_reports_outage(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:
     run = orchestrator.submit(plan())
     cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=4)
     with pytest.raises(ServiceError, match="HTTP 503"):

@@ -95,7 +95,7 @@ def test_port_in_use(console: Console, corpus: Path) -> None:
         port = taken.getsockname()[1]
         write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, compute={"master_port": port})
         err = refused(console("submit", "pretrain", "-f", "job.yaml"), "conflict", 1)
-    assert f"port {port} is in use" in err
+    assert f"cannot use port {port}" in err
     assert "--set compute.master_port=0" in err
     assert not list((console.home / "runs").glob("*"))
 

@@ -95,7 +95,7 @@ def check_sweep(shown: str, folder: Path) -> None:
     assert len(states) == 6
     assert set(states) == {"completed", "stopped"}
     assert shown.count("image/png") == 2, "metric against step, learning rate against metric"
-    assert "test sentences are judged rightly" in shown
+    assert "test sentences classified correctly" in shown
     assert "IProgress" not in shown, "no library complains of widgets that are not there"
     with zipfile.ZipFile(folder / "03-files/submission.zip") as archive:
         lines = archive.read("CoLA.tsv").decode().splitlines()

@@ -33,7 +33,7 @@ def test_a_run_is_left_and_found_again(console: Console, corpus: Path) -> None:
         following.send_signal(signal.SIGINT)
         out, err = following.communicate(timeout=30)
         assert following.returncode == 130
-        assert "error[interrupted]: not following any more; the job goes on" in err
+        assert "error[interrupted]: stopped following; the job continues" in err
         assert handle in err
         for command in WAYS_ON:
             assert command + name in err
@@ -71,7 +71,7 @@ def test_leaving_a_run_that_has_not_started(console: Console, state: RunState) -
         close(following)
 
 
-def test_leaving_while_a_backlog_goes_to_somebody_who_does_not_read(console: Console) -> None:
+def test_leaving_while_backlog_goes_to_stalled_reader(console: Console) -> None:
     with live_run(console.home, "run") as run:
         run.rank_log(0).write_text("step 1/1000\n" * 1_000_000)
         following = console.start("logs", "run", "-f")
@@ -81,7 +81,7 @@ def test_leaving_while_a_backlog_goes_to_somebody_who_does_not_read(console: Con
         close(following)
 
 
-def test_a_reader_who_leaves_ends_the_command_without_another_line(console: Console) -> None:
+def test_reader_closing_pipe_ends_command_silently(console: Console) -> None:
     """`orchestrator logs RUN -f | head -1`, of a run that prints nothing any more."""
     with live_run(console.home, "run") as run:
         run.rank_log(0).write_text("one\ntwo\n")

@@ -14,7 +14,7 @@ from orchestrator.backends.base import Submission
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
-from orchestrator.jobs import ground
+from orchestrator.jobs import base
 from orchestrator.runs.status import RunState
 from tests.conftest import Console, write_spec
 from tests.run_folders import make_run
@@ -46,7 +46,7 @@ def test_submit_builds_plan_and_submission_once(
     for what, owner, name in (
         ("plan", Orchestrator, "plan"),
         ("submission", LocalBackend, "prepare"),
-        ("snapshot", ground, "take_snapshot"),
+        ("snapshot", base, "take_snapshot"),
     ):
         monkeypatch.setattr(owner, name, _counted(getattr(owner, name), built[what]))
     words = ["pretrain", "-f", "job.yaml"]

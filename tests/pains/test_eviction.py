@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
 
 
-def test_an_evicted_run_goes_on_by_itself_and_so_does_one_that_lost_a_rank(console: Console, corpus: Path) -> None:
+def test_evicted_or_crashed_run_resumes_automatically(console: Console, corpus: Path) -> None:
     """Two restarts are allowed: a simulated eviction takes one, a killed rank the other."""
     write_spec(
         console.cwd / "job.yaml",

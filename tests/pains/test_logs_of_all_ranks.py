@@ -21,7 +21,7 @@ STOPPED = "stopped by SIGTERM"
 
 
 @pytest.mark.slow
-def test_all_ranks_are_followed_from_submission_to_their_last_words(console: Console, corpus: Path) -> None:
+def test_all_ranks_followed_until_final_error(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000})
     submitted = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json")
     name = submitted.json["name"]

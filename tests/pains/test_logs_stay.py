@@ -15,9 +15,7 @@ from tests.run_folders import make_run
 
 
 @pytest.mark.slow
-def test_all_that_was_printed_is_there_after_a_death_a_restart_and_a_cancellation(
-    console: Console, corpus: Path
-) -> None:
+def test_all_output_kept_after_kill_restart_and_cancel(console: Console, corpus: Path) -> None:
     """One follower sees it through, and sees to the byte what stays."""
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000})
     words = ("submit", "pretrain", "-f", "job.yaml", "--max-restarts", "1", "-d", "-o", "json")

@@ -21,7 +21,7 @@ def name_of(console: Console, *words: str, **more: str) -> str:
     return str(done.json["name"])
 
 
-def test_the_same_job_has_the_same_name_wherever_and_however_it_is_written(console: Console, corpus: Path) -> None:
+def test_same_job_has_same_name_in_any_form(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 40, "seed": 7})
     name = name_of(console)
     assert re.fullmatch(r"micro-[0-9a-f]{8}", name)
@@ -48,8 +48,8 @@ def test_the_same_job_again_is_the_run_that_goes_on_or_completed(console: Consol
         for _ in range(2):
             again = console("submit", *SPEC, "-d")
             assert (again.code, again.out) == (0, f"local://{name}\n")
-            assert "already there: running" in again.err
-    assert run.read_state().state == RunState.COMPLETED
+            assert "already exists: running" in again.err
+    assert run.state().state == RunState.COMPLETED
     completed = console("submit", *SPEC, "-o", "json")
     assert (completed.code, completed.json["name"]) == (0, name)
     assert [path.name for path in (console.home / "runs").iterdir()] == [name]

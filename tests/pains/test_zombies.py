@@ -24,9 +24,7 @@ def submit(console: Console, corpus: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_killed_launcher_takes_its_ranks_along_and_a_torn_checkpoint_is_passed_over(
-    console: Console, corpus: Path
-) -> None:
+def test_killed_launcher_ends_ranks_torn_checkpoint_skipped(console: Console, corpus: Path) -> None:
     name = submit(console, corpus, "--processes", "2")
     folder = console.folder(name)
     checkpoints = folder / "outputs" / "checkpoints"

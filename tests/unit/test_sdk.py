@@ -98,7 +98,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow  # all that the SDK is made of is read
-def test_a_script_is_clean_under_mypy_strict_and_a_wrong_one_is_not(checked: dict[str, str]) -> None:
+def test_valid_script_passes_mypy_strict_invalid_fails(checked: dict[str, str]) -> None:
     assert checked["right"] == ""
     lines = checked["wrong"].splitlines()
     assert [line.split(":")[1] for line in lines] == ["4", "5"]
@@ -130,7 +130,7 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 @pytest.mark.parametrize("word", [None, "0"])
-def test_libraries_tell_their_makers_nothing_unless_the_user_says_so(word: str | None) -> None:
+def test_library_telemetry_off_unless_enabled(word: str | None) -> None:
     names = ("MLFLOW_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY")
     environ = {key: value for key, value in os.environ.items() if key not in names}
     environ |= dict.fromkeys(names, word) if word else {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.backends.azure.assets.images import ENVIRONMENTS, train_image
+from orchestrator.backends.azure.assets import ENVIRONMENTS, train_image
 from tests.conftest import MICRO, write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_it_is_the_wheel_that_runs(installed: Path) -> None:
     assert [Path(word).is_relative_to(installed) for word in done.stdout.split()] == [True, True], done
 
 
-def test_a_dry_run_for_azure_has_the_very_environment_of_the_checkout(installed: Path) -> None:
+def test_azure_dry_run_has_environment_of_checkout(installed: Path) -> None:
     (installed / "work" / "notes").mkdir(parents=True, exist_ok=True)
     write_corpus(installed / "work" / "notes" / "text.txt")
     azure = ["--set", "azure.subscription_id=s", "--set", "azure.resource_group=g", "--set", "azure.workspace=w"]

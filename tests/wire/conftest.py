@@ -1,4 +1,4 @@
-"""The real client of Azure ML, led to the double by nothing but its environment."""
+"""The real client of Azure ML, led to the double only by its environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from orchestrator.testing import AzureDouble
 
-logging.getLogger("azure.ai.ml").setLevel(logging.ERROR)  # each experimental class would say so
+logging.getLogger("azure.ai.ml").setLevel(logging.ERROR)  # each experimental class would log a warning
 
 
 @pytest.fixture
 def azure(tmp_path: Path) -> Iterator[AzureDouble]:
-    """A workspace in which jobs are taken and stay as they are."""
+    """Yield a workspace that accepts jobs and leaves them as they are."""
     with AzureDouble(tmp_path / "azure", run_jobs=False) as double:
         yield double
         assert double.refused == []
@@ -24,7 +24,7 @@ def azure(tmp_path: Path) -> Iterator[AzureDouble]:
 
 @pytest.fixture
 def running_azure(tmp_path: Path) -> Iterator[AzureDouble]:
-    """A workspace in which jobs run."""
+    """Yield a workspace that runs jobs."""
     with AzureDouble(tmp_path / "azure") as double:
         yield double
         assert (double.refused, double.violations) == ([], [])
@@ -32,7 +32,7 @@ def running_azure(tmp_path: Path) -> Iterator[AzureDouble]:
 
 @pytest.fixture
 def client() -> Callable[[AzureDouble], Any]:
-    """Makes an MLClient as a user does, signed in by a secret."""
+    """Return a function that makes an MLClient, signed in by a secret."""
 
     def make(double: AzureDouble, workspace: str | None = None) -> Any:
         from azure.ai.ml import MLClient
@@ -47,13 +47,13 @@ def client() -> Callable[[AzureDouble], Any]:
 
 @pytest.fixture
 def ml(azure: AzureDouble, client: Callable[[AzureDouble], Any]) -> Any:
-    """The client of `azure`."""
+    """Return the client of `azure`."""
     return client(azure)
 
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A job's code: says which process it is, and copies its input to its output."""
+    """Write a job's code, which prints its rank and copies its input to its output."""
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "job.py").write_text(

@@ -37,7 +37,7 @@ def home(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def plan(tmp_path: Path, home: Path) -> Plan:
-    """The micro job on one machine; it may be started twice more."""
+    """Return the micro job on one machine, with two restarts."""
     write_corpus(tmp_path / "corpus.txt")
     compute = {"cluster": "gpu", "sku": SIZE}
     write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, max_restarts=2, backend="azure")
@@ -46,7 +46,7 @@ def plan(tmp_path: Path, home: Path) -> Plan:
 
 @pytest.fixture
 def run(plan: Plan, home: Path) -> Run:
-    """It was taken."""
+    """Return the run of an accepted job."""
     return Orchestrator(home=home, environ={}).submit(plan)
 
 
@@ -59,7 +59,7 @@ def killed(wire: Wire, name: str, body: dict[str, Any]) -> None:
 
 
 def then_nobody_may_ask(azure: AzureDouble) -> Put:
-    """Sends a job, whose reply is lost, and then nobody may ask for it."""
+    """Lose the reply to a submission, and the answers to all questions about it."""
     put = Wire.put_job
 
     def sent(wire: Wire, name: str, body: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def then_nobody_may_ask(azure: AzureDouble) -> Put:
     return sent
 
 
-def test_a_first_submission_that_is_cut_off_is_found_by_its_name(
+def test_interrupted_submission_is_found_by_its_name(
     plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -83,7 +83,7 @@ def test_a_first_submission_that_is_cut_off_is_found_by_its_name(
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 1)
 
 
-def test_what_is_proposed_when_nobody_can_tell_finds_the_run(
+def test_fix_of_unknown_submission_finds_the_run(
     plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = then_nobody_may_ask(azure)
@@ -103,9 +103,7 @@ def test_what_is_proposed_when_nobody_can_tell_finds_the_run(
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 2)
 
 
-def test_a_restart_that_azure_was_away_for_is_made_up_for(
-    run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restart_missed_in_outage_is_repeated(run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice it is away for so long that it has no second attempt; who follows has both restarts all the same."""
     refused = 0
 
@@ -129,9 +127,7 @@ def test_a_restart_that_azure_was_away_for_is_made_up_for(
     assert [job.name for job in azure.jobs.all()] == [f"{run.name}-a3", f"{run.name}-a2", run.name]
 
 
-def test_who_waits_has_the_restart_that_azure_was_away_for(
-    run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_repeats_restart_missed_in_outage(run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = 0
 
     def away(wire: Wire, name: str, body: dict[str, Any], put: Put = Wire.put_job) -> None:
@@ -150,7 +146,7 @@ def test_who_waits_has_the_restart_that_azure_was_away_for(
     assert (status.warning, azure.faults.left) == (None, [])
 
 
-def test_a_restart_that_azure_refuses_is_not_tried_for_ever(run: Run, azure: AzureDouble) -> None:
+def test_refused_restart_is_not_repeated(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     azure.fail_next(JOB, status=403)
     with pytest.raises(Exception, match="may not do this"):
@@ -161,7 +157,7 @@ def test_a_restart_that_azure_refuses_is_not_tried_for_ever(run: Run, azure: Azu
 
 
 @pytest.mark.parametrize("fault", [{"status": 401}, {"status": 403}, {"status": 400}])
-def test_runs_are_listed_while_azure_does_not_answer(
+def test_list_shows_runs_while_azure_is_away(
     run: Run, home: Path, azure: AzureDouble, fault: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     azure.move(run.name, "Running")
@@ -183,9 +179,7 @@ def test_runs_are_listed_while_azure_does_not_answer(
 
 @pytest.mark.parametrize("file", ["record.json", "request.json", "plan.json"])
 @pytest.mark.parametrize("text", ["{", "{}"])
-def test_a_damaged_record_is_a_failed_run_and_does_not_hide_the_others(
-    run: Run, home: Path, file: str, text: str
-) -> None:
+def test_list_shows_damaged_record_as_failed_run(run: Run, home: Path, file: str, text: str) -> None:
     make_run(home, "local-1", age=3600)
     damaged = home / "azure" / run.name / file
     damaged.write_text(text)

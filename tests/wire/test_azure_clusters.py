@@ -1,4 +1,4 @@
-"""`orchestrator cluster` against the double: made, changed, left alone, and it says which."""
+"""`orchestrator cluster` against the double: create, change or keep a cluster, and report which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Cluster = Callable[..., tuple[int, str, str]]
 def cluster(
     azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Cluster:
-    """Runs `orchestrator cluster` in this process; returns exit code, stdout and stderr."""
+    """Return a function that runs `orchestrator cluster` here: exit code, stdout, stderr."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
@@ -34,10 +34,10 @@ def cluster(
     return run
 
 
-def test_it_says_whether_it_made_changed_or_left_alone(cluster: Cluster, azure: AzureDouble) -> None:
+def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDouble) -> None:
     made = cluster(*CREATE, "--max-nodes", "2", "-y")
     assert made == (0, f"cluster gpu: created, 0 to 2 x {T4}\n", "")
-    assert cluster(*CREATE, "--max-nodes", "2", "-y")[1] == f"cluster gpu: there, 0 to 2 x {T4}\n"
+    assert cluster(*CREATE, "--max-nodes", "2", "-y")[1] == f"cluster gpu: exists, 0 to 2 x {T4}\n"
     assert len(azure.requests(PUT)) == 1
     changed = cluster(*CREATE, "--max-nodes", "4", "--idle-seconds", "600", "-y")
     assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT30M -> PT10M\n"
@@ -47,7 +47,7 @@ def test_it_says_whether_it_made_changed_or_left_alone(cluster: Cluster, azure: 
     assert azure.violations == []
 
 
-def test_what_else_a_cluster_has_stays_as_it_is(cluster: Cluster, azure: AzureDouble) -> None:
+def test_update_keeps_other_properties(cluster: Cluster, azure: AzureDouble) -> None:
     cluster(*CREATE, "-y")
     subnet = {"id": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/default"}
     azure.state.resources["computes/gpu"]["properties"]["properties"]["subnet"] = subnet
@@ -65,25 +65,26 @@ def test_what_else_a_cluster_has_stays_as_it_is(cluster: Cluster, azure: AzureDo
     assert azure.violations == []
 
 
-def test_another_size_is_refused(cluster: Cluster, azure: AzureDouble) -> None:
+def test_create_with_another_size_is_refused(cluster: Cluster, azure: AzureDouble) -> None:
     cluster(*CREATE, "-y")
     code, _, err = cluster("create", "--name", "gpu", "--sku", "Standard_NC24ads_A100_v4", "-y")
-    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu is of another size")
+    assert (code, err.splitlines()[0]) == (
+        1,
+        "error[conflict]: cluster gpu has size Standard_NC4as_T4_v3, not Standard_NC24ads_A100_v4",
+    )
     code, _, err = cluster(*CREATE, "--tier", "low-priority", "-y")
-    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu is of another tier")
+    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu has tier Dedicated, not LowPriority")
 
 
-def test_machines_that_our_environment_runs_nothing_on_are_warned_of(cluster: Cluster, azure: AzureDouble) -> None:
+def test_cluster_create_warns_of_unsupported_machines(cluster: Cluster, azure: AzureDouble) -> None:
     code, out, err = cluster("create", "--name", "old", "--sku", "Standard_ND40rs_v2", "-y")
     assert (code, out) == (0, "cluster old: created, 0 to 1 x Standard_ND40rs_v2\n"), err
     assert "warning: Standard_ND40rs_v2 has V100 GPUs, which the environment's torch cannot use; instead: --sku" in err
 
 
-def test_nothing_is_done_unless_confirmed(
-    cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unconfirmed_change_is_not_made(cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = cluster(*CREATE)
-    assert (code, "has to be confirmed" in err) == (2, True)
+    assert (code, "confirmation needed" in err) == (2, True)
 
     class Terminal:
         def __init__(self, answer: str) -> None:
@@ -103,7 +104,7 @@ def test_nothing_is_done_unless_confirmed(
     assert cluster(*CREATE)[0] == 0
 
 
-def test_list_and_show_tell_what_idle_machines_cost(cluster: Cluster, azure: AzureDouble) -> None:
+def test_list_and_show_have_cost_of_idle_machines(cluster: Cluster, azure: AzureDouble) -> None:
     assert cluster("list")[:2] == (0, "")
     cluster(*CREATE, "--min-nodes", "1", "-y")
     cluster("create", "--name", "big-one", "--sku", "Standard_ND96isr_H200_v5", "-y")
@@ -118,11 +119,11 @@ def test_list_and_show_tell_what_idle_machines_cost(cluster: Cluster, azure: Azu
     assert shown == rows["gpu"]
 
 
-def test_delete(cluster: Cluster, azure: AzureDouble) -> None:
+def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
     cluster(*CREATE, "-y")
     assert cluster("delete", "--name", "gpu", "-y")[1] == "cluster gpu: deleted\n"
     code, _, err = cluster("delete", "--name", "gpu", "-y")
-    assert (code, err.splitlines()[0]) == (5, "error[not-found]: there is no cluster gpu")
+    assert (code, err.splitlines()[0]) == (5, "error[not-found]: cluster gpu does not exist")
 
 
 @pytest.mark.parametrize(
@@ -132,17 +133,17 @@ def test_delete(cluster: Cluster, azure: AzureDouble) -> None:
         (("list", "--name", "gpu"), "does not know: --name gpu"),
         (("scale", "--name", "gpu", "--sku", T4), "does not know: --sku"),
         ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "is less than --min-nodes 3"),
-        (("create", "--name", "1gpu", "--sku", T4, "-y"), "no cluster can be called '1gpu'"),
+        (("create", "--name", "1gpu", "--sku", T4, "-y"), "invalid name of a cluster '1gpu'"),
         (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "fix      --sku Standard_NC"),
     ],
 )
-def test_wrong_words(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
+def test_invalid_flags_are_refused(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
     code, _, err = cluster(*words)
     assert code == 2
     assert said in err
 
 
-def test_scaling_needs_room_in_the_quota_for_what_is_new(cluster: Cluster, azure: AzureDouble) -> None:
+def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDouble) -> None:
     azure.set_quota("standardNCASv3_T4Family", 12)
     cluster(*CREATE, "--min-nodes", "2", "--max-nodes", "2", "-y")
     assert cluster("scale", "--name", "gpu", "--max-nodes", "3", "-y")[0] == 0
@@ -152,7 +153,7 @@ def test_scaling_needs_room_in_the_quota_for_what_is_new(cluster: Cluster, azure
     assert "fix   --max-nodes 3" in err  # what this command takes
 
 
-def test_machines_that_run_already_need_no_room_in_the_quota(
+def test_running_machines_need_no_new_quota(
     cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     azure.set_quota("standardNCASv3_T4Family", 32)
@@ -170,9 +171,7 @@ def test_machines_that_run_already_need_no_room_in_the_quota(
     assert "need  24 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "6", "-y")[2]
 
 
-def test_the_workspace_may_be_given_by_flags(
-    cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_name_the_workspace(cluster: Cluster, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {
         "--subscription": azure.place.subscription,
         "--resource-group": azure.place.resource_group,

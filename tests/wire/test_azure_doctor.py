@@ -9,7 +9,7 @@ import pytest
 from orchestrator.backends.azure import health as check
 from orchestrator.support.finding import Finding
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.arm.vm_sizes import SIZES
+from orchestrator.testing.arm.machines import SIZES
 
 
 def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding]:
@@ -23,7 +23,7 @@ def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding
     return {finding.name: finding for finding in check.examine(folder, {**workspace, **signed_in, **environ})}
 
 
-def test_all_that_a_run_needs_is_looked_at(azure: AzureDouble, tmp_path: Path) -> None:
+def test_doctor_checks_every_prerequisite(azure: AzureDouble, tmp_path: Path) -> None:
     found = look(tmp_path, azure)
     assert [*found] == ["workspace", "sign-in", "azure", "datastore", "quota"]
     assert {finding.level for finding in found.values()} == {"ok"}
@@ -33,34 +33,34 @@ def test_all_that_a_run_needs_is_looked_at(azure: AzureDouble, tmp_path: Path) -
     assert azure.requests("PUT *") == []
 
 
-def test_without_a_workspace_the_variables_are_named(azure: AzureDouble, tmp_path: Path) -> None:
+def test_missing_workspace_names_the_variables(azure: AzureDouble, tmp_path: Path) -> None:
     found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="")
     assert [*found] == ["workspace"]
     assert (found["workspace"].level, found["workspace"].fix) == ("fail", "export ORCHESTRATOR_AZURE_WORKSPACE=...")
 
 
-def test_a_workspace_that_is_not_there(azure: AzureDouble, tmp_path: Path) -> None:
+def test_wrong_workspace_is_a_failure(azure: AzureDouble, tmp_path: Path) -> None:
     found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="elsewhere")
     assert [*found] == ["workspace", "sign-in", "azure"]
     assert found["azure"].level == "fail"
-    assert found["azure"].text.startswith("there is no workspace elsewhere")
+    assert found["azure"].text.startswith("workspace elsewhere does not exist")
 
 
-def test_nobody_is_signed_in(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sign_in_is_a_failure(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no `az` there
     found = look(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
     assert [*found] == ["workspace", "sign-in"]
     assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", "az login")
 
 
-def test_a_datastore_of_another_name(azure: AzureDouble, tmp_path: Path) -> None:
+def test_missing_datastore_is_a_failure(azure: AzureDouble, tmp_path: Path) -> None:
     (tmp_path / "orchestrator.yaml").write_text("azure: {datastore: nowhere}\n")
     found = look(tmp_path, azure)
     assert (found["datastore"].level, found["datastore"].fix) == ("fail", "--set azure.datastore=NAME")
     assert found["quota"].level == "ok"
 
 
-def test_no_quota_for_gpus_is_a_warning(azure: AzureDouble, tmp_path: Path) -> None:
+def test_missing_gpu_quota_is_a_warning(azure: AzureDouble, tmp_path: Path) -> None:
     for size in SIZES.values():
         azure.set_quota(size.family, 0)
     found = look(tmp_path, azure)

@@ -36,7 +36,7 @@ def orchestrator(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def run(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> Run:
-    """A job of two nodes with two ranks each, that was taken and may be started once more."""
+    """Return an accepted job of two nodes with two ranks each and one restart."""
     write_corpus(tmp_path / "corpus.txt")
     compute = {"cluster": "gpu", "sku": SIZE, "nodes": 2}
     write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, max_restarts=1)
@@ -44,7 +44,7 @@ def run(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> Run:
 
 
 def log(azure: AzureDouble, job: str, rank: int, text: str) -> None:
-    """What a rank of a job printed so far."""
+    """Write the output of a rank of a job."""
     path = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{job}/user_logs/std_log_process_{rank:02}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as stream:
@@ -61,7 +61,7 @@ def lines(run: Run, **query: Any) -> list[tuple[int | None, int | None, str]]:
     return [(line.node, line.rank, line.text) for line in run.logs(**query)]
 
 
-def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> None:
+def test_logs_of_all_ranks_name_their_writers(run: Run, azure: AzureDouble) -> None:
     for rank in range(4):
         log(azure, run.name, rank, f"one from {rank}\ntwo from {rank}\n")
     assert lines(run) == [(0, 0, "one from 0"), (0, 0, "two from 0")]
@@ -74,8 +74,8 @@ def test_logs_of_every_rank_say_who_wrote_them(run: Run, azure: AzureDouble) -> 
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_tail_is_of_what_there_is(run: Run, azure: AzureDouble, follow: bool) -> None:
-    """Fewer lines than were asked for are shown whole, and a progress bar that draws itself anew is one line."""
+def test_tail_shows_last_existing_lines(run: Run, azure: AzureDouble, follow: bool) -> None:
+    """Fewer lines than were asked for are shown whole, and a progress bar that redraws itself is one line."""
     azure.move(run.name, "Completed")
     written = [f"{number:3}%\r{number + 1:3}%" for number in range(15)]
     log(azure, run.name, 0, "".join(f"{line}\n" for line in written))
@@ -83,7 +83,7 @@ def test_a_tail_is_of_what_there_is(run: Run, azure: AzureDouble, follow: bool) 
         assert [line for _, _, line in lines(run, tail=tail, follow=follow)] == written[15 - shown :]
 
 
-def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
+def test_shared_cluster_only_grows(orchestrator: Orchestrator, tmp_path: Path, azure: AzureDouble) -> None:
     write_corpus(tmp_path / "corpus.txt")
 
     def submitted(**compute: Any) -> tuple[int, int, str]:
@@ -99,14 +99,14 @@ def test_a_cluster_that_others_use_only_grows(orchestrator: Orchestrator, tmp_pa
     assert submitted(max_nodes=1) == (1, 1, "PT10M"), "who says it is obeyed"
 
 
-def test_a_secret_that_a_job_prints_is_hidden(run: Run, azure: AzureDouble) -> None:
+def test_secret_in_a_log_is_hidden(run: Run, azure: AzureDouble) -> None:
     log(azure, run.name, 0, "reading https://a.blob.core.windows.net/c/b?sv=1&sig=abcdefgh%3D\nBearer abcdefghij\n")
     text = "".join(line.text for line in run.logs())
     assert "abcdefgh" not in text
     assert text.count("REDACTED") == 2
 
 
-def test_following_shows_all_attempts_and_starts_the_second_itself(run: Run, azure: AzureDouble) -> None:
+def test_follow_shows_all_attempts_and_starts_the_second(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Running")
     log(azure, run.name, 0, "first attempt\nhalf a line")
     seen: list[str] = []
@@ -155,10 +155,10 @@ def test_status_has_what_the_job_reported(run: Run, azure: AzureDouble) -> None:
     assert (status.state, status.exit_code, status.ranks) == (RunState.COMPLETED, 0, dict.fromkeys(range(4), 0))
     asked = len(azure.requests())
     assert run.status() == status
-    assert len(azure.requests()) == asked  # what can change no more is asked of nobody
+    assert len(azure.requests()) == asked  # a finished run is not polled
 
 
-def test_the_words_of_the_rank_that_failed_are_the_reason(run: Run, azure: AzureDouble) -> None:
+def test_error_of_failed_rank_is_the_reason(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Running")
     for rank, kind in ((0, "peer"), (2, "memory")):
         left = {"error": {"kind": kind}, "text": f"error[{kind}]: of rank {rank}"}
@@ -174,14 +174,12 @@ def checkpoint(folder: Path, step: int, *, committed: bool = True) -> None:
     place.mkdir(parents=True)
     (place / "model.safetensors").write_bytes(b"weights" * 1000)
     digest = hashlib.sha256(b"weights" * 1000).hexdigest()
-    commit = {"step": step, "files": {"model.safetensors": {"size": 7000, "sha256": digest}}}
+    commit = {"step": step, "validation_loss": None, "files": {"model.safetensors": {"bytes": 7000, "sha256": digest}}}
     if committed:
         (place / "COMMIT.json").write_text(json.dumps(commit))
 
 
-def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
-    run: Run, azure: AzureDouble, tmp_path: Path
-) -> None:
+def test_download_of_a_running_job_has_no_half_files(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     azure.move(run.name, "Running")
     folder = outputs(azure, run)
     checkpoint(folder, 4)
@@ -193,7 +191,7 @@ def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
     assert here == [tmp_path / "to" / "checkpoints"]
     assert [path.name for path in here[0].iterdir()] == ["step-00000004"]
     assert done[-1][0] == done[-1][1] > 7000
-    with pytest.raises(ConflictError, match="there is something at"):
+    with pytest.raises(ConflictError, match="already exists"):
         run.download("checkpoints", to=tmp_path / "to")
     run.download("checkpoints", to=tmp_path / "to", force=True)
     with pytest.raises(NotFoundError) as failure:
@@ -207,7 +205,7 @@ def test_outputs_of_a_running_job_are_downloaded_whole_or_not_at_all(
     assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}
 
 
-def test_a_damaged_checkpoint_is_not_handed_over(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+def test_download_of_damaged_checkpoint_is_refused(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     checkpoint(outputs(azure, run), 4)
     (outputs(azure, run) / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"WEIGHTS" * 1000)
     with pytest.raises(ConflictError, match="is damaged"):
@@ -215,7 +213,7 @@ def test_a_damaged_checkpoint_is_not_handed_over(run: Run, azure: AzureDouble, t
     assert not (tmp_path / "to" / "checkpoints").exists()
 
 
-def test_an_interrupted_download_goes_on(
+def test_interrupted_download_is_resumed(
     run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire import blobs
@@ -242,7 +240,7 @@ def test_an_interrupted_download_goes_on(
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["model"]
 
 
-def test_what_a_run_has_rotated_since_an_interrupted_download_is_left_out(
+def test_resumed_download_skips_rotated_checkpoints(
     run: Run, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire import blobs
@@ -276,7 +274,7 @@ def test_what_a_run_has_rotated_since_an_interrupted_download_is_left_out(
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["checkpoints"]
 
 
-def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.backends.azure.backend import AzureBackend
     from orchestrator.backends.azure.wire import blobs
 
@@ -301,11 +299,11 @@ def test_a_large_upload_that_was_interrupted_goes_on(azure: AzureDouble, monkeyp
     assert len(azure.requests("PUT *one.bin")) == 3 + 3 + 1  # the blocks that were missing, and their list
     before = len(azure.requests("PUT *"))
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == 0
-    assert len(azure.requests("PUT *")) == before  # what is there is not sent again
+    assert len(azure.requests("PUT *")) == before  # existing files are not sent again
     assert files.upload("some/folder/", {"two.txt": b"3"}) == 1
 
 
-def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     run._backend.tend(run.name)
     azure.move(f"{run.name}-a2", "Running")
@@ -323,13 +321,13 @@ def test_a_run_is_found_from_another_machine_by_its_handle(run: Run, azure: Azur
     with pytest.raises(AuthError):
         Orchestrator(home=tmp_path / "fourth", environ={}).attach(f"azure://double/{run.name}")
     assert not list((tmp_path / "fourth" / "azure").glob("*"))
-    with pytest.raises(ConflictError, match="is of workspace double, not of elsewhere"):
+    with pytest.raises(ConflictError, match="belongs to workspace double, not elsewhere"):
         elsewhere.attach(f"azure://elsewhere/{run.name}")
-    with pytest.raises(NotFoundError, match="no workspace elsewhere"):
+    with pytest.raises(NotFoundError, match="workspace elsewhere does not exist"):
         Orchestrator(home=tmp_path / "third", environ={}).attach(f"azure://elsewhere/{run.name}")
 
 
-def test_listing_asks_nothing_of_runs_that_have_ended_and_local_runs_need_no_sign_in(
+def test_list_asks_nothing_about_finished_or_local_runs(
     run: Run, azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     assert [status.name for status in orchestrator.runs()] == [run.name]
@@ -338,7 +336,7 @@ def test_listing_asks_nothing_of_runs_that_have_ended_and_local_runs_need_no_sig
     assert len(azure.requests()) == asked
 
 
-def test_delete_leaves_nothing_in_the_datastore_and_runs_of_longer_names_alone(run: Run, azure: AzureDouble) -> None:
+def test_delete_removes_all_files_of_exactly_that_run(run: Run, azure: AzureDouble) -> None:
     other = outputs(azure, Run(run._backend, run.handle.__class__("azure", f"{run.name}-2"))) / "kept.txt"
     other.write_text("kept")
     with pytest.raises(ConflictError):
@@ -350,7 +348,7 @@ def test_delete_leaves_nothing_in_the_datastore_and_runs_of_longer_names_alone(r
     assert not list((azure.folder() / "orchestrator" / "runs" / run.name).rglob("*.json"))
 
 
-def test_supervise_submits_again_as_often_as_it_is_told(run: Run, azure: AzureDouble) -> None:
+def test_supervise_restarts_up_to_its_limit(run: Run, azure: AzureDouble) -> None:
     ended: list[RunState] = []
     waiter = threading.Thread(target=lambda: ended.append(run.wait(60, max_restarts=2).state))
     waiter.start()
@@ -363,7 +361,7 @@ def test_supervise_submits_again_as_often_as_it_is_told(run: Run, azure: AzureDo
     assert len(azure.jobs.all()) == 3
 
 
-def test_what_each_seed_reported_is_read_where_it_lies(run: Run, azure: AzureDouble) -> None:
+def test_metrics_of_each_seed_are_read(run: Run, azure: AzureDouble) -> None:
     folder = outputs(azure, run) / "seed-2"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"step": 7, "time": 1.0, "metrics": {"train_loss": 0.5}}\n{"step": 8, "ti')
@@ -371,7 +369,7 @@ def test_what_each_seed_reported_is_read_where_it_lies(run: Run, azure: AzureDou
     assert list(run.metrics(seed=3)) == [], "it has not begun"
 
 
-def test_identity_based_datastores_need_no_key(run: Run, azure: AzureDouble) -> None:
+def test_identity_based_datastore_needs_no_key(run: Run, azure: AzureDouble) -> None:
     log(azure, run.name, 0, "a line\n")
     azure.storage.by_identity = True
     run._backend._wires.clear()
@@ -380,7 +378,7 @@ def test_identity_based_datastores_need_no_key(run: Run, azure: AzureDouble) -> 
     assert run._backend.result(run.name) == {"steps": 12}
 
 
-def test_no_secret_is_kept_or_said(
+def test_no_secret_is_stored_or_printed(
     run: Run, azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     azure.move(run.name, "Running")
@@ -392,11 +390,11 @@ def test_no_secret_is_kept_or_said(
     assert not [text for text in texts if re.search(r"sig=(?!REDACTED)\w{8}", text)]
 
 
-def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
+def test_az_ml_job_file_is_submitted_and_followed(
     azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.backend import AzureBackend
-    from orchestrator.backends.azure.machines.clusters import compute_body
+    from orchestrator.backends.azure.clusters import compute_body
 
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")
@@ -409,7 +407,7 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     (tmp_path / "job.yml").write_text(json.dumps(job))
     backend = AzureBackend(tmp_path / "home")
     submission = orchestrator.prepare_file(tmp_path / "job.yml")
-    with pytest.raises(NotFoundError, match="no cluster gpu"):
+    with pytest.raises(NotFoundError, match="cluster gpu does not exist"):
         orchestrator.submit(submission)
     body = compute_body(size=SIZE, tier="dedicated", min_nodes=0, max_nodes=1, idle_seconds=60)
     backend.wire({}).put_compute("gpu", {"location": "eastus", **body})
@@ -427,7 +425,7 @@ def test_a_job_file_of_az_ml_is_submitted_and_followed_like_any_run(
     assert azure.violations == []
 
 
-def test_a_prepared_store_is_uploaded_and_trained_from(
+def test_prepared_store_is_uploaded_and_trained_from(
     azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     from train_jobs.artifacts.layers import build, merge, read_file

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from wire_entities import write_sweep
 
-from orchestrator.backends.azure.sweeps.sweep_job import alias
+from orchestrator.backends.azure.native_sweeps import alias
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
@@ -46,7 +46,7 @@ def sent(azure: AzureDouble) -> tuple[list[str], int]:
     return [job.name for job in azure.jobs.all()], len(azure.requests(JOB))
 
 
-def test_a_sweep_by_the_command_line(
+def test_sweep_by_command_line_runs_to_its_end(
     running_azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space = {RATE: [0.01, 9.0, 0.012, 100.0], STEPS: [2]}
@@ -83,7 +83,7 @@ def test_a_sweep_by_the_command_line(
     assert set(sweep.importance()) == set(), "of three trials nothing can be told"
     run = orchestrator.attach(f"{name}_3")
     assert (run.status().state, run.plan()["spec"]["optimizer"]["learning_rate"]) == (RunState.FAILED, 100.0)
-    with pytest.raises(ConflictError, match="makes no other one of it"):
+    with pytest.raises(ConflictError, match="did not make its job"):
         run.resume()
     assert run.wait(max_restarts=3).attempt == 1
     assert not orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml"))).created
@@ -96,7 +96,7 @@ def test_a_sweep_by_the_command_line(
         other.attach("azure://double/nothing")
 
 
-def test_what_was_cancelled_goes_on_from_here_alone(
+def test_cancelled_sweep_is_continued_here_only(
     running_azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space, limits = {RATE: {"low": 1.0, "high": 9.0, "log": True}}, {"trials": 3, "concurrent": 2}
@@ -114,11 +114,11 @@ def test_what_was_cancelled_goes_on_from_here_alone(
     assert [job.status for job in running_azure.jobs.all()] == ["Canceled"] * 3
 
     here = f"orchestrator submit sweep -f {sweep.folder.path / 'here.yaml'}"
-    with pytest.raises(ConflictError, match="takes no sweep up again") as refused:
+    with pytest.raises(ConflictError, match="cannot resume a sweep") as refused:
         sweep.resume()
     assert refused.value.fix == here
     assert f">{here}\n" in sweep.report().read_text(), "its page names a command that works"
-    with pytest.raises(ConflictError, match="lets no sweep have more trials") as refused:
+    with pytest.raises(ConflictError, match="cannot add trials to a sweep") as refused:
         sweep.extend(2)
     assert refused.value.fix == f"{here} --set limits.trials=5"
     with pytest.raises(ConflictError, match="is cancelled") as refused:
@@ -146,7 +146,7 @@ def test_dry_run_prints_the_body_that_is_sent(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sleeps between two tries."""
+    """Retry without a pause."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
@@ -154,9 +154,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("when", "more"), [("reply", 0), ("connection", 0), ("upload", 0), ("429", 1), ("503", 2)], ids=str
 )
-def test_however_it_is_sent_there_is_one_sweep(
-    azure: AzureDouble, orchestrator: Orchestrator, when: str, more: int
-) -> None:
+def test_lost_replies_leave_one_sweep(azure: AzureDouble, orchestrator: Orchestrator, when: str, more: int) -> None:
     if when.isdigit():
         azure.fail_next(JOB, status=int(when), retry_after=0.01, times=more)
     else:
@@ -170,7 +168,7 @@ def test_however_it_is_sent_there_is_one_sweep(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_when_nobody_can_tell_the_next_look_does(
+def test_unknown_sweep_submission_is_settled_later(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire.control_plane import Wire
@@ -193,7 +191,7 @@ def test_when_nobody_can_tell_the_next_look_does(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_sweep_that_was_not_sent_any_more_is_sent_by_resume(
+def test_resume_sends_sweep_that_was_not_sent(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.backends.azure.wire.control_plane import Wire
@@ -214,7 +212,7 @@ def test_a_sweep_that_was_not_sent_any_more_is_sent_by_resume(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_what_is_refused_leaves_nothing(azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path) -> None:
+def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path) -> None:
     azure.set_quota("standardDSv5Family", 6)
     with pytest.raises(QuotaError):
         submit(orchestrator, {RATE: [0.01, 0.02]})
@@ -226,14 +224,14 @@ def test_what_is_refused_leaves_nothing(azure: AzureDouble, orchestrator: Orches
     assert list((tmp_path / "home" / SWEEPS).iterdir()) == []
     other = Orchestrator(home=tmp_path / "other", environ={})
     name = submit(other, {RATE: [0.01, 0.02]}).name
-    with pytest.raises(ConflictError, match="has a job") as refused:
+    with pytest.raises(ConflictError, match="exists in the workspace") as refused:
         submit(orchestrator, {RATE: [0.01, 0.02]})
     assert refused.value.fix == f"orchestrator attach azure://double/{name}"
     assert sent(azure) == ([name], 2)
 
 
 @pytest.mark.usefixtures("at_once")
-def test_who_follows_outlives_an_outage(azure: AzureDouble, orchestrator: Orchestrator) -> None:
+def test_follower_outlasts_an_outage(azure: AzureDouble, orchestrator: Orchestrator) -> None:
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
     before = sweep.status()
     azure.fail_next(f"GET *jobs/{sweep.name}", status=503, retry_after=0.01, times=50)
@@ -243,8 +241,8 @@ def test_who_follows_outlives_an_outage(azure: AzureDouble, orchestrator: Orches
     assert sweep.status() == before
 
 
-def test_how_trials_ended_is_told(azure: AzureDouble, orchestrator: Orchestrator) -> None:
-    """Of Azure's word, which is Canceled for whatever the service ended, and of what each trial had reported."""
+def test_trials_have_their_endings(azure: AzureDouble, orchestrator: Orchestrator) -> None:
+    """Azure reports Canceled for every trial that the service ended; reports and limits give the state."""
     space = {"objective.next_sentence": [True, False], RATE: [0.01, 0.02, 0.03, 0.04]}
     limits = {"concurrent": 8, "trial_hours": 2}
     policy = {"policy": "bandit", "slack_amount": 1.0, "delay": 2}

@@ -18,7 +18,7 @@ RATE = "optimizer.learning_rate"
 
 
 @pytest.mark.slow
-def test_a_driver_that_dies_is_followed_by_one_that_goes_on(
+def test_next_driver_continues_after_a_crash(
     running_azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bayesian sampling over a logarithmic range, successive halving and seeds, none of which the service has."""

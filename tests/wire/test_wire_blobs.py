@@ -1,4 +1,4 @@
-"""The double's blobs beside Azurite, Microsoft's own emulator: one scenario, the same answers.
+"""The double's blobs compared with Azurite, Microsoft's own emulator: one scenario, the same answers.
 
 npm install azurite; PATH=$PWD/node_modules/.bin:$PATH pytest tests/wire/test_wire_blobs.py
 """
@@ -67,7 +67,7 @@ def refused(ask: Callable[[], object]) -> tuple[int | None, str]:
 
 
 def scenario(url: str, key: str, account: str) -> Answers:
-    """What a client does with folders of files, and all that it is told."""
+    """Return the answers to a client's calls for folders of files."""
     from azure.storage.blob import BlobClient, BlobServiceClient, ContentSettings, generate_blob_sas
 
     with BlobServiceClient(url, {"account_name": account, "account_key": key}, max_single_put_size=50_000) as service:
@@ -145,7 +145,7 @@ def test_double_answers(azure: AzureDouble) -> None:
     assert answers == ANSWERS
 
 
-def test_sas_of_the_service_opens_one_blob_for_as_long_as_it_says(azure: AzureDouble) -> None:
+def test_service_sas_opens_one_blob_until_it_expires(azure: AzureDouble) -> None:
     (azure.folder() / "text.txt").write_text("text")
     (azure.folder() / "other.txt").write_text("other")
     container = azure.storage.datastores["workspaceblobstore"]

@@ -1,4 +1,4 @@
-"""The unmodified client does what a user does with a workspace, and the double says what was asked."""
+"""The unmodified client works on a workspace as a user does, and the double records the requests."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ SLEEPS: dict[str, Any] = {
 
 
 def nodes(azure: AzureDouble) -> tuple[int, int, list[str]]:
-    """Nodes that the cluster has, those of them that work, and what is wrong."""
+    """Return the nodes of a cluster, its running nodes, and its errors."""
     cluster = asked(azure, "computes/gpu", "2023-08-01-preview")["properties"]["properties"]
     codes = [found["error"]["code"] for found in cluster.get("errors", [])]
     return cluster["currentNodeCount"], cluster["nodeStateCounts"]["runningNodeCount"], codes

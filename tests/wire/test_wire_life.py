@@ -16,7 +16,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from wire_entities import cluster, job, prepare
 
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.proxy.recording import redacted
+from orchestrator.testing.proxy.server import redacted
 from tests.conftest import wait_for
 
 

@@ -34,7 +34,7 @@ def test_model_is_deployed_asked_and_deleted(azure: AzureDouble, ml: Any, tmp_pa
     ml.online_deployments.begin_create_or_update(wanted, skip_script_validation=True).result()
     endpoint = ml.online_endpoints.get("words")
     endpoint.traffic = {"green": 100}
-    with pytest.raises(HttpResponseError, match="deployments that are not there: green"):
+    with pytest.raises(HttpResponseError, match="unknown deployments: green"):
         ml.online_endpoints.begin_create_or_update(endpoint).result()
     endpoint.traffic = {"blue": 50}
     with pytest.raises(HttpResponseError, match="sum up to 0 or 100"):

@@ -10,7 +10,7 @@ import pytest
 from wire_entities import job, prepare
 
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.jobs.mounts import MountError, Mounts
+from orchestrator.testing.jobs.execution import MountError, Mounts
 
 
 @pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml's use of blobs
@@ -52,7 +52,7 @@ def test_job_that_runs_is_cancelled_by_a_signal_it_sees(
         pass
     ml.jobs.begin_cancel("one").result()
     assert running_azure.wait("one") == "Canceled"
-    assert "saved" in log.read_text().splitlines()  # beside it the shell may tell of the sleep that was ended, too
+    assert "saved" in log.read_text().splitlines()  # the shell may report the killed sleep, too
 
 
 def test_job_that_fails_says_which_process(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.testing.schemas.cut import RESOURCES, cut_version
-from orchestrator.testing.schemas.schema import mismatches
+from orchestrator.testing.schemas.schema import RESOURCES, cut_version, mismatches
 
 VERSION = "2025-01-01-preview"
 JOB: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 from wire_entities import cluster, environment, job, prepare
 
 from orchestrator.testing import AzureDouble
-from orchestrator.testing.jobs.drawn_points import draw
+from orchestrator.testing.jobs.sweep_jobs import draw
 from tests.conftest import wait_for
 from tests.unit.sweeps.laws import CASES, distance_to, law_of_wire, limit
 
@@ -39,7 +39,7 @@ def test_sweep_is_taken(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path,
 
 
 def search(ml: Any, tmp_path: Path, space: dict[str, Any], **limits: Any) -> Any:
-    """A sweep of `cloud_trial`, by the grid of a space; nothing is submitted yet."""
+    """Return a sweep of `cloud_trial` over the grid of a space, without submitting it."""
     from azure.ai.ml import Output
 
     ml.compute.begin_create_or_update(cluster("cpu", size="Standard_D16s_v5", max_instances=4)).result()
@@ -87,13 +87,11 @@ def test_sweep_runs_its_trials_and_tells_which_is_the_best(
     ml.jobs.download("search", download_path=tmp_path / "home", output_name="run")
     settings = json.loads((tmp_path / "home/named-outputs/run/model/settings.json").read_text())
     assert settings["optimizer.learning_rate"] == 0.01
-    runs = {run.run_id: run.tags.get("mlflow.parentRunId") for run in running_azure._runs.runs()}
+    runs = {run.info["run_id"]: run.tags.get("mlflow.parentRunId") for run in running_azure._runs.runs()}
     assert runs == {"search": None, "search_0": "search", "search_1": "search", "search_2": "search"}
 
 
-def test_trials_that_fall_behind_fail_or_take_too_long_end_before_their_time(
-    running_azure: AzureDouble, client: Any, tmp_path: Path
-) -> None:
+def test_trailing_failed_and_slow_trials_end_early(running_azure: AzureDouble, client: Any, tmp_path: Path) -> None:
     from azure.ai.ml.sweep import BanditPolicy, Choice
 
     ml = client(running_azure)
@@ -174,7 +172,7 @@ def test_points_are_drawn_by_the_law_of_the_wire(name: str, rule: str) -> None:
     assert distance_to(law_of_wire(wire), drawn) < limit(len(drawn))
 
 
-def test_an_option_that_is_a_mapping_is_one_value_and_its_laws_are_drawn() -> None:
+def test_mapping_option_is_one_value_with_drawn_parameters() -> None:
     wire = ["choice", [[{"name": "a", "rate": ["uniform", [0.5, 1.0]]}, "plain"]]]
     sweep = {"searchSpace": {"x": wire}, "samplingAlgorithm": {"samplingAlgorithmType": "Random"}}
     drawn = [draw(sweep, index)["x"] for index in range(20)]

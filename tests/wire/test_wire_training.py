@@ -1,4 +1,4 @@
-"""BERT is pretrained in the double's cloud, loses its machine, and goes on from its checkpoint in another job."""
+"""BERT is pretrained in the double's cloud, loses its machine, and resumes from its checkpoint in another job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests put into a workspace."""
+"""Entities that the tests create in a workspace."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.conftest import MICRO
 
 
 def cluster(name: str = "gpu", **more: Any) -> Any:
-    """A cluster of up to two nodes."""
+    """Return a cluster of up to two nodes."""
     from azure.ai.ml.entities import AmlCompute
 
     return AmlCompute(name=name, **{"size": "Standard_ND96isr_H100_v5", "max_instances": 2, **more})
 
 
 def environment(name: str = "train") -> Any:
-    """An image with a few packages."""
+    """Return an image with a few packages."""
     from azure.ai.ml.entities import Environment
 
     packages = {"name": "train", "channels": ["conda-forge"], "dependencies": ["python=3.11"]}
@@ -30,7 +30,7 @@ def environment(name: str = "train") -> Any:
 
 
 def data(folder: Path, name: str = "corpus") -> Any:
-    """A data asset of a folder with one text."""
+    """Return a data asset of a folder with one text."""
     from azure.ai.ml.entities import Data
 
     folder.mkdir()
@@ -58,7 +58,7 @@ def job(name: str, code: Path, **more: Any) -> Any:
 
 
 def asked(double: AzureDouble, path: str, version: str, **query: str) -> Any:
-    """What the workspace answers to a plain GET: the client's own classes leave things out."""
+    """Return the answer to a plain GET, of which the client's own classes leave parts out."""
     bearer = {"Authorization": f"Bearer {double.login.issue('https://management.azure.com')}"}
     url = f"https://management.azure.com{double.place.workspace_path}/{path}"
     with requests.get(url, params={"api-version": version, **query}, headers=bearer) as reply:
@@ -66,14 +66,14 @@ def asked(double: AzureDouble, path: str, version: str, **query: str) -> Any:
 
 
 def prepare(ml: Any, tmp_path: Path) -> None:
-    """What `job` needs."""
+    """Create the cluster, environment and data of `job`."""
     ml.compute.begin_create_or_update(cluster()).result()
     ml.environments.create_or_update(environment())
     ml.data.create_or_update(data(tmp_path / "corpus"))
 
 
 def write_sweep(space: dict[str, Any], **sections: Any) -> Path:
-    """A sweep of `tests/cloud_trial.py` in the current folder; of a grid unless the sections say otherwise."""
+    """Return a sweep of `tests/cloud_trial.py`; with grid sampling unless the sections override it."""
     Path("code").mkdir(exist_ok=True)
     shutil.copy(Path(__file__).parents[1] / "cloud_trial.py", "code")
     Path("notes.txt").write_text("Some text.\n")

@@ -1,9 +1,9 @@
-"""COMMIT.json: what makes the folder of a checkpoint count. It is written last, over every other file of the folder.
+"""COMMIT.json of a checkpoint: written last, with size and hash of every other file. Without it the folder is ignored.
 
     {"format": 2, "step": 500, "validation_loss": 1.5, "files": {"state.json": {"bytes": 812, "sha256": "9f..."}, ...}}
 
 Written by the job, read without torch by both packages. Files are hashed in the pass that writes them and in small
-steps, so that a thread can write them beside training; the safetensors library would have to read each again.
+steps, so that a thread can write them during training; the safetensors library would have to read each again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Commit:
     validation_loss: float | None
     """Of exactly these weights; None: they were not validated."""
     files: Mapping[str, WrittenFile] = field(default_factory=dict)
-    """Name -> what was written, for every other file of the folder."""
+    """Name -> size and hash, for every other file of the folder."""
     format: int = FORMAT
 
 
@@ -83,7 +83,7 @@ def committed(folder: Path) -> Commit | None:
     """Return a folder's commit, or None if it is torn, missing or of another folder. The other files are not read.
 
     Raises:
-        OSError: it exists and cannot be read; the checkpoint may be whole.
+        OSError: it exists and cannot be read; the checkpoint may be valid.
     """
     try:
         commit = read_commit(folder)
@@ -93,10 +93,10 @@ def committed(folder: Path) -> Commit | None:
 
 
 def verify(folder: Path) -> bool:
-    """Return whether the folder's commit is whole and every file that it names has its size and SHA-256.
+    """Return whether the folder's commit is complete and every file that it names has its size and SHA-256.
 
     Raises:
-        ConflictError: it verifies, and the format is unknown to this version.
+        ConflictError: it verifies, but its format is unknown to this version.
     """
     return finish(verifying(folder))
 
@@ -116,7 +116,7 @@ def verifying(folder: Path) -> Generator[None, None, bool]:
         raise ConflictError(
             f"the checkpoint is of format {commit.format}",
             facts={"need": f"format {FORMAT}", "where": folder},
-            fix="another --output, or go on with the version of the code that wrote it",
+            fix="another --output, or resume with the version of the code that wrote it",
         )
     return True
 
@@ -139,7 +139,7 @@ def write_file(
         chunk: bytes written between two yields.
 
     Raises:
-        OSError: the disk is full, read-only or gone; what was written so far stays.
+        OSError: the disk is full, read-only or gone; the part written so far stays.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as stream:

@@ -1,7 +1,7 @@
-"""Which files a corpus is read from, and the hash that names their content.
+"""Fingerprints of text: the hash that names the content of a corpus.
 
-Both floors need the same answer: the laptop for the plan and the run's name, the job to find its token store and to
-see that the text is still the one that was planned.
+Both packages need the same one: the laptop for the plan and the name of the run, the job to find its token store and
+to check that the text is still the planned one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
 from train_jobs.artifacts.text_files import source_files
-from train_jobs.config.base import Config
-from train_jobs.config.errors import DataError
-from train_jobs.config.names import in_shell
-from train_jobs.config.text import SourceConfig
+from train_jobs.config import Config, DataError, in_shell
+from train_jobs.config.prepare import SourceConfig
 
-EXTRACTOR = 1  # raise when train_jobs.corpus reads the same files differently: stores made before are then not used
+EXTRACTOR = 1  # raise it when train_jobs.corpus reads the same files differently: older stores are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
 EMBEDDED_LANGUAGE = "en"
 EMBEDDED = "embedded (Python {})"
@@ -32,29 +31,29 @@ class DataFingerprint(Config):
     """The text of a corpus, by content."""
 
     name: str
-    """What it is called in the plan: the given paths, or the embedded corpus with its Python version."""
+    """Its name in the plan: the given paths, or the embedded corpus with its Python version."""
     files: int
     """Number of files."""
     total_bytes: int
-    """Their size together."""
+    """Their total size in bytes."""
     sha256: str
     """Hash over (relative name, content hash) of every file, in order."""
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that `paths` stand for, in a fixed order: see `formats.source_files`.
+    """Return the files of `paths` in a fixed order, see `source_files`.
 
     Raises:
-        DataError: as of `formats.source_files`.
+        DataError: see `source_files`.
     """
     return [file.path for file in source_files(SourceConfig(path=[str(path) for path in paths]))]
 
 
 def embedded_files() -> list[Path]:
-    """The Python source files whose docstrings and reference topics make the embedded corpus, in a fixed order.
+    """Return the Python sources whose docstrings and reference topics are the embedded corpus, in a fixed order.
 
     Raises:
-        DataError: this Python ships without the source of its standard library.
+        DataError: this Python has no sources of its standard library.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     found: list[Path] = []
@@ -67,17 +66,17 @@ def embedded_files() -> list[Path]:
 
 
 def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> DataFingerprint:
-    """Hashes the corpus by content; `text` empty means the embedded one.
+    """Hash the corpus by content; an empty `text` means the embedded one.
 
     Args:
         text: `data.text` of the job.
-        cache: a JSON file that remembers content hashes by inode, size and mtime: an unchanged file is read once.
+        cache: JSON file of content hashes by inode, size and mtime: an unchanged file is read once.
 
     Raises:
-        DataError: a path is missing or unreadable, or there is not one byte of text in a source.
+        DataError: a path is missing or unreadable, or a source has no byte of text.
     """
     if not text:
-        files = embedded_files()  # small, and quicker read than looked up
+        files = embedded_files()  # small: faster to read than to look up
         return _combine(EMBEDDED.format(sysconfig.get_python_version()), files, [_hash_file(path) for path in files])
     found = [source_fingerprint(source, cache) for source in text]
     whole = "".join(f"{part.sha256}\n" for part in found)
@@ -90,14 +89,14 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
 
 
 def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataFingerprint:
-    """Hashes one source: the content of its files and how they are to be read, or the commit of a dataset.
+    """Hash one source: the content of its files and the settings of reading, or the commit of a dataset.
 
     Args:
         source: files, or a dataset's name.
-        cache: as of `fingerprint`.
+        cache: see `fingerprint`.
 
     Raises:
-        DataError: as of `fingerprint`; or a dataset that cannot be found.
+        DataError: see `fingerprint`; or a dataset cannot be found.
     """
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
     if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
@@ -113,12 +112,12 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
 
 
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
-    """SHA-256 of each file; one that `cache` (as of `fingerprint`) remembers by inode, size and mtime is not read.
+    """Return the SHA-256 of each file; a file whose inode, size and mtime are in `cache` is not read.
 
     Raises:
         DataError: a file is not readable.
     """
-    before = _read_cache(cache)
+    before = (read_object(cache) if cache else None) or {}  # damaged or missing: the files are read again
     known, hashes = {**before}, []
     for path in files:
         stat = path.stat()
@@ -126,8 +125,10 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
         known.setdefault(key, "")
         known[key] = known[key] or _hash_file(path)
         hashes.append(known[key])
-    if known != before:
-        _write_cache(cache, known)
+    if cache is not None and known != before:
+        with suppress(OSError):  # without a cache the files are hashed again
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_text(cache, json.dumps(known))
     return hashes
 
 
@@ -147,21 +148,3 @@ def _hash_file(path: Path) -> str:
         return file_sha256(path)
     except PermissionError:
         raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
-
-
-def _read_cache(cache: Path | None) -> dict[str, str]:
-    try:
-        known = json.loads(cache.read_text()) if cache else {}
-    except (OSError, ValueError):
-        return {}  # a cache only: whatever is wrong with it, the files themselves are read again
-    return known if isinstance(known, dict) else {}
-
-
-def _write_cache(cache: Path | None, known: dict[str, str]) -> None:
-    if cache is None:
-        return
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_text(cache, json.dumps(known))
-    except OSError:
-        return  # not being able to remember is no reason to stop

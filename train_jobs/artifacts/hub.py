@@ -1,8 +1,8 @@
-"""A BERT by its name on the Hugging Face Hub: out of the Hub's cache on this machine, else downloaded into it.
+"""A BERT by its name on the Hugging Face Hub: from the Hub's cache on this machine, else downloaded into it.
 
 The client is Hugging Face's own (HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean there), loaded
-only where there is a name to look up. A name is looked up once, where the job is submitted or begins: what goes on from
-there is the folder of one commit in the cache.
+only to look up a name. A name is looked up once, where the job is submitted or starts: from then on the model is the
+folder of one commit in the cache.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ _REST = (("tokenizer_config.json",), ("vocab.txt", "tokenizer.json"), ("model.sa
 
 
 def is_hub_name(value: object) -> bool:
-    """Whether a text may be a name on the Hub: NAME or OWNER/NAME."""
+    """Return whether a text may be a name on the Hub: NAME or OWNER/NAME."""
     return isinstance(value, str) and bool(_NAME.fullmatch(value))
 
 
 def hub_folder(name: str) -> Path:
-    """Folder of the Hub's cache with the files of a model, all of one commit.
+    """Return the folder of the Hub's cache with the files of a model, all of one commit.
 
-    What is in the cache is taken from there, and nothing is asked of the network: the commit is then the one that
-    `main` was when the model was downloaded. What is missing is downloaded, of the same commit; of weights in several
-    formats one.
+    Cached files are used without the network: their commit is the one that `main` was when the model was downloaded.
+    Missing files of that commit are downloaded; of weights in several formats only one.
 
     Raises:
-        SpecError: there is no such model, or something of it is neither in the cache nor to be had.
+        SpecError: there is no such model, or a file of it is neither cached nor available.
     """
     from huggingface_hub import constants, errors
 
@@ -39,25 +38,25 @@ def hub_folder(name: str) -> Path:
             for alternatives in _REST:
                 _fetch_first(name, alternatives, config.parent.name)
             return config.parent
-        what, why = f"{name} on the Hugging Face Hub is no model of transformers", f"it has no {_CONFIG}"
+        what, why = f"{name} on the Hugging Face Hub is not a model of transformers", f"it has no {_CONFIG}"
         fix = "give another name, or a folder with a model"
     except errors.LocalEntryNotFoundError as problem:
         what = f"the model {name} is not in the cache of the Hugging Face Hub, and cannot be downloaded"
-        why, fix = _reason(problem), f"where there is a network: hf download {name}; or give a folder with a model"
+        why, fix = _reason(problem), f"with a network connection: hf download {name}; or give a folder with a model"
     except errors.RepositoryNotFoundError as problem:
-        what = f"there is no model {name} on the Hugging Face Hub, or it is not yours to read"
+        what = f"there is no model {name} on the Hugging Face Hub, or you may not read it"
         why, fix = (
             _reason(problem),
-            "give a name as huggingface.co/models has it; for a private one: hf auth login",
+            "give a name as in huggingface.co/models; for a private model: hf auth login",
         )
     except (errors.HfHubHTTPError, errors.HTTPError, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
-        what = f"the model {name} cannot be downloaded from the Hugging Face Hub"
+        what = f"cannot download the model {name} from the Hugging Face Hub"
         why, fix = _reason(problem), "the same command again, or give a folder with a model"
     raise SpecError(what, facts={"cache": constants.HF_HUB_CACHE, "why": why}, fix=fix)
 
 
 def dataset_commit(name: str) -> str:
-    """The commit that a dataset on the Hub is at.
+    """Return the current commit of a dataset on the Hub.
 
     Args:
         name: NAME[:CONFIGURATION][@SPLIT].
@@ -72,16 +71,16 @@ def dataset_commit(name: str) -> str:
         return str(HfApi().dataset_info(repository).sha)
     except (errors.HfHubHTTPError, errors.HTTPError, errors.OfflineModeIsEnabled, OSError, ValueError) as problem:  # type: ignore[attr-defined]
         raise DataError(
-            f"the dataset {repository} cannot be found on the Hugging Face Hub",
+            f"cannot find the dataset {repository} on the Hugging Face Hub",
             facts={"why": _reason(problem)},
-            fix="give a name as huggingface.co/datasets has it; without a network give `path` with files",
+            fix="give a name as in huggingface.co/datasets; without a network give `path` with files",
         ) from None
 
 
 def _fetch_first(name: str, alternatives: tuple[str, ...], commit: str) -> None:
-    """Sees that the first of these files that the model has is in the cache.
+    """Put the first of these files that the model has into the cache.
 
-    That it has none of them is for the reader of the folder to say. Without a network a later one may do.
+    If it has none, the reader of the folder reports it. Without a network a later one in the cache is enough.
     """
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -97,7 +96,7 @@ def _fetch_first(name: str, alternatives: tuple[str, ...], commit: str) -> None:
 
 
 def _path(name: str, file: str, commit: str | None) -> Path | None:
-    """A file in the cache, downloaded if it is not there; None if the model has no such file.
+    """Return a file in the cache, downloaded if it is missing; None if the model has no such file.
 
     Raises:
         LocalEntryNotFoundError: it is not in the cache, and there is no network.
@@ -107,7 +106,7 @@ def _path(name: str, file: str, commit: str | None) -> Path | None:
     cached = try_to_load_from_cache(name, file, revision=commit)
     if isinstance(cached, str):
         return Path(cached)
-    if cached is not None:  # the cache knows that there is none
+    if cached is not None:  # the cache records that the file does not exist
         return None
     try:
         return Path(hf_hub_download(name, file, revision=commit))
@@ -118,7 +117,7 @@ def _path(name: str, file: str, commit: str | None) -> Path | None:
 
 
 def _reason(problem: BaseException) -> str:
-    """The first line of what an error was caused by in the end."""
+    """Return the first line of the root cause of an error."""
     while (cause := problem.__cause__ or problem.__context__) is not None:
         problem = cause
     return str(problem).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Reads configurations: YAML or JSON in layers, every wrong key or value named with its file and line, all at once.
+"""Configurations in layers of YAML or JSON; all wrong keys and values are reported together, with file and line.
 
     layers = [read_file(preset), read_file("pretrain.yml"), read_assignments(["train.steps=100"], "--set")]
     merged = merge(layers)
@@ -17,9 +17,8 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from train_jobs.config.errors import SpecError
-from train_jobs.config.names import did_you_mean, in_shell
-from train_jobs.config.own import NAMED
+from train_jobs.config.errors import SpecError, did_you_mean, in_shell
+from train_jobs.config.fields import NAMED
 
 KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -27,13 +26,13 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
-EXTENDS = "extends"  # key of a recipe: the recipe beside it that this one is an overlay of
+EXTENDS = "extends"  # key of a recipe: the recipe in the same folder that it overrides
 MAX_LISTED = 15  # valid values are listed when there are fewer than this
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was written."""
+    """The place where a value was written."""
 
     source: str
     line: int | None = None
@@ -43,8 +42,8 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One source of values: a nested dict, and where each key stands."""
+class ConfigLayer:
+    """One source of values: a nested dict, and the line of each key."""
 
     source: str
     tree: dict[str, Any]
@@ -58,13 +57,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Merged:
-    """The layers laid over one another: values, and for each leaf the layer that it came from."""
+    """Merged layers: values, and the origin of each leaf."""
 
     tree: dict[str, Any]
     origins: dict[KeyPath, Origin]
 
     def origin(self, path: KeyPath) -> Origin | None:
-        """Where the value at `path`, or the nearest thing around it, was written."""
+        """Return where the value at `path`, or the nearest section around it, was written."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -72,8 +71,8 @@ class Merged:
         return None
 
 
-def read_file(path: Path, source: str | None = None) -> Layer:
-    """Reads a YAML (or JSON, which is YAML) mapping with the line of each key.
+def read_file(path: Path, source: str | None = None) -> ConfigLayer:
+    """Read a YAML (or JSON, which is YAML) mapping with the line of each key.
 
     Raises:
         SpecError: missing, not UTF-8, not YAML, not a mapping, or a key written twice.
@@ -90,14 +89,14 @@ def read_file(path: Path, source: str | None = None) -> Layer:
     return read_text(text, name)
 
 
-def read_text(text: str, source: str) -> Layer:
-    """Like `read_file`, from a string that is called `source` in messages."""
+def read_text(text: str, source: str) -> ConfigLayer:
+    """Read a mapping as `read_file` does, from a string that is called `source` in messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as problem:
         raise SpecError(f"{source} is not valid YAML", problems=[_yaml_problem(problem, source)]) from None
     if node is None:
-        return Layer(source, {})
+        return ConfigLayer(source, {})
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{source} must hold keys and values", problems=[f"{source}:1: not a mapping"])
     lines: dict[KeyPath, int] = {}
@@ -105,11 +104,11 @@ def read_text(text: str, source: str) -> Layer:
     tree = _construct(node, (), lines, problems, source)
     if problems:
         raise SpecError(f"{source} has {_count(problems)}", problems=problems)
-    return Layer(source, tree, lines)
+    return ConfigLayer(source, tree, lines)
 
 
-def read_assignments(assignments: Iterable[str], source: str) -> Layer:
-    """Turns `a.b=value` strings into a layer; values are read as YAML.
+def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
+    """Return a layer from `a.b=value` strings; values are read as YAML.
 
     Raises:
         SpecError: an assignment without `=`, an empty key, or a value that is not YAML.
@@ -133,11 +132,11 @@ def read_assignments(assignments: Iterable[str], source: str) -> Layer:
             problems.append(f"{source} {text}: a part of {key} is already a plain value")
     if problems:
         raise SpecError(f"{source} has {_count(problems)}", problems=problems)
-    return Layer(source, tree)
+    return ConfigLayer(source, tree)
 
 
 def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
-    """Sets `tree[path]`, making sections on the way; False where a plain value is in the way."""
+    """Set `tree[path]`, creating sections; return False if a part of the path is a plain value."""
     for part in path[:-1]:
         section = tree.setdefault(part, {})
         if not isinstance(section, dict):
@@ -147,8 +146,8 @@ def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def merge(layers: Iterable[Layer]) -> Merged:
-    """Lays the layers over one another, the last one on top; `optimizer: lamb` stands for `optimizer: {name: lamb}`."""
+def merge(layers: Iterable[ConfigLayer]) -> Merged:
+    """Merge layers, the last one wins; `optimizer: lamb` is short for `optimizer: {name: lamb}`."""
     merged = Merged({}, {})
     for layer in layers:
         short = {key: {"name": layer.tree[key]} for key in NAMED if isinstance(layer.tree.get(key), str)}
@@ -156,7 +155,9 @@ def merge(layers: Iterable[Layer]) -> Merged:
     return merged
 
 
-def _overlay(merged: Merged, below: dict[str, Any], above: Mapping[str, Any], path: KeyPath, layer: Layer) -> None:
+def _overlay(
+    merged: Merged, below: dict[str, Any], above: Mapping[str, Any], path: KeyPath, layer: ConfigLayer
+) -> None:
     for key, value in above.items():
         here = (*path, key)
         if isinstance(value, dict):
@@ -172,7 +173,7 @@ def _overlay(merged: Merged, below: dict[str, Any], above: Mapping[str, Any], pa
 
 
 def build(model: type[ModelT], merged: Merged) -> ModelT:
-    """Validates the merged values.
+    """Validate the merged values.
 
     Raises:
         SpecError: every wrong key and value, each as `file:line: path.to.key: what is wrong`.
@@ -189,7 +190,7 @@ def preset_names(folder: Path = PRETRAIN_RECIPES) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe") -> list[Layer]:
+def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe") -> list[ConfigLayer]:
     """Read a shipped preset by name, and below it those that it extends: the lowest layer first.
 
     Raises:
@@ -201,7 +202,7 @@ def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe"
     return read_overlays(folder / f"{name}.yaml", source=f"preset {name}")
 
 
-def read_overlays(path: Path, source: str | None = None) -> list[Layer]:
+def read_overlays(path: Path, source: str | None = None) -> list[ConfigLayer]:
     """Read a file and the files that it extends: the lowest layer first.
 
     Args:
@@ -211,7 +212,7 @@ def read_overlays(path: Path, source: str | None = None) -> list[Layer]:
     Raises:
         SpecError: a file is missing or not valid, or the files extend each other in a circle.
     """
-    layers: list[Layer] = []
+    layers: list[ConfigLayer] = []
     seen = [path]
     while True:
         layer = read_file(path, source)
@@ -228,7 +229,7 @@ def read_overlays(path: Path, source: str | None = None) -> list[Layer]:
         source = f"preset {base}" if source else None
 
 
-def config_layers(source: str, recipes: Path) -> tuple[list[Layer], bool]:
+def config_layers(source: str, recipes: Path) -> tuple[list[ConfigLayer], bool]:
     """Read the configuration of a job: a file, or a shipped recipe by name.
 
     Args:
@@ -246,7 +247,7 @@ def config_layers(source: str, recipes: Path) -> tuple[list[Layer], bool]:
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPath, Any]]:
-    """Each plain value of a nested dict with its path."""
+    """Yield each plain value of a nested dict with its path."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*path, key))
@@ -279,7 +280,7 @@ def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], proble
 
 
 def dotted(path: KeyPath) -> str:
-    """`("train", "betas", 0)` as `train.betas.0`."""
+    """Return `("train", "betas", 0)` as `train.betas.0`."""
     return ".".join(str(part) for part in path)
 
 
@@ -314,7 +315,7 @@ def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:
             return []
         annotation = current.model_fields[str(part)].annotation
         if get_origin(annotation) is dict:
-            next(parts, None)  # a name of the user's
+            next(parts, None)  # a key that the user chose
         current = _section(annotation)
     return list(current.model_fields) if current else []
 

@@ -1,15 +1,15 @@
-"""Where a model comes from: links in a chain, each named by the hash of its content, with its parents by theirs.
+"""The lineage of a model: links in a chain, each named by the hash of its content and naming its parents by theirs.
 
     {"version": 1, "links": [
       {"kind": "data", "name": "notes", "inputs": [], "facts": {...}, "hash": "3f2a..."},
       {"kind": "pretrain", "name": "pretrain-tiny-4e919d08", "inputs": ["3f2a..."], "facts": {...}, "hash": "77aa..."}
     ]}
 
-Parents stand before their children and the model itself is the last link, the head. A hash covers the hashes of the
-parents and through them all ancestors, so the head's stands for the whole chain. The document travels with the model:
-it names files and folders, and holds no path of the machine that wrote it.
+Parents precede their children, and the model itself is the last link, the head. A hash covers the hashes of the parents
+and through them all ancestors, so the hash of the head identifies the whole chain. The document travels with the model:
+it names files and folders, without any path of the machine that wrote it.
 
-A new kind of job adds a kind of link; facts are hashed as they were written, so old documents verify for ever.
+A new kind of job adds a kind of link; facts are hashed as they were written, so old documents always verify.
 """
 
 from __future__ import annotations
@@ -22,37 +22,35 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from train_jobs.config.base import Config
-from train_jobs.config.errors import ConflictError
-from train_jobs.config.names import in_shell
+from train_jobs.config import Config, ConflictError, in_shell
 
 METRICS_FILE = "metrics.jsonl"  # a line for each report: step, time, metrics
 
 LINEAGE_FILE = "lineage.json"
 Kind = Literal["data", "tables", "pretrain", "finetune", "predict", "external"]
-READ = ("data", "tables")  # kinds of links that are no model
+READ = ("data", "tables")  # kinds of links that are not models
 
 
 class Source(Config):
     """A file or folder of text, as the user named it."""
 
     name: str
-    """Its own name, without the folders that it lies in."""
+    """Its name, without folders."""
     files: int
     """Number of files."""
     total_bytes: int
-    """Their size together."""
+    """Their total size in bytes."""
     sha256: str
     """Hash over (relative name, content hash) of every file, in order."""
 
 
 class DataFacts(Config):
-    """What a token store was made from and what it holds. Equal stores of equally named text have equal facts."""
+    """Source and content of a token store. Equal stores of equally named text have equal facts."""
 
     sources: list[Source]
     """The text."""
     text: str
-    """Hash of all sources together, as the plan has it."""
+    """Hash of all sources together, as in the plan."""
     license: str | None
     """Licence of the text; None: not stated."""
     store: str
@@ -66,7 +64,7 @@ class DataFacts(Config):
     lowercase: bool
     """Whether the text was lower-cased and stripped of accents."""
     validation_fraction: float
-    """Share of documents that validation was to get."""
+    """Share of documents held out for validation."""
     unigram_entropy: float
     """Entropy in nats of the validation tokens' frequencies."""
     documents: dict[str, int]
@@ -83,11 +81,11 @@ class ExternalFacts(Config):
     file: str
     """Name of that file."""
     architectures: list[str]
-    """As its config.json says."""
+    """From its config.json."""
     vocabulary: str
     """SHA-256 of vocab.txt."""
     revision: str | None
-    """Commit on the Hugging Face Hub, if it lies in the Hub's cache."""
+    """Commit on the Hugging Face Hub, if the model is in the Hub's cache."""
 
 
 class Attempt(Config):
@@ -112,51 +110,51 @@ class Attempt(Config):
 
 
 class PhaseFacts(Config):
-    """The checkpoint of an earlier phase that a run took weights and moments over from."""
+    """The checkpoint of an earlier phase whose weights and moments a run took over."""
 
     step: int
     """Optimizer steps of that run."""
     optimizer: str
-    """Whose moments they are."""
+    """Optimizer of the moments."""
     weights: str
-    """SHA-256 of the checkpoint's file of weights; what the run exported at its end is another file."""
+    """SHA-256 of the checkpoint's file of weights; the exported model is another file."""
     moments: str
     """SHA-256 of its file of moments."""
 
 
 class RunFacts(Config):
-    """A run that trained; what is only known at its end is None until then."""
+    """A training run; the facts of its end are set when it finishes."""
 
     run: str | None
     """Handle; None: started without the orchestrator."""
     run_hash: str | None
-    """Hash of all that shapes the result, from the run's plan."""
+    """Hash of everything that decides the result, from the run's plan."""
     snapshot: str | None
     """Digest of the code, from the run's plan."""
     sweep: str | None = None
-    """Which trial of which sweep it is, and whose trials that sweep began with. None: of none."""
+    """Its trial and sweep, and the sweeps whose trials that one started with. None: not a trial."""
     commit: str | None
     """Git commit that the code was taken from."""
     dirty: bool | None
     """Whether the code differed from that commit."""
     config: dict[str, Any]
-    """What the job read, with names in place of paths."""
+    """Configuration of the job, with names instead of paths."""
     commands: dict[str, list[str]]
-    """Words of the commands that do the same again, with names in place of paths: orchestrator, torchrun."""
+    """Words of the commands that repeat the run, with names instead of paths: orchestrator, torchrun."""
     packages: dict[str, str]
-    """Version of Python and of each package that shapes a result."""
+    """Version of Python and of each package that decides a result."""
     parameters: int
     """Numbers in the model."""
     absent: list[str]
-    """Tensors that the initial model did not hold: these were drawn."""
+    """Tensors that were missing in the initial model, and were drawn."""
     attempts: list[Attempt]
-    """Every start, the oldest first."""
+    """All starts, the oldest first."""
     ended: str | None = None
     """UTC, ISO 8601."""
     steps: int | None = None
     """Optimizer steps done."""
     metrics: dict[str, float | None] | None = None
-    """The last validation, or that of the checkpoint which is exported; None for a figure that is not finite."""
+    """Metrics of the last validation, or of the exported checkpoint; None for a value that is not finite."""
     weights: str | None = None
     """SHA-256 of the exported model.safetensors."""
 
@@ -165,20 +163,20 @@ class PretrainFacts(RunFacts):
     """A pretraining run."""
 
     phase: PhaseFacts | None = None
-    """Where weights and moments came from; None: this is a first phase."""
+    """Source of weights and moments. None: this is a first phase."""
     sequences: int | None = None
-    """Sequences seen."""
+    """Number of sequences trained on."""
 
 
 class TablesFacts(Config):
     """The files of a task that a model was fine-tuned on."""
 
     task: str
-    """Its name, as the configuration has it."""
+    """Its name in the configuration."""
     sources: list[Source]
     """Each file by its own name."""
     rows: str
-    """SHA-256 of the rows as training sees them: tokens and what is to be learned of them."""
+    """SHA-256 of the rows as training sees them: tokens and labels."""
 
 
 class FinetuneFacts(RunFacts):
@@ -187,48 +185,48 @@ class FinetuneFacts(RunFacts):
     task: str
     """Its name."""
     labels: list[str]
-    """Names of what is predicted, in the order of their ids; none of a number or of an answer."""
+    """Names of the classes in the order of their ids; empty for a number or an answer."""
     seed: int
-    """Of the head, the order of rows and dropout."""
+    """Seed of the head, the order of rows and dropout."""
     best_step: int | None = None
-    """Optimizer step that the exported weights are of."""
+    """Optimizer step of the exported weights."""
     over_seeds: dict[str, dict[str, float]] | None = None
-    """Metric -> mean, sd, median and max over all seeds, of which this is the best; None: there was one."""
+    """Metric -> mean, sd, median and max over all seeds, of which this is the best. None: there was one seed."""
     seeds: int = 1
-    """How many there were."""
+    """Number of seeds."""
     collapsed: int = 0
-    """How many of them learned nothing."""
+    """Number of seeds that learned nothing."""
 
 
 class Link(Config):
-    """One step of the way."""
+    """One step of a lineage: text, a job, or a model from elsewhere."""
 
     kind: Kind
-    """What it is: text, a job, or a model from elsewhere."""
+    """Kind of the step."""
     name: str
     """Name of the corpus, the run or the model."""
     inputs: tuple[str, ...]
     """Hashes of its parents."""
     facts: dict[str, Any]
-    """`DataFacts`, `PretrainFacts`, ... as JSON has them; readers take what they know of."""
+    """`DataFacts`, `PretrainFacts`, ... as JSON; readers ignore unknown keys."""
     hash: str
     """SHA-256 over all of the above."""
 
     @classmethod
     def make(cls, kind: Kind, name: str, facts: Config, *, parents: Iterable[Link] = ()) -> Link:
-        """A link with its hash."""
+        """Return a link with its hash."""
         inputs = tuple(parent.hash for parent in parents)
         written = facts.model_dump(mode="json")
         return cls(kind=kind, name=name, inputs=inputs, facts=written, hash=_digest(kind, name, inputs, written))
 
     @property
     def verifies(self) -> bool:
-        """Whether the hash is that of the content."""
+        """Whether the hash matches the content."""
         return self.hash == _digest(self.kind, self.name, self.inputs, self.facts)
 
     @property
     def weights(self) -> str | None:
-        """SHA-256 of the file of weights; None for text, and for a run that has not completed."""
+        """SHA-256 of the file of weights; None for text, and for a run that did not complete."""
         found = self.facts.get("weights")
         return found if isinstance(found, str) else None
 
@@ -243,21 +241,21 @@ class Lineage(Config):
 
     @property
     def head(self) -> Link:
-        """The model, or the run, that this is the lineage of."""
+        """The model, or the run, of this lineage."""
         return self.links[-1]
 
     def parents(self, link: Link) -> list[Link]:
-        """The links that a link names as its inputs, in that order."""
+        """Return the links that a link names as its inputs, in that order."""
         known = {other.hash: other for other in self.links}
         return [known[parent] for parent in link.inputs]
 
     def followed_by(self, *links: Link) -> Lineage:
-        """This lineage with more links after it; one that is in it already stays where it is."""
+        """Return this lineage with more links appended; a link that it has already is not repeated."""
         known = {link.hash for link in self.links}
         return Lineage(links=(*self.links, *(link for link in links if link.hash not in known)))
 
     def text(self) -> str:
-        """The document."""
+        """Return the JSON document."""
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
 
 
@@ -281,8 +279,8 @@ def parse_lineage(data: bytes, path: Path) -> Lineage:
         path: where it was read, for messages.
 
     Raises:
-        ConflictError: the document is torn, a link was changed, or names a parent that does not stand before it; the
-            message says which.
+        ConflictError: the document is truncated, a link was changed, or names a parent that does not precede it; the
+            message names the link.
     """
     try:
         lineage = Lineage.model_validate(json.loads(data))
@@ -290,16 +288,16 @@ def parse_lineage(data: bytes, path: Path) -> Lineage:
         first = problem.errors()[0]
         from train_jobs.artifacts.layers import dotted  # brings yaml; reading a sound lineage does not need it
 
-        raise _damaged(path, "is no lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
+        raise _damaged(path, "is not a lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
     except ValueError as problem:
-        raise _damaged(path, "is torn", str(problem)) from None
+        raise _damaged(path, "is truncated", str(problem)) from None
     if not lineage.links:
-        raise _damaged(path, "is no lineage", "it has no link")
+        raise _damaged(path, "is not a lineage", "it has no link")
     seen: set[str] = set()
     for number, link in enumerate(lineage.links, start=1):
         which = f"link {number} of {len(lineage.links)}, {link.kind} {link.name}"
         if not link.verifies:
-            raise _damaged(path, "was changed after it was written", f"{which}: not what its hash says")
+            raise _damaged(path, "was changed after it was written", f"{which}: does not match its hash")
         if missing := [parent for parent in link.inputs if parent not in seen]:
             raise _damaged(path, "was changed after it was written", f"{which}: lacks its parent {missing[0]}")
         seen.add(link.hash)
@@ -307,7 +305,7 @@ def parse_lineage(data: bytes, path: Path) -> Lineage:
 
 
 def store_digest(shards: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over name and hash of every shard of a token store, as its manifest lists them."""
+    """Return the SHA-256 over name and hash of every shard of a token store, in the order of its manifest."""
     lines = "".join(f"{shard['file']}\0{shard['sha256']}\n" for shard in shards)
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -322,10 +320,10 @@ def _damaged(path: Path, what: str, why: str) -> ConflictError:
     return ConflictError(
         f"{path.name} {what}",
         facts={"where": path, "why": why},
-        fix=f"put the file back as it was, or without it the model begins a lineage of its own: rm {in_shell(path)}",
+        fix=f"restore the file, or remove it to start a new lineage with this model: rm {in_shell(path)}",
     )
 
 
 def seed_folder(seed: int) -> str:
-    """Where a fine-tuning with several seeds has what one of them made; with a metrics file of its own."""
+    """Return the folder of one of several seeds of a fine-tuning; it has its own metrics file."""
     return f"seed-{seed}"

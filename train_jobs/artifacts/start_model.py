@@ -1,37 +1,33 @@
-"""The model that training starts from: a folder of a Hugging Face BERT, read without torch.
+"""The initial model of training: a folder of a Hugging Face BERT, read without torch.
 
-Its shape, its vocabulary and its case are those of the run. They lie over the recipe and under whatever the user wrote;
-what the user wrote and they contradict is named, key by key, before anything is started.
+Shape, vocabulary and case of the run are those of the model. They override the recipe; values of the user that
+contradict them are reported, key by key, before anything starts.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
-from train_jobs.artifacts.layers import KeyPath, Layer, Merged, dotted, merge
+from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.word_rules import unfit_words
-from train_jobs.config.base import Config
-from train_jobs.config.errors import ConflictError, SpecError
-from train_jobs.config.names import in_shell
-from train_jobs.config.pretrain import DataConfig, ModelConfig
+from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 
 KEY = "init_from"
 WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there counts
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists counts
 SHAPE = (
     "hidden_size",
     "num_hidden_layers",
@@ -46,12 +42,12 @@ _HUB_CACHE = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<revision>[0-9a-f]{
 
 
 class InitialModel(Config):
-    """What a folder says of its model."""
+    """A Hugging Face folder of a BERT, as its files describe it."""
 
     folder: Path
-    """Where it lies."""
+    """Its path."""
     shape: dict[str, int | float]
-    """The keys of `model` that its weights decide."""
+    """The keys of `model` that the weights decide."""
     rows: int
     """Rows of its embedding table."""
     pieces: int
@@ -59,44 +55,44 @@ class InitialModel(Config):
     vocab_sha256: str
     """Hash of its vocab.txt."""
     lowercase: bool | None
-    """Whether its tokenizer lower-cases and strips accents; None: it does not say."""
+    """Whether its tokenizer lower-cases and strips accents. None: not stated."""
     architectures: list[str]
-    """As its config.json says."""
+    """From its config.json."""
     weights: str
     """Name of its file of weights."""
 
     @property
     def positions(self) -> int:
-        """The longest sequence that it takes, in tokens."""
+        """Tokens of the longest sequence that it accepts."""
         return int(self.shape["max_position_embeddings"])
 
     @property
     def vocabulary(self) -> Path:
-        """Its vocab.txt."""
+        """Path of its vocab.txt."""
         return self.folder / VOCABULARY
 
     @property
     def identity(self) -> tuple[str, str | None]:
-        """Its name and its commit on the Hugging Face Hub, if it lies in the Hub's cache; else the folder's name."""
+        """Name and commit on the Hugging Face Hub if the folder is in the Hub's cache, else the name of the folder."""
         found = _HUB_CACHE.search(self.folder.absolute().as_posix())
         return (found["id"].replace("--", "/"), found["revision"]) if found else (self.folder.resolve().name, None)
 
-    def layer(self) -> Layer:
-        """What it decides, to lie over a recipe."""
+    def layer(self) -> ConfigLayer:
+        """Return the values that it decides; they override a recipe."""
         data: dict[str, Any] = {"vocabulary": str(self.vocabulary)}
         if self.lowercase is not None:
             data["lowercase"] = self.lowercase
-        return Layer(f"{KEY} {self.folder}", {"model": dict(self.shape), "data": data})
+        return ConfigLayer(f"{KEY} {self.folder}", {"model": dict(self.shape), "data": data})
 
 
 @dataclass(frozen=True)
 class Merge:
-    """Layers merged, and among them that of what training starts from.
+    """Merged layers, with that of the model or phase that training starts from.
 
     Attributes:
         merged: the values.
-        source: what that layer is called; None without one.
-        problems: what of the folder cannot be used, and what the user wrote against it; each with its place.
+        source: name of that layer. None without one.
+        problems: unusable files of the folder, and values of the user that contradict it, each with its place.
     """
 
     merged: Merged
@@ -104,14 +100,14 @@ class Merge:
     problems: tuple[str, ...] = ()
 
 
-def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -> Merge:
-    """Merges like `merge`, with what the initial model decides between presets and what the user wrote.
+def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers, with those values that the initial model decides between presets and the user's.
 
-    A folder that is not there changes nothing: a run that goes on from its checkpoint can do without it.
+    A missing folder changes nothing: a run that resumes from its checkpoint does not need it.
 
     Args:
         below: presets, lowest first.
-        written: what the user wrote, lowest first.
+        written: the user's layers, lowest first.
     """
     merged, problems = _with_words_read(merge([*below, *written]))
     named = merged.tree.get(KEY)
@@ -126,8 +122,8 @@ def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -
     layer = initial.layer()
     merged = merge([*below, layer, *written])
     data = merged.tree["data"]
-    if isinstance(data, dict) and data["vocabulary"] is None:  # written as null, which says: none of my own
-        vocabulary = Layer(layer.source, {"data": {"vocabulary": str(initial.vocabulary)}})
+    if isinstance(data, dict) and data["vocabulary"] is None:  # written as null: none of the user's own
+        vocabulary = ConfigLayer(layer.source, {"data": {"vocabulary": str(initial.vocabulary)}})
         merged = merge([*below, layer, *written, vocabulary])
     merged, _ = _with_words_read(merged)
     contradictions = (*_contradictions(initial, merged), *_unfit_tokens(initial, merged))
@@ -135,9 +131,9 @@ def merge_with_initial_model(below: Sequence[Layer], written: Sequence[Layer]) -
 
 
 def is_name(value: Any, folder: Path) -> bool:
-    """Whether what was written for a model is a name: a run's (a handle, @last, its name), or one on the Hub.
+    """Return whether the value for a model is a name: of a run (a handle, @last, its name), or on the Hub.
 
-    A path begins with `.`, `~` or `/`, or with what is there in `folder`.
+    A path starts with `.`, `~`, `/` or the name of something in `folder`.
     """
     if not isinstance(value, str) or not value:
         return False
@@ -147,8 +143,8 @@ def is_name(value: Any, folder: Path) -> bool:
     return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()
 
 
-def found_on_hub(written: Merged) -> list[Layer]:
-    """A layer with the folder of the initial model where the user gave its name on the Hub, as if written there.
+def found_on_hub(written: Merged) -> list[ConfigLayer]:
+    """Return a layer with the folder of the initial model if the user gave its name on the Hub, as if written there.
 
     Raises:
         SpecError: neither a folder nor a model on the Hub has that name.
@@ -158,25 +154,38 @@ def found_on_hub(written: Merged) -> list[Layer]:
         return []
     where = written.origin((KEY,))
     try:
-        return [Layer(str(where), {KEY: str(hub_folder(named))})]
+        return [ConfigLayer(str(where), {KEY: str(hub_folder(named))})]
     except SpecError as failure:
-        failure.facts = {"where": f"{where}: {KEY}, which is no folder either", **failure.facts}
+        failure.facts = {"where": f"{where}: {KEY}, which is not a folder either", **failure.facts}
         raise
 
 
 def read_initial_model(folder: Path) -> InitialModel:
-    """Reads what a folder says of its model.
+    """Read the description of a model from its folder.
 
     Raises:
-        SpecError: everything for which training cannot start from it.
+        SpecError: training cannot start from it; with all reasons.
     """
-    config, tokenizer = _read_json(folder / CONFIG), _read_json(folder / TOKENIZER) or {}
-    weights = next((name for name in WEIGHTS if (folder / name).is_file()), None)
-    pieces = _pieces(folder / VOCABULARY)
-    problems = [*_unusable(folder, config, tokenizer), *_missing(folder, weights, pieces)]
+    config, tokenizer = read_object(folder / CONFIG), read_object(folder / TOKENIZER) or {}
+    weights, pieces = _weights_file(folder), _pieces(folder / VOCABULARY)
+    problems = _unusable(folder, config, tokenizer)
+    if weights is None:
+        problems.append(f"neither {' nor '.join(WEIGHTS)} in {folder}")
+    if not pieces:
+        problems.append(f"no {VOCABULARY} in {folder}{_vocabulary_fix(folder)}")
     if config is not None and weights is not None and not problems:
+        defaults = ModelConfig().model_dump()  # as Hugging Face's: an old config.json leaves some out
         try:
-            model = _describe(folder, config, tokenizer, weights, pieces)
+            model = InitialModel(
+                folder=folder,
+                shape={key: config.get(key, defaults[key]) for key in SHAPE},
+                rows=config.get("vocab_size", DataConfig().vocab_size),
+                pieces=pieces,
+                vocab_sha256=file_sha256(folder / VOCABULARY),
+                lowercase=tokenizer.get("do_lower_case"),
+                architectures=config.get("architectures") or [],
+                weights=weights.name,
+            )
         except ValidationError as failure:
             where = folder / CONFIG
             problems = [f"{where}: {dotted(error['loc'])}: {error['msg']}" for error in failure.errors()]
@@ -188,24 +197,28 @@ def read_initial_model(folder: Path) -> InitialModel:
 
 
 def initial_weights(folder: Path, cache: Path | None = None) -> str | None:
-    """SHA-256 of the file of weights in a folder; None where there is none.
+    """Return the SHA-256 of the file of weights in a folder; None without such a file.
 
     Args:
-        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+        cache: JSON file of content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
     """
-    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    return content_hashes([found], cache)[0] if found else None
+    file = _weights_file(folder)
+    return content_hashes([file], cache)[0] if file else None
+
+
+def _weights_file(folder: Path) -> Path | None:
+    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
 
 
 def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
-    """The ancestry of the model in a folder: its own lineage.json, or one link that says it came from elsewhere.
+    """Return the ancestry of the model in a folder: its lineage.json, or one link for a model from elsewhere.
 
     Args:
         folder: of the model.
-        cache: as of `initial_weights`.
+        cache: see `initial_weights`.
 
     Raises:
-        ConflictError: the lineage does not verify, or is not that of these weights.
+        ConflictError: the lineage does not verify, or belongs to other weights.
         SpecError: training cannot start from the folder.
     """
     model = read_initial_model(folder)
@@ -224,15 +237,15 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
         return Lineage(links=(Link.make("external", name, facts),))
     if lineage.head.weights != weights:
         raise ConflictError(
-            f"the weights of {folder} are not those that its {LINEAGE_FILE} tells of",
+            f"the weights of {folder} are not those of its {LINEAGE_FILE}",
             facts={"need": lineage.head.weights or "a completed run", "have": weights, "where": folder / model.weights},
-            fix=f"put them back, or let it count as a model from elsewhere: rm {in_shell(folder / LINEAGE_FILE)}",
+            fix=f"restore the weights, or treat it as a model from elsewhere: rm {in_shell(folder / LINEAGE_FILE)}",
         )
     return lineage
 
 
 def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
-    """The same with the words themselves where `data.add_tokens` names a file of them; and why that cannot be read."""
+    """Replace a file named in `data.add_tokens` by its words; return also the problems of reading it."""
     data = merged.tree.get("data")
     named = data.get(WORDS[-1]) if isinstance(data, dict) else None
     if not isinstance(named, str):
@@ -246,54 +259,50 @@ def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
         words, problems = [], (f"{where}: {dotted(WORDS)}: cannot read {named}: {why}",)
     else:
         words = [line.strip() for line in lines if line.strip()]
-    tree = {**merged.tree, "data": {**merged.tree["data"], WORDS[-1]: words}}
-    return Merged(tree, merged.origins), problems
+    return Merged({**merged.tree, "data": {**merged.tree["data"], WORDS[-1]: words}}, merged.origins), problems
 
 
 def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:
-    """A line for each word that the vocabulary cannot be given."""
+    """Return a line for each word that cannot be added to the vocabulary."""
     data = merged.tree["data"]
     words = data.get(WORDS[-1]) if isinstance(data, dict) else None
     if not words or not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return []  # not a list of words at all: validation says so
+        return []  # not a list of words: validation reports it
     known = frozenset(initial.vocabulary.read_text(encoding="utf-8", errors="replace").split("\n"))
     where = f"{merged.origin(WORDS)}: {dotted(WORDS)}"
     return [f"{where}: {problem}" for problem in unfit_words(words, known, lowercase=bool(data.get("lowercase")))]
 
 
-def _describe(
-    folder: Path, config: dict[str, Any], tokenizer: dict[str, Any], weights: str, pieces: int
-) -> InitialModel:
-    defaults = ModelConfig().model_dump()  # as Hugging Face's: an old config.json leaves some out
-    return InitialModel(
-        folder=folder,
-        shape={key: config.get(key, defaults[key]) for key in SHAPE},
-        rows=config.get("vocab_size", DataConfig().vocab_size),
-        pieces=pieces,
-        vocab_sha256=file_sha256(folder / VOCABULARY),
-        lowercase=tokenizer.get("do_lower_case"),
-        architectures=config.get("architectures") or [],
-        weights=weights,
-    )
+def contradictions(merged: Merged, needed: Mapping[tuple[str, str], Any], vocab_sha256: str, start: str) -> list[str]:
+    """Return a line for each value that is not as the start of training needs it.
 
-
-def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
-    """A line for each key that is not as the weights and the vocabulary need it."""
-    model, data = merged.tree["model"], merged.tree["data"]
-    if not (isinstance(model, dict) and isinstance(data, dict)):
-        return []  # not sections at all: validation says so
-    needed = {("model", key): value for key, value in initial.shape.items()}
-    if initial.lowercase is not None:
-        needed["data", "lowercase"] = initial.lowercase
+    Args:
+        merged: with sections `model` and `data`.
+        needed: section and key -> value.
+        vocab_sha256: hash of the vocabulary that is needed.
+        start: what training starts from, for messages.
+    """
     problems = [
-        f"{merged.origin(path)}: {'.'.join(path)}: {merged.tree[path[0]][path[1]]}, but the initial model has {value}"
+        f"{merged.origin(path)}: {dotted(path)}: {merged.tree[path[0]][path[1]]}, but the {start} has {value}"
         for path, value in needed.items()
         if not equal(merged.tree[path[0]][path[1]], value)
     ]
-    vocabulary = Path(str(data["vocabulary"]))
-    if vocabulary.is_file() and file_sha256(vocabulary) != initial.vocab_sha256:
+    vocabulary = merged.tree["data"].get("vocabulary")
+    if vocabulary and Path(str(vocabulary)).is_file() and file_sha256(Path(str(vocabulary))) != vocab_sha256:
         where = merged.origin(("data", "vocabulary"))
-        problems.append(f"{where}: data.vocabulary: {vocabulary} is not the vocabulary of the initial model")
+        problems.append(f"{where}: data.vocabulary: {vocabulary} is not the vocabulary of the {start}")
+    return problems
+
+
+def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
+    """Return a line for each value that weights and vocabulary of the initial model do not allow."""
+    model, data = merged.tree["model"], merged.tree["data"]
+    if not (isinstance(model, dict) and isinstance(data, dict)):
+        return []  # not sections at all: validation reports it
+    needed: dict[tuple[str, str], Any] = {("model", key): value for key, value in initial.shape.items()}
+    if initial.lowercase is not None:
+        needed["data", "lowercase"] = initial.lowercase
+    problems = contradictions(merged, needed, initial.vocab_sha256, "initial model")
     step = model.get("pad_vocab_to_multiple_of", ModelConfig().pad_vocab_to_multiple_of)
     if isinstance(step, int) and step > 0 and not _rows_fit(initial, step):
         where = merged.origin(("model", "pad_vocab_to_multiple_of"))
@@ -306,7 +315,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
 
 
 def equal(written: Any, needed: float) -> bool:
-    """Numbers as validation will read them: YAML takes 1e-12 for a text."""
+    """Compare numbers as validation reads them: YAML reads 1e-12 as a string."""
     try:
         return float(written) == float(needed)
     except (TypeError, ValueError):
@@ -314,7 +323,7 @@ def equal(written: Any, needed: float) -> bool:
 
 
 def _rows_fit(initial: InitialModel, step: int) -> bool:
-    """Whether the table differs from ours by nothing but rows of padding that it lacks."""
+    """Return whether the table differs from ours only by missing rows of padding."""
     ours = ModelConfig(pad_vocab_to_multiple_of=step).padded_vocab_size(initial.pieces)
     return initial.pieces <= initial.rows <= ours
 
@@ -337,17 +346,8 @@ def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: dict[str, 
     return problems
 
 
-def _missing(folder: Path, weights: str | None, pieces: int) -> list[str]:
-    problems = []
-    if weights is None:
-        problems.append(f"neither {' nor '.join(WEIGHTS)} in {folder}")
-    if not pieces:
-        problems.append(f"no {VOCABULARY} in {folder}{_vocabulary_fix(folder)}")
-    return problems
-
-
 def _vocabulary_fix(folder: Path) -> str:
-    """transformers 5 writes the vocabulary into tokenizer.json alone."""
+    """Return a command that writes vocab.txt: transformers 5 writes the vocabulary into tokenizer.json only."""
     if not (folder / "tokenizer.json").is_file():
         return ""
     program = "import json, sys; v = json.load(sys.stdin)['model']['vocab']; print(*sorted(v, key=v.get), sep='\\n')"
@@ -355,18 +355,9 @@ def _vocabulary_fix(folder: Path) -> str:
 
 
 def _pieces(path: Path) -> int:
-    """Lines of a vocab.txt; 0 where there is none."""
+    """Return the number of lines of a vocab.txt; 0 without such a file."""
     try:
         content = path.read_bytes()
     except OSError:
         return 0
     return content.removesuffix(b"\n").count(b"\n") + 1 if content else 0
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None where there is none to read."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None

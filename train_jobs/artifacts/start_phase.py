@@ -1,8 +1,7 @@
-"""The phase of training that another one goes on from: a checkpoint of an earlier run, read without torch.
+"""The earlier phase that training starts from: a checkpoint of another run, read without torch.
 
-Weights and moments are taken over, so the shape of the model, the vocabulary and the kind of optimizer are the earlier
-run's. They lie over the recipe and under whatever the user wrote; what the user wrote and they contradict is named, key
-by key, before anything is started.
+Weights and moments are taken over, so the shape of the model, the vocabulary and the optimizer are the earlier run's.
+They override the recipe; values of the user that contradict them are reported, key by key, before anything starts.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from typing import Any
 from train_jobs.artifacts.commit import FOLDER, read_commit, sizes_match
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import content_hashes
-from train_jobs.artifacts.layers import Layer, Merged, merge
+from train_jobs.artifacts.layers import ConfigLayer, Merged, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import SHAPE, VOCABULARY, Merge, equal, merge_with_initial_model
-from train_jobs.config.base import Config
-from train_jobs.config.errors import ConflictError, SpecError
+from train_jobs.artifacts.start_model import SHAPE, VOCABULARY, Merge, contradictions, merge_with_initial_model
+from train_jobs.config import Config, ConflictError, SpecError
 
 KEY = "phase_from"
 STATE, WEIGHTS, MOMENTS = "state.json", "model.safetensors", "optimizer.safetensors"
@@ -30,14 +28,14 @@ ROWS = "pad_vocab_to_multiple_of"  # of the section `model`: decides the rows of
 
 
 class EarlierPhase(Config):
-    """What a checkpoint says of itself."""
+    """A checkpoint of an earlier run, as its files describe it."""
 
     folder: Path
-    """Where it lies."""
+    """Its path."""
     step: int
     """Optimizer steps done."""
     files: dict[str, str]
-    """Name -> SHA-256 of each of its files, as its commit has them."""
+    """Name -> SHA-256 of each of its files, from its commit."""
     model: dict[str, Any]
     """The section `model` of the run's configuration."""
     data: dict[str, Any]
@@ -49,12 +47,12 @@ class EarlierPhase(Config):
 
     @property
     def outputs(self) -> Path:
-        """Folder of the run's outputs, if the checkpoint still lies in it."""
+        """Folder of the run's outputs, if the checkpoint is still in it."""
         return self.folder.parent.parent
 
     @property
     def vocabulary_file(self) -> Path | None:
-        """The vocabulary that the run exported, if it lies there and is the one that it trained with."""
+        """The vocabulary that the run exported, if it exists and is the one that it trained with."""
         path = self.outputs / MODEL / VOCABULARY
         return path if path.is_file() and file_sha256(path) == self.vocabulary else None
 
@@ -66,17 +64,17 @@ class EarlierPhase(Config):
 
     @property
     def facts(self) -> PhaseFacts:
-        """What a lineage says of it."""
+        """Facts for a lineage."""
         return PhaseFacts(
             step=self.step, optimizer=self.optimizer, weights=self.files[WEIGHTS], moments=self.files[MOMENTS]
         )
 
-    def layer(self) -> Layer:
-        """What it decides, to lie over a recipe."""
+    def layer(self) -> ConfigLayer:
+        """Return the values that it decides; they override a recipe."""
         data = {key: self.data[key] for key in ("lowercase", "vocab_size")}
         if self.vocabulary_file is not None:
             data["vocabulary"] = str(self.vocabulary_file)
-        return Layer(f"{KEY} {self.folder}", {"model": self.shape, "data": data})
+        return ConfigLayer(f"{KEY} {self.folder}", {"model": self.shape, "data": data})
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -84,15 +82,15 @@ class EarlierPhase(Config):
         return {key: self.model[key] for key in (*SHAPE, ROWS)}
 
 
-def merge_with_start(below: Sequence[Layer], written: Sequence[Layer]) -> Merge:
-    """Merges like `merge`, with what training starts from between presets and what the user wrote.
+def merge_with_start(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers, with those values that the start of training decides between presets and the user's.
 
-    That is an earlier phase or an initial model; with both, neither: validation says so. A folder that is not there
-    changes nothing: a run that goes on from its checkpoint can do without it.
+    The start is an earlier phase or an initial model; with both, neither is read: validation reports it. A missing
+    folder changes nothing: a run that resumes from its checkpoint does not need it.
 
     Args:
         below: presets, lowest first.
-        written: what the user wrote, lowest first.
+        written: the user's layers, lowest first.
     """
     merged = merge([*below, *written])
     named = merged.tree.get(KEY)
@@ -104,18 +102,17 @@ def merge_with_start(below: Sequence[Layer], written: Sequence[Layer]) -> Merge:
     except SpecError as failure:
         return Merge(merged, problems=(f"{where}: {KEY}: {failure.message}",))
     layer = phase.layer()
-    found = Layer(str(where), {KEY: str(phase.folder)})
-    merged = merge([*below, layer, *written, found])
+    merged = merge([*below, layer, *written, ConfigLayer(str(where), {KEY: str(phase.folder)})])
     return Merge(merged, layer.source, tuple(_contradictions(phase, merged)))
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """The newest checkpoint in a folder of outputs or of checkpoints that is whole, or the folder if it is one itself.
+    """Return the newest complete checkpoint in a folder of outputs or of checkpoints, or the folder if it is one.
 
-    Whole is one with a commit whose files are all there and as long as it says; their content is not read.
+    A complete one has a commit, and all files with the sizes in it; their content is not read.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no checkpoint is complete.
     """
     if FOLDER.fullmatch(folder.name) and _is_whole(folder):
         return folder.resolve()
@@ -123,13 +120,13 @@ def find_checkpoint(folder: Path) -> Path:
     found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_whole(path)]
     if not found:
         raise SpecError(
-            f"no checkpoint in {folder}", fix="give the folder of a run's outputs, in which a checkpoint has been saved"
+            f"no checkpoint in {folder}", fix="give the folder of outputs of a run that has saved a checkpoint"
         )
     return max(found, key=lambda path: path.name).resolve()
 
 
 def read_phase(folder: Path) -> EarlierPhase:
-    """Reads what a checkpoint says of itself.
+    """Read the description of a checkpoint.
 
     Raises:
         SpecError: it cannot be read, or an older version of this code wrote it.
@@ -151,14 +148,14 @@ def read_phase(folder: Path) -> EarlierPhase:
 
 
 def verify_phase(phase: EarlierPhase, cache: Path | None = None) -> None:
-    """Reads every file of a checkpoint.
+    """Verify every file of a checkpoint.
 
     Args:
-        phase: what it says of itself.
-        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+        phase: its description.
+        cache: JSON file of content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
 
     Raises:
-        ConflictError: one is not as it was committed.
+        ConflictError: a file is not as it was committed.
     """
     paths = [phase.folder / name for name in phase.files]
     for path, need, have in zip(paths, phase.files.values(), content_hashes(paths, cache), strict=True):
@@ -166,12 +163,12 @@ def verify_phase(phase: EarlierPhase, cache: Path | None = None) -> None:
             raise ConflictError(
                 "the checkpoint of the earlier phase is damaged",
                 facts={"where": path, "need": f"SHA-256 {need}", "have": have},
-                fix=f"put the file back, or give another folder of {phase.folder.parent} as {KEY}",
+                fix=f"restore the file, or give another folder of {phase.folder.parent} as {KEY}",
             )
 
 
 def phase_lineage(phase: EarlierPhase) -> Lineage:
-    """The ancestry of an earlier phase: its run's lineage.json, or one link that says it came from elsewhere.
+    """Return the ancestry of an earlier phase: its run's lineage.json, or one link for a model from elsewhere.
 
     Raises:
         ConflictError: the lineage does not verify.
@@ -197,21 +194,13 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _contradictions(phase: EarlierPhase, merged: Merged) -> list[str]:
-    """A line for each key that is not as weights, vocabulary and moments need it."""
+    """Return a line for each value that weights, vocabulary and moments of the phase do not allow."""
     model, data, optimizer = (merged.tree.get(name) for name in ("model", "data", "optimizer"))
     if not (isinstance(model, dict) and isinstance(data, dict) and isinstance(optimizer, dict)):
-        return []  # not sections at all: validation says so
-    needed = {("model", key): value for key, value in phase.shape.items()}
+        return []  # not sections at all: validation reports it
+    needed: dict[tuple[str, str], Any] = {("model", key): value for key, value in phase.shape.items()}
     needed["data", "lowercase"] = phase.data["lowercase"]
-    problems = [
-        f"{merged.origin(path)}: {'.'.join(path)}: {merged.tree[path[0]][path[1]]}, but the earlier phase has {value}"
-        for path, value in needed.items()
-        if not equal(merged.tree[path[0]][path[1]], value)
-    ]
-    vocabulary = data.get("vocabulary")
-    if isinstance(vocabulary, str) and Path(vocabulary).is_file() and file_sha256(Path(vocabulary)) != phase.vocabulary:
-        where = merged.origin(("data", "vocabulary"))
-        problems.append(f"{where}: data.vocabulary: {vocabulary} is not the vocabulary of the earlier phase")
+    problems = contradictions(merged, needed, phase.vocabulary, "earlier phase")
     name = optimizer.get("name")
     if name != phase.optimizer:
         where = merged.origin(("optimizer", "name"))

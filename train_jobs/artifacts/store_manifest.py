@@ -1,6 +1,6 @@
-"""What a token store says about itself: manifest.json, written last, so that a folder without it is no store.
+"""manifest.json of a token store: written last, so that a folder without it is not a store.
 
-Both floors read it: the job to train on it, the laptop to plan and to show.
+Both packages read it: the job to train on the store, the laptop to plan and to show it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,18 @@ from pydantic import Field, ValidationError
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
-from train_jobs.config.base import Config
-from train_jobs.config.errors import DataError
-from train_jobs.config.names import in_shell
-from train_jobs.config.prepare import TextConfig
-from train_jobs.config.pretrain import PretrainConfig
+from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
-STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then made again
+STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
-PARTS = "parts"  # folder in a store for what the steps of its making leave
+PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 Count = Annotated[int, Field(ge=0)]
 
 
 class SplitCounts(Config):
-    """How much text a split holds."""
+    """Amount of text in a split."""
 
     documents: Count = 0
     """Documents with at least one token."""
@@ -38,22 +34,22 @@ class SplitCounts(Config):
     tokens: Count = 0
     """Their tokens, without [CLS] and [SEP]."""
     blocks: Count = 0
-    """Blocks that they are stored in."""
+    """Blocks that store them."""
 
 
 class SourceCounts(Config):
-    """What a source of text gave, and what of it is in the store."""
+    """Counts of one source of text: read, dropped, stored."""
 
     name: str
-    """As the user called it."""
+    """Name given by the user."""
     weight: float = 1.0
-    """How often an epoch goes over it."""
+    """Passes of an epoch over it."""
     parts: Count
-    """Units that it was cut into."""
+    """Number of units of work."""
     read: Count
-    """Documents that were found in it."""
+    """Documents read from it."""
     dropped: dict[str, Count]
-    """Why documents are not in the store -> how many of them."""
+    """Reason -> number of documents that are not in the store."""
     documents: Count
     """Documents in the store, of both splits."""
     sentences: Count
@@ -61,18 +57,18 @@ class SourceCounts(Config):
     tokens: Count
     """Their tokens, without [CLS] and [SEP]."""
     unknown: Count
-    """Those of them that are [UNK]."""
+    """Number of [UNK] among the tokens."""
 
 
 class StepFacts(Config):
-    """How a step of the making was done."""
+    """Method of one step of the preparation."""
 
     name: str
     """documents, duplicates, vocabulary or tokens."""
     method: str
-    """What did it, with its version."""
+    """Name of the method, with its version."""
     settings: dict[str, Any]
-    """With which settings."""
+    """Its settings."""
 
 
 class Shard(Config):
@@ -83,7 +79,7 @@ class Shard(Config):
     split: Split
     """The split that all its blocks belong to."""
     source: Count = 0
-    """Number of the source, in the manifest's `sources`, that all its blocks belong to."""
+    """Index in the manifest's `sources` of the source of all its blocks."""
     blocks: Annotated[int, Field(gt=0)]
     """Number of blocks (Arrow record batches)."""
     size: Count
@@ -93,27 +89,27 @@ class Shard(Config):
 
 
 class SpecialIds(Config):
-    """Where the five special pieces stand in the vocabulary."""
+    """Ids of the five special pieces."""
 
     pad: Count
-    """[PAD], fills a sequence up."""
+    """[PAD], pads a sequence."""
     unk: Count
-    """[UNK], a word that the vocabulary cannot spell."""
+    """[UNK], a word that the vocabulary cannot represent."""
     cls: Count
     """[CLS], opens a sequence."""
     sep: Count
     """[SEP], closes a segment."""
     mask: Count
-    """[MASK], stands for a token to predict."""
+    """[MASK], replaces a token to predict."""
 
 
 class StoreManifest(Config):
-    """The contents of manifest.json."""
+    """Content of manifest.json."""
 
     version: Literal[2] = 2
     """Layout of the folder."""
     key: str
-    """`keys.store_key` of what it was made from: equal keys, equal stores."""
+    """`store_key` of its text and settings: equal keys, equal stores."""
     data: DataFingerprint
     """The text."""
     vocab_size: Annotated[int, Field(gt=0)]
@@ -123,27 +119,27 @@ class StoreManifest(Config):
     special_ids: SpecialIds
     """Ids of the special pieces."""
     lowercase: bool
-    """Whether the text was lower-cased."""
+    """Whether the text was lower-cased and stripped of accents."""
     validation_fraction: float
-    """Share of documents that validation was to get."""
+    """Share of documents held out for validation."""
     validation_unigram_entropy: float
-    """Entropy in nats of the validation tokens' frequencies: the loss of a model that knows frequencies alone."""
+    """Entropy in nats of the frequencies of validation tokens: the loss of a model that knows only frequencies."""
     reading: str
-    """Hash of how the text is read and cleaned, see `keys.reading`."""
+    """Hash of the settings of reading and cleaning."""
     sources: list[SourceCounts]
     """The sources of the text, in order."""
     steps: list[StepFacts]
-    """How it was made, in order."""
+    """Steps of its preparation, in order."""
     packages: dict[str, str]
-    """Version of each package that shapes it."""
+    """Version of each package that decides its content."""
     splits: dict[Split, SplitCounts]
-    """How much text each split holds."""
+    """Amount of text of each split."""
     shards: list[Shard]
     """The Arrow files, in order."""
 
     @property
     def content(self) -> str:
-        """`store_content` of it: stores of equal content are equal, though their keys may differ."""
+        """`store_content` of this store: stores of equal content are equal, even if their keys differ."""
         return store_content(
             text=self.data.sha256,
             reading=self.reading,
@@ -154,20 +150,20 @@ class StoreManifest(Config):
 
 
 def store_content(*, text: str, reading: str, vocabulary: str, lowercase: bool, validation_fraction: float) -> str:
-    """16 hex digits over what a store holds, whether its vocabulary was trained on the text or given as a file.
+    """Return 16 hex digits over the content of a store, whether its vocabulary was trained or given as a file.
 
     Args:
         text: fingerprint of the text.
-        reading: hash of how it is read and cleaned.
+        reading: hash of the settings of reading and cleaning.
         vocabulary: SHA-256 of vocab.txt.
-        lowercase, validation_fraction: as the text was tokenised and split.
+        lowercase, validation_fraction: settings of tokenising and splitting.
     """
     facts = [STORE_VERSION, text, reading, vocabulary, lowercase, validation_fraction]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def store_folder(data: TextConfig, named: Path | None = None) -> Path | None:
-    """The folder of a token store that stands in the place of text, or None: there is text to read.
+    """Return the folder of a token store given instead of text; None if there is text to read.
 
     Args:
         data: whose only text may be the folder of a store.
@@ -182,17 +178,17 @@ def store_folder(data: TextConfig, named: Path | None = None) -> Path | None:
 
 
 def require_manifest(folder: Path) -> StoreManifest:
-    """The manifest of a store that the user names.
+    """Return the manifest of a store that the user names.
 
     Raises:
-        DataError: there is none; tells apart a store half-made, one of another version, and a damaged one.
+        DataError: no such store; the message distinguishes an unfinished store, another version, and a damaged one.
     """
     if (manifest := read_manifest(folder)) is not None:
         return manifest
     if (folder / PARTS).is_dir() and not (folder / MANIFEST_FILE).exists():
         raise DataError(
             f"the token store in {folder} is not finished",
-            fix="orchestrator resume RUN, of the run that began it, or its torchrun command again",
+            fix="orchestrator resume RUN with the run that started it, or its torchrun command again",
         )
     raise DataError(
         f"no token store in {folder}",
@@ -202,22 +198,22 @@ def require_manifest(folder: Path) -> StoreManifest:
 
 
 def _why_none(folder: Path) -> str:
-    """Why a folder holds no store that this version can read."""
+    """Return why a folder has no store that this version can read."""
     try:
         document = json.loads((folder / MANIFEST_FILE).read_text())
     except FileNotFoundError:
-        return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
+        return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
     except (OSError, ValueError):
         return f"{MANIFEST_FILE} is damaged"
     version = document.get("version") if isinstance(document, dict) else None
     if version != STORE_VERSION:
-        return f"it is of version {version}, this code reads version {STORE_VERSION}"
+        return f"its version is {version}, this code reads version {STORE_VERSION}"
     try:
         manifest = StoreManifest.model_validate(document)
     except ValidationError as problem:
         return f"{MANIFEST_FILE} is damaged: {problem.errors()[0]['loc']}"
     short = next(shard for shard in manifest.shards if _size(folder / shard.file) != shard.size)
-    return f"{short.file} is {'missing' if _size(folder / short.file) is None else 'cut short'}"
+    return f"{short.file} is {'missing' if _size(folder / short.file) is None else 'truncated'}"
 
 
 def _size(path: Path) -> int | None:
@@ -225,7 +221,7 @@ def _size(path: Path) -> int | None:
 
 
 def read_manifest(folder: Path) -> StoreManifest | None:
-    """The manifest of a store of this version whose files are all there in full; None for any other folder."""
+    """Return the manifest of a store of this version whose files are complete; None for any other folder."""
     try:
         manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         complete = all((folder / shard.file).stat().st_size == shard.size for shard in manifest.shards)
@@ -235,10 +231,10 @@ def read_manifest(folder: Path) -> StoreManifest | None:
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
-    """The configuration of training on a store: where that is named, case and share held out are the store's own.
+    """Return the configuration of training on a store: case and held-out share of a named store are its own.
 
     Raises:
-        DataError: the store is of another vocabulary than the model that training starts from.
+        DataError: the store has another vocabulary than the initial model.
     """
     data = config.data
     if store_folder(data, data.store) is None:
@@ -246,9 +242,9 @@ def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
     wanted = file_sha256(data.vocabulary) if data.vocabulary else None
     if wanted is not None and (wanted != manifest.vocab_sha256 or data.add_tokens):
         raise DataError(
-            "the token store is of another vocabulary",
+            "the token store has another vocabulary than the initial model",
             facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
             fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
         )
-    told = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
-    return config.model_copy(update={"data": data.model_copy(update=told)})
+    own = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
+    return config.model_copy(update={"data": data.model_copy(update=own)})

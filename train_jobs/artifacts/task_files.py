@@ -1,43 +1,45 @@
-"""The files that a fine-tuning reads, by task and by what they are for."""
+"""Files that a fine-tuning reads, by task and split, and columns that a fine-tuned model was trained on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from train_jobs.config.errors import DataError
+from train_jobs.artifacts.layers import ConfigLayer
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, read_lineage
+from train_jobs.config.errors import ConflictError, DataError
 from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
-from train_jobs.config.tasks import GLUE, GLUE_TASKS, TASKS, data_folder
+from train_jobs.config.tasks import GLUE, GLUE_TASKS, NER, OWN, TASKS, data_folder
 
 SPLITS = ("train", "validation", "test")
 
 
 class TaskFile(NamedTuple):
-    """A file that a job reads."""
+    """A file that a fine-tuning reads."""
 
     task: str
-    """Of which task."""
+    """Name of the task."""
     split: str
     """train, validation or test."""
     key: str
-    """Of `data`, that names the file or the folder above it."""
+    """Key of `data` for the file or its folder."""
     name: str
-    """Below that folder; of a file that is named itself its own name."""
+    """Path below that folder; the name of a file that is given itself."""
     path: Path
-    """Where it lies."""
+    """Its path."""
 
     @property
     def portable(self) -> str:
-        """Where it lies below a folder of all files of the job: `glue/MRPC/train.tsv`, `train/reviews.csv`."""
+        """Path below a folder of all files of the job: `glue/MRPC/train.tsv`, `train/reviews.csv`."""
         return f"{self.key}/{self.name}"
 
 
 def task_files(job: FinetuneConfig) -> list[TaskFile]:
-    """All files that a job reads; of all of GLUE those of the tasks that there are.
+    """Return all files that a job reads; for GLUE those of the tasks that have files.
 
     Raises:
-        DataError: one that it cannot do without is missing.
+        DataError: a required file is missing.
     """
     if job.task != GLUE:
         return list(_files_of(job.task, job.data))
@@ -46,7 +48,7 @@ def task_files(job: FinetuneConfig) -> list[TaskFile]:
     if not there:
         raise DataError(
             f"no task of GLUE is in {job.data.glue}",
-            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as its download script makes them"},
+            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as written by its download script"},
             fix="orchestrator data fetch glue --to FOLDER, and --data FOLDER",
         )
     return [file for task in there for file in _files_of(task, sections[task])]
@@ -72,10 +74,40 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
 
 
 def _official(task: str, folder: Path, split: str = "train") -> Iterator[TaskFile]:
-    """The official files of a split that exist; of several names of a file the first."""
+    """Yield the official files of a split that exist; of several names of a file the first."""
     key = data_folder(task)
     assert key is not None, "the task has official files"
     for name in (task, *TASKS[task].diagnostics):
         for file in TASKS[name].official(split):
             for path in [path for path in file.paths if (folder / path).is_file()][:1]:
                 yield TaskFile(name, split, key, path, folder / path)
+
+
+KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
+"""Task -> keys of `data` for columns; other tasks have fixed names."""
+
+
+def tuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
+    """Return a layer with the columns that the model of a prediction was tuned on; none if its lineage has none.
+
+    Args:
+        written: values of the user, with `model: FOLDER` or `model: {name: FOLDER}`; they override the layer.
+    """
+    model = written.get("model")
+    named = model.get("name") if isinstance(model, dict) else model
+    head = _head(Path(named)) if isinstance(named, str | Path) else None
+    if head is None or head.kind != "finetune":
+        return []
+    config = head.facts.get("config")
+    data = config.get("data") if isinstance(config, dict) else None
+    keys = KEYS.get(str(head.facts.get("task")), ())
+    found = {key: data[key] for key in keys if data.get(key) is not None} if isinstance(data, dict) else {}
+    return [ConfigLayer(f"from the model {head.name}", {"data": found})] if found else []
+
+
+def _head(folder: Path) -> Link | None:
+    try:
+        lineage = read_lineage(folder / LINEAGE_FILE)
+    except (ConflictError, OSError):  # a damaged lineage is reported where it is needed
+        return None
+    return lineage.head if lineage is not None else None

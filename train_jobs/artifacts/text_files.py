@@ -1,7 +1,7 @@
-"""Which files a source stands for, and what each of them is: by its name, and by how it begins.
+"""Text files of a source, and the format of each: by its name, and by its first bytes.
 
-Folders give every file of a known name (`.txt`, `.jsonl`, `.parquet`, `.xml`, wikiextractor's `wiki_00`, each also
-compressed); what is named outright is read whatever it is called.
+Of a folder, files of known names are read (`.txt`, `.jsonl`, `.parquet`, `.xml`, wikiextractor's `wiki_00`, each also
+compressed); a file that is named itself is read whatever its name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from train_jobs.config.errors import DataError
-from train_jobs.config.names import in_shell
-from train_jobs.config.text import Format, SourceConfig
+from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.prepare import Format, SourceConfig
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
@@ -31,24 +30,24 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
-TABLES = (".csv", ".tsv")  # which are no text: separators and the names of columns would be learned
+TABLES = (".csv", ".tsv")  # not text: a model would learn separators and names of columns
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
     "xz": b"\xfd7zXZ\0",
     "zstd": b"\x28\xb5\x2f\xfd",
 }
-MOST_PART_BYTES = 64 << 20  # of text, about: what a part of a corpus holds, and what is lost when a process dies
+MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: lost when a process dies
 LEAST_PART_BYTES = 8 << 20  # some blocks of a token store
-PARTS = 32  # of less text: enough for workers to end at about the same time
-FEW = 3  # files that are named of many
-HEAD = 512  # bytes that tell one format from another
+PARTS = 32  # of less text: enough for workers to finish at about the same time
+FEW = 3  # files named in a message
+HEAD = 512  # bytes that identify a format
 _OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
-_PAGES = re.compile(r"-p\d+p\d+$")  # what Wikipedia's partial dumps have behind `.xml`
+_PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
 _NO_TEXT = re.compile(
     r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$"
-)  # beside a dump
+)  # files published with a dump
 _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 
 
@@ -57,36 +56,35 @@ class SourceFile(NamedTuple):
 
     path: Path
     format: Format
-    """What is in it; never `auto`."""
+    """Its format; never `auto`."""
     compression: Compression | None
 
 
 def part_bytes(text: int) -> int:
-    """How much text each part of a corpus holds, about, given that of all of them: from 8 to 64 MB."""
+    """Return the approximate bytes of text per part of a corpus, from its total: 8 to 64 MB."""
     return min(max(text // PARTS, LEAST_PART_BYTES), MOST_PART_BYTES)
 
 
 def source_files(source: SourceConfig) -> list[SourceFile]:
-    """The files of a source, in a fixed order: as `path` lists them, folders and globs sorted, each file once.
+    """Return the files of a source in a fixed order: as in `path`, folders and globs sorted, each file once.
 
     Raises:
-        DataError: a path does not exist, a folder holds no file of a known name, or a file is not what it is called.
+        DataError: a path does not exist, a folder has no file of a known name, or a file does not match its name.
     """
-    found = _expand(source.path, source.format)
-    return [_identify(path, source.format) for path in dict.fromkeys(found)]
+    return [_identify(path, source.format) for path in dict.fromkeys(_expand(source.path, source.format))]
 
 
 def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
-    """What a job writes may not lie in a folder that it reads all of: the next start would take it for text.
+    """Refuse a place to write in a folder that is read: the next start would read the output as text.
 
     Args:
         sources: of text.
-        place: where it writes.
-        what: that is, for the message.
-        fix: what to do.
+        place: path to write to.
+        what: name of the output, for the message.
+        fix: of the error.
 
     Raises:
-        DataError: it does lie there.
+        DataError: the place is in a folder of the text.
     """
     target = place.resolve()
     for pattern in (pattern for source in sources for pattern in source.path):
@@ -95,7 +93,7 @@ def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, 
                 continue
             if not any(part.startswith(".") for part in target.relative_to(folder).parts):
                 raise DataError(
-                    f"{what} lies in the folder of the text, and would be read as text",
+                    f"{what} is in the folder of the text, and would be read as text",
                     facts={"writes": place, "reads": pattern},
                     fix=fix,
                 )
@@ -133,7 +131,7 @@ def _inside(folder: Path, wanted: Format) -> list[Path]:
 
 
 def _passed_over(files: Sequence[Path]) -> dict[str, str]:
-    """A fact: what files are called, a few of them."""
+    """Return the names of a few files as a fact."""
     more = f" and {len(files) - FEW:,} more" if len(files) > FEW else ""
     return {"passed over": ", ".join(path.name for path in files[:FEW]) + more} if files else {}
 
@@ -145,13 +143,13 @@ def _is_table(path: Path) -> bool:
 def _table_fix(path: Path) -> str:
     lines, whole = Path(_plain_name(path)).stem + ".jsonl", in_shell(f"data.text=[{{path: {path}, format: text}}]")
     return (
-        f'write each row as a document in JSON lines, {{"text": ...}}, and give those: --data {in_shell(lines)}; '
-        f"or, if every line is nothing but text: --set {whole}"
+        f'write each row as a document in JSON Lines, {{"text": ...}}, and give that file: --data {in_shell(lines)}; '
+        f"or, if every line is plain text: --set {whole}"
     )
 
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
-    """Files below a folder that may be of a format, without the hidden ones."""
+    """Return the files below a folder that may have a format, without hidden ones."""
     return [path for path in _files_below(folder) if _may_be(path, wanted)]
 
 
@@ -173,7 +171,7 @@ def _may_be(path: Path, wanted: Format) -> bool:
 
 
 def _plain_name(path: Path) -> str:
-    """The name without what tells of a compression, or of a range of pages."""
+    """Return the name of a file without the suffixes of compression and page range."""
     return _PAGES.sub("", path.stem if path.suffix in COMPRESSIONS else path.name)
 
 
@@ -193,7 +191,7 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
         raise DataError(
             f"{path} is not {named}",
             facts={"where": "byte 0", "have": _described(head)},
-            fix="fetch it again, or give it its true name",
+            fix="download it again, or correct its extension",
         )
     if wanted != "auto":
         return SourceFile(path, wanted, compression)
@@ -210,7 +208,8 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
         raise DataError(f"{path} is a table, not text", facts={"need": "documents"}, fix=_table_fix(path))
     if compression is not None:
         head = _decompressed_head(path, compression)
-    beginning = decoded_head(head).lstrip()
+    utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))  # by its byte-order mark
+    beginning = head.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore").lstrip()
     if beginning.startswith("<mediawiki"):
         return "wikipedia"
     if beginning.startswith("<doc "):
@@ -219,35 +218,28 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
         return "jsonl"
     if Path(_plain_name(path)).suffix == ".json":
         raise DataError(
-            f"{path} is not JSON lines",
+            f"{path} is not JSON Lines",
             facts={"where": "byte 0", "have": _described(head)},
-            fix="one JSON object a line: jq -c '.[]' FILE.json > FILE.jsonl",
+            fix="write one JSON object per line: jq -c '.[]' FILE.json > FILE.jsonl",
         )
     if _WEB_PAGE.match(beginning.encode(errors="replace")):
         raise DataError(
             f"{path} is a web page, not text",
             facts={"where": "byte 0", "have": _described(head)},
-            fix="fetch it again; or, to read it as it is, give its format: text",
+            fix="download it again; or, to read it as text, set format: text",
         )
     return "text"
 
 
-def decoded_head(head: bytes) -> str:
-    """How a text begins, for what can be told of its first signs: UTF-8, or UTF-16 by its byte-order mark."""
-    utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-    return head.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore")
-
-
 def _decompressed_head(path: Path, compression: Compression) -> bytes:
     if compression == "zstd":
-        return b""  # no reader in Python 3.11's library: the name decides
+        return b""  # Python 3.11 has no reader: the name decides
     try:
         with _OPENERS[compression](path) as stream:
-            head: bytes = stream.read(HEAD)
-            return head
+            return bytes(stream.read(HEAD))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        return b""  # the reader will say where
+        return b""  # the reader reports where
 
 
 def _described(head: bytes) -> str:
-    return f"begins with {head[:24]!r}" if head else "an empty file"
+    return f"starts with {head[:24]!r}" if head else "an empty file"

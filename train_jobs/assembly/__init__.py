@@ -1,1 +1,1 @@
-"""What a configuration names, put together; where training starts."""
+"""The parts that a configuration names, and the start of training."""

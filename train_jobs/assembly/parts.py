@@ -1,7 +1,7 @@
-"""What a configuration names, ready to be used: ours, or a class or function of the user's own code.
+"""The parts that a configuration names, ready for use: ours, or a class or function of the user's own code.
 
-Their code is imported and its form is checked before anything is prepared: what is missing, or does not fit
-`train_jobs.protocols`, is an error of the spec.
+The user's code is imported and its form is checked before anything is prepared: a missing name, or one that does not
+fit `train_jobs.protocols`, is an error of the spec.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from train_jobs.assembly.bert_objective import BertObjective
-from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, PretrainConfig, SpecError
-from train_jobs.config.names import did_you_mean
-from train_jobs.config.own import Named, is_own
-from train_jobs.corpus.examples.pairs import PlanBlock, checked
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.groups import parameter_groups
-from train_jobs.optim.schedules import learning_rate
-from train_jobs.protocols import Objective
+from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, PretrainConfig, SpecError, did_you_mean
+from train_jobs.config.fields import Named, is_own
+from train_jobs.corpus.examples.pairs import Plan, PlanBlock, checked, plan_block
+from train_jobs.corpus.store.token_store import Block
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
+from train_jobs.optim.factory import build_optimizer, learning_rate, parameter_groups
+from train_jobs.protocols import Objective, Term
 
 LABELS = ("masked_labels", "next_sentence_labels")
 NamedParameters = Iterable[tuple[str, torch.nn.Parameter]]
@@ -32,14 +31,14 @@ NamedParameters = Iterable[tuple[str, torch.nn.Parameter]]
 
 @dataclass(frozen=True)
 class Parts:
-    """What is trained, on what, and how."""
+    """Model, objective, optimizer and schedule of a run."""
 
     model: Callable[[ModelConfig, int, int], torch.nn.Module]
-    """Section, rows of the embedding table, seed -> a model with its weights drawn, on the CPU."""
+    """Section, rows of the embedding table, seed -> a model with drawn weights, on the CPU."""
     objective: Objective
     """Examples and losses."""
     plan: PlanBlock
-    """The objective's, checked if it is not ours."""
+    """The objective's method, checked if it is the user's."""
     optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
     """Over the trainable ones of these parameters."""
     schedule: Callable[[int, float], float]
@@ -47,10 +46,10 @@ class Parts:
 
 
 def load_parts(config: PretrainConfig) -> Parts:
-    """Finds and checks everything that the configuration names.
+    """Find and check everything that the configuration names.
 
     Raises:
-        SpecError: a module or a name in it is missing, or it does not fit.
+        SpecError: a module or a name in it is missing, or does not fit.
     """
     objective = _objective(config.objective)
     own = is_own(config.objective.name)
@@ -64,7 +63,7 @@ def load_parts(config: PretrainConfig) -> Parts:
 
 
 def exported_as(model: torch.nn.Module, config: ModelConfig) -> dict[str, Any]:
-    """What config.json says otherwise than for BERT."""
+    """Return the keys of config.json that differ from BERT's."""
     if isinstance(model, BertForPreTraining):
         return dict(getattr(model, "hugging_face", {}))
     return {"architectures": [config.name], "model_type": config.name, "options": config.options}
@@ -76,7 +75,7 @@ def _model(config: PretrainConfig) -> Callable[[ModelConfig, int, int], torch.nn
     section = config.model
     found = _found("model", section, section, 1)
     if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
-        raise _misfit("model", section, "is no class of torch.nn.Module", need="class NAME(BertForPreTraining)")
+        raise _misfit("model", section, "is not a subclass of torch.nn.Module", need="class NAME(BertForPreTraining)")
     if config.init_from is not None and not issubclass(found, BertForPreTraining):
         raise _misfit("model", section, "takes no weights from init_from", need="class NAME(BertForPreTraining)")
 
@@ -104,7 +103,7 @@ def _objective(section: ObjectiveConfig) -> Objective:
     labels = getattr(made, "labels", None)
     if not isinstance(labels, Mapping) or not labels or not set(labels.values()) <= set(LABELS):
         need = f"a mapping of the names of its terms to {' or '.join(LABELS)}"
-        raise _misfit("objective", section, "has no labels as they are needed", need=need, have=repr(labels))
+        raise _misfit("objective", section, "has no valid labels", need=need, have=repr(labels))
     _fits("objective", section, made, "plan", None, sequence_length=8, short_sequence_probability=0.0, rng=None)
     _fits("objective", section, made, "losses", None, None, padded=False)
     return made
@@ -120,10 +119,10 @@ def _optimizer(section: OptimizerConfig) -> Callable[[NamedParameters], torch.op
         made = _called("optimizer", section, lambda: found(groups, lr=section.learning_rate, **section.options))
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
-            raise _misfit("optimizer", section, f"gives something of type {kind}", need="a torch.optim.Optimizer")
+            raise _misfit("optimizer", section, f"returns an object of type {kind}", need="a torch.optim.Optimizer")
         return made
 
-    build([("weight", torch.nn.Parameter(torch.zeros(2, 2)))])  # so that what is wrong with it is known at once
+    build([("weight", torch.nn.Parameter(torch.zeros(2, 2)))])  # so that an error shows before anything is prepared
     return build
 
 
@@ -137,7 +136,7 @@ def _schedule(config: PretrainConfig) -> Callable[[int, float], float]:
         value = found(step=step, total_steps=steps, time_used=time_used, peak=peak, **section.options)
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             have = f"{value!r} at step {step + 1}"
-            raise _misfit("schedule", section, "gives no learning rate", need="a number, 0 or more", have=have)
+            raise _misfit("schedule", section, "returns no learning rate", need="a number, 0 or more", have=have)
         return float(value)
 
     _called("schedule", section, lambda: rate(0, 0.0))
@@ -145,26 +144,26 @@ def _schedule(config: PretrainConfig) -> Callable[[int, float], float]:
 
 
 def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
-    """What a section names, which can be called with these arguments and the section's options.
+    """Return the object that a section names; it can be called with these arguments and the section's options.
 
     Raises:
-        SpecError: it is not there, or cannot be called so.
+        SpecError: it does not exist, or cannot be called so.
     """
     module_name, _, name = section.name.partition(":")
     try:
         module = import_module(module_name)
-    except Exception as problem:  # whatever the user's module does when it is imported
+    except Exception as problem:  # the user's module may raise anything when it is imported
         gone = isinstance(problem, ModuleNotFoundError) and f"{module_name}.".startswith(f"{problem.name}.")
         raise SpecError(
-            f"{where}.name: {'there is no module' if gone else 'cannot import'} {module_name}",
+            f"{where}.name: {'no module' if gone else 'cannot import'} {module_name}",
             facts={} if gone else {"why": f"{type(problem).__name__}: {problem}"},
-            fix=f"--code DIR with {module_name.replace('.', '/')}.py in it" if gone else f"mend {module_name}",
+            fix=f"--code DIR with {module_name.replace('.', '/')}.py in it" if gone else f"fix {module_name}",
         ) from None
     if not hasattr(module, name):
         there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise SpecError(
             f"{where}.name: {module_name} has no {name}{did_you_mean(name, there)}",
-            facts={"known": ", ".join(there) or "nothing that can be called"},
+            facts={"known": ", ".join(there) or "nothing callable"},
             fix=f"--set {where}={module_name}:NAME",
         )
     found = getattr(module, name)
@@ -175,7 +174,7 @@ def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
 
 
 def _fits(where: str, section: Named, made: object, method: str, *given: Any, **known: Any) -> None:
-    """Sees that an object has a method that takes these arguments."""
+    """Require that an object has a method that takes these arguments."""
     found = getattr(made, method, None)
     if not callable(found):
         have = sorted(key for key in dir(made) if not key.startswith("_"))
@@ -188,21 +187,21 @@ def _require_call(
 ) -> None:
     try:
         signature = inspect.signature(found)
-    except ValueError:  # a class of an extension that does not tell
+    except ValueError:  # classes of extension modules may have no signature
         return
     try:
         signature.bind(*given, **known)
     except TypeError as problem:
         words = ["..." for _ in given] + [f"{key}=..." for key in known]
         raise SpecError(
-            f"{where}: {called} cannot be called as it is to be: {problem}",
+            f"{where}: cannot call {called} with the arguments it is given: {problem}",
             facts={"need": f"({', '.join(words)})", "have": str(signature)},
-            fix=f"mend its arguments, or {where}.options (docs/own-classes.md)",
+            fix=f"change its arguments, or {where}.options (docs/own-classes.md)",
         ) from None
 
 
 def _called(where: str, section: Named, call: Callable[[], Any]) -> Any:
-    """What a call of the user's code gives; an error of theirs is one of the spec."""
+    """Return the result of a call of the user's code; raise its errors as errors of the spec."""
     try:
         return call()
     except SpecError:
@@ -211,10 +210,41 @@ def _called(where: str, section: Named, call: Callable[[], Any]) -> Any:
         raise SpecError(
             f"{where}: {section.name} cannot be used: {type(problem).__name__}: {problem}",
             facts={"options": section.options or "none"},
-            fix=f"mend it, or {where}.options",
+            fix=f"fix it, or change {where}.options",
         ) from problem
 
 
 def _misfit(where: str, section: Named, what: str, **facts: str) -> SpecError:
-    fix = f"write it as train_jobs/protocols.py has it, or --set {where}=NAME of another (docs/own-classes.md)"
+    fix = f"write it as in train_jobs/protocols.py, or --set {where}=NAME of another (docs/own-classes.md)"
     return SpecError(f"{where}.name: {section.name} {what}", facts=facts, fix=fix)
+
+
+class BertObjective:
+    """BERT's own objective: masked language model and next-sentence prediction (`train_jobs.protocols.Objective`).
+
+    Args:
+        config: next_sentence is used; off, examples are single sequences and the loss has one term.
+    """
+
+    def __init__(self, config: ObjectiveConfig) -> None:
+        self._next_sentence = config.next_sentence
+        pairs = {"nsp": "next_sentence_labels"} if config.next_sentence else {}
+        self.labels: Mapping[str, str] = {"mlm": "masked_labels", **pairs}
+
+    def plan(
+        self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
+    ) -> Plan:
+        """Plan sentence pairs, or stretches of text."""
+        return plan_block(
+            block,
+            sequence_length=sequence_length,
+            short_sequence_probability=short_sequence_probability,
+            next_sentence=self._next_sentence,
+            rng=rng,
+        )
+
+    def losses(self, model: torch.nn.Module, batch: Mapping[str, Tensor], *, padded: bool) -> Mapping[str, Term]:
+        """Return the cross entropies of both heads."""
+        sums = pretraining_sums(model, batch, next_sentence=self._next_sentence, padded=padded)
+        terms = {"mlm": Term(*sums[:3]), "nsp": Term(*sums[3:])}
+        return {name: terms[name] for name in self.labels}

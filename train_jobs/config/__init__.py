@@ -1,4 +1,4 @@
-"""The pane of glass: what each job needs, validated on the laptop and again in the job. No torch in here."""
+"""The configuration of each job, validated on the laptop and again in the job. Nothing here imports torch."""
 
 from train_jobs.config.errors import (
     ConflictError,
@@ -11,7 +11,11 @@ from train_jobs.config.errors import (
     StorageError,
     TrainingError,
     UserError,
+    did_you_mean,
+    in_shell,
+    set_aside,
 )
+from train_jobs.config.fields import Config
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.predict import PredictConfig
 from train_jobs.config.prepare import PrepareConfig, TextConfig
@@ -34,17 +38,18 @@ from train_jobs.config.pretrain import (
 __all__ = [
     "CardConfig",
     "CheckpointConfig",
+    "Config",
     "ConflictError",
     "DataConfig",
     "DataError",
     "FinetuneConfig",
     "HangError",
     "InternalError",
-    "OutOfMemoryError",
     "MetricsConfig",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimizerConfig",
+    "OutOfMemoryError",
     "PeerError",
     "PredictConfig",
     "PrepareConfig",
@@ -59,4 +64,7 @@ __all__ = [
     "UserError",
     "ValidationConfig",
     "WatchdogConfig",
+    "did_you_mean",
+    "in_shell",
+    "set_aside",
 ]

@@ -34,11 +34,11 @@ _CARDS = {
 
 
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
-    """Trainable parameters with both pretraining heads; the decoder shares the embedding table.
+    """Return the number of trainable parameters with both pretraining heads; the decoder shares the embedding table.
 
     Args:
         model: the shape.
-        vocab_size: pieces of the vocabulary; the table is rounded up as `model` says.
+        vocab_size: pieces of the vocabulary; the table is rounded up as `model` requires.
 
     BERT-base with 30 522 pieces and no rounding has 110 106 428, as Hugging Face's BertForPreTraining.
     """
@@ -50,7 +50,7 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 
 
 def encoder_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """Trainable parameters without a head: embeddings, layers, pooler.
+    """Return the number of trainable parameters without a head: embeddings, layers, pooler.
 
     BERT-base with 30 522 pieces and no rounding has 109 482 240, as Hugging Face's BertModel.
     """
@@ -65,7 +65,7 @@ def encoder_parameters(model: ModelConfig, vocab_size: int) -> int:
 
 
 def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: float, max_predictions: int) -> float:
-    """Floating-point operations of forward and backward pass, for each token of a sequence.
+    """Return the floating-point operations of forward and backward pass, for each token of a sequence.
 
     6 L (4 H^2 + 2 H I) + 12 L H S + 6 p (H^2 + H V) + 6 H^2 / S: the matrices, attention, the masked-language-model
     head at the predicted positions alone, the pooler. A multiply-add counts as two, the backward pass as two forward
@@ -87,12 +87,12 @@ def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: flo
 
 
 def data_sheet(name: str) -> tuple[float, float] | None:
-    """Peaks of a GPU in 16 bit and in fp32, FLOP/s; whole words count: an L40S is no L40, and an A10G no A10."""
+    """Return the peaks of a GPU in 16 bit and in fp32, FLOP/s. Whole words count: an L40S is not an L40."""
     known = gpu_model(name)
     return _CARDS.get(name) or (_PEAKS[known] if known else None)
 
 
 def gpu_model(name: str) -> str | None:
-    """What a GPU of that full name is called for short, `A100` or `H100 NVL`; None for one that is not known."""
+    """Return the short name of a GPU, such as `A100` or `H100 NVL`; None for an unknown one."""
     words = set(re.split(r"[\s-]+", name))
     return next((known for known in _PEAKS if words.issuperset(known.split())), None)

@@ -1,4 +1,4 @@
-"""Errors of the user's making, in the one form that every command of the project prints.
+"""Errors that the user can fix, in the one form that every command prints; and names in their messages.
 
     error[data]: corpus.txt is not UTF-8
       where  byte 1042, line 17
@@ -9,21 +9,29 @@ The kinds are stable strings; `orchestrator.support.errors` adds those that only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 
 class UserError(Exception):
-    """Something that the user can mend: what failed, the facts, and a command or an edit that mends it.
+    """An error that the user can fix, with facts and a command or an edit that fixes it.
 
     Args:
-        message: one line: what failed, with the user's own value in it.
+        message: one line: the failure, with the user's own value in it.
         facts: short label -> value, printed one a line (`need`, `have`, `where`, ...).
         fix: a command to paste or an edit to make.
     """
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
+
+    def __init_subclass__(cls, *, kind: str | None = None, exit_code: int | None = None) -> None:
+        super().__init_subclass__()
+        cls.kind = kind or cls.kind
+        cls.exit_code = exit_code or cls.exit_code
 
     def __init__(self, message: str, *, facts: Mapping[str, object] | None = None, fix: str | None = None) -> None:
         super().__init__(message)
@@ -39,13 +47,13 @@ class UserError(Exception):
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """The same error as one JSON object."""
+        """Return the error as one JSON object."""
         facts = {label: str(value) for label, value in self.facts.items()}
         return {"error": {"kind": self.kind, "message": self.message, "facts": facts, "fix": self.fix}}
 
 
 class _ListingError(UserError):
-    """One that may be about several places at once: `problems` has a line for each."""
+    """An error that may concern several places: `problems` has a line for each."""
 
     def __init__(self, message: str, *, problems: list[str] | None = None, **more: Any) -> None:
         super().__init__(message, **more)
@@ -61,58 +69,53 @@ class _ListingError(UserError):
         return document
 
 
-class SpecError(_ListingError):
-    """Wrong keys or values in a spec, a config or a flag: all of them at once, each with its place."""
-
-    kind = "spec"
-    exit_code = 2
+class SpecError(_ListingError, kind="spec", exit_code=2):
+    """Wrong keys or values in a spec, a config or a flag: all of them in one error, each with its place."""
 
 
-class DataError(_ListingError):
-    """Input that cannot be used: missing, empty, not UTF-8, too small; of a table every wrong row with its line."""
-
-    kind = "data"
-    exit_code = 2
+class DataError(_ListingError, kind="data", exit_code=2):
+    """Unusable input: missing, empty, not UTF-8, too small; of a table every wrong row with its line."""
 
 
-class StorageError(UserError):
+class StorageError(UserError, kind="storage"):
     """A folder that cannot be written: read-only, full."""
 
-    kind = "storage"
+
+class ConflictError(UserError, kind="conflict"):
+    """A conflict: a port in use, a run of the same name, a folder that holds another run."""
 
 
-class ConflictError(UserError):
-    """Something is in the way: a port in use, a run of the same name, a folder that holds another run."""
-
-    kind = "conflict"
+class PeerError(UserError, kind="peer"):
+    """Another process of the job ended; the cause is in its log."""
 
 
-class PeerError(UserError):
-    """Another process of the job went away: what killed it is in its own log, not in ours."""
-
-    kind = "peer"
+class HangError(UserError, kind="hang", exit_code=76):
+    """A process of the job made no progress for too long; its stacks show where it hangs."""
 
 
-class HangError(UserError):
-    """A process of the job got nowhere for longer than it may; the stacks say where it stands."""
-
-    kind = "hang"
-    exit_code = 76
+class InternalError(UserError, kind="bug"):
+    """A bug of ours that reached the user; the traceback is in the log."""
 
 
-class InternalError(UserError):
-    """A mistake of ours that reached the user; the traceback is in the log."""
-
-    kind = "bug"
+class TrainingError(UserError, kind="training"):
+    """Training cannot continue: a loss that is not finite, a checkpoint that does not fit the config."""
 
 
-class TrainingError(UserError):
-    """Training cannot go on: a loss that is not finite, a checkpoint that does not fit the config."""
-
-    kind = "training"
+class OutOfMemoryError(UserError, kind="memory"):
+    """Memory of a GPU or of the host ran out, and smaller micro batches do not fix it."""
 
 
-class OutOfMemoryError(UserError):
-    """Memory ran out, of a GPU or of the host, and smaller micro batches do not mend it."""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean "x"?)`, or an empty string if no known word is similar."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{close[0]}"?)' if close else ""
 
-    kind = "memory"
+
+def in_shell(path: Path | str) -> str:
+    """Quote a path as one word of a command line, since proposed commands are pasted into a shell."""
+    return shlex.quote(str(path))
+
+
+def set_aside(path: Path | str, ending: str = ".old") -> str:
+    """Return the command that renames a path which is in the way."""
+    return f"mv {in_shell(path)} {in_shell(f'{path}{ending}')}"

@@ -1,6 +1,6 @@
-"""Names of the metrics that a job reports, so that a sweep by one that no trial ever reports is refused beforehand.
+"""Names of the metrics that a job reports, so that a sweep by any other metric is refused before it starts.
 
-Left out are those that only some machines or some steps have: mfu, loss_scale, checkpoint_seconds and the like.
+Metrics of only some machines or steps are left out: mfu, loss_scale, checkpoint_seconds and similar ones.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from train_jobs.config.fields import is_own
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.config.own import is_own
 from train_jobs.config.pretrain import PretrainConfig
 from train_jobs.config.tasks import OWN, TASKS, SentenceTask
 
@@ -21,43 +21,32 @@ TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
 
 
 def reported_metrics(config: object) -> tuple[str, ...] | None:
-    """What a job of this configuration reports; a name that ends in * begins some. None: nobody here knows.
+    """Return the metrics that a job reports; a name that ends in * is a prefix. None: unknown.
 
     Args:
         config: a `PretrainConfig`, a `FinetuneConfig`, or another job's.
     """
-    if isinstance(config, PretrainConfig):
+    if isinstance(config, PretrainConfig) and not is_own(config.objective.name):
         return _pretraining(config)
-    if isinstance(config, FinetuneConfig):
+    if isinstance(config, FinetuneConfig) and (config.task == OWN or config.task in TASKS):
         return _fine_tuning(config)
     return None
 
 
-def _pretraining(config: PretrainConfig) -> tuple[str, ...] | None:
-    if is_own(config.objective.name):
-        return None
+def _pretraining(config: PretrainConfig) -> tuple[str, ...]:
     heads = ("mlm", "nsp") if config.objective.next_sentence else ("mlm",)
     both = ("loss", *(f"{head}_{what}" for head in heads for what in ("loss", "accuracy")))
-    validation = (*both, "unigram_entropy")
-    return (*_named("validation", validation), *_named("train", both), *TRAINING)
+    return (*_named("validation", (*both, "unigram_entropy")), *_named("train", both), *TRAINING)
 
 
-def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...] | None:
+def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...]:
     entry = TASKS.get(config.task)
-    if entry is None and config.task != OWN:
-        return None
-    metrics: tuple[str, ...]
-    sets: tuple[str, ...] = ()
-    if entry is None:
-        metrics = ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 of two classes
-    else:
-        metrics = entry.metrics
-        if isinstance(entry, SentenceTask) and len(entry.dev_splits) > 1 and config.data.validation is None:
-            sets = entry.dev_splits
-    validation = ("score", "loss", *metrics, "collapsed", *(f"{name}_score" for name in sets))
-    if len(config.seeds) > 1:
-        return _named("validation", validation)  # one report a seed
-    return (*_named("validation", validation), "train_loss", *TRAINING)
+    own = ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 of two classes
+    splits = entry.dev_splits if isinstance(entry, SentenceTask) and config.data.validation is None else ()
+    sets = [f"{name}_score" for name in splits if len(splits) > 1]
+    metrics = entry.metrics if entry else own
+    validation = _named("validation", ("score", "loss", *metrics, "collapsed", *sets))
+    return validation if len(config.seeds) > 1 else (*validation, "train_loss", *TRAINING)  # one report per seed
 
 
 def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,7 +54,7 @@ def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested mapping as dotted names with text values."""
+    """Return a nested mapping as dotted names with text values."""
     found: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -77,7 +66,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """As many at a time as one request takes."""
+    """Yield the parameters in groups that fit one request."""
     items = list(parameters.items())
     for start in range(0, len(items), MOST_PARAMETERS):
         yield dict(items[start : start + MOST_PARAMETERS])

@@ -1,6 +1,6 @@
 """The built-in tasks of fine-tuning: one entry holds all facts of one task, for the laptop and for the job.
 
-To add a task of sentences, add an entry to `TASKS`; nothing else changes (docs/own-task.md). GLUE (Wang et al. 2018) is
+To add a task of sentences, add an entry to `TASKS`, and only there (docs/own-task.md). GLUE (Wang et al. 2018) is
 laid out as by its own download script: CoLA/train.tsv, MNLI/dev_matched.tsv. Checksums are those of complete copies,
 and missing where only the number of rows is known.
 """
@@ -16,12 +16,12 @@ GLUE, OWN = "glue", "own"  # all nine tasks of GLUE; tables of the user's own
 
 @dataclass(frozen=True)
 class TaskKind:
-    """What tasks with the same head and the same form of files share."""
+    """Kind of tasks with the same head and the same format of files."""
 
     pipeline: str
     """Name of the pipeline of Hugging Face."""
     folder: str
-    """Key of `data` that names the folder of official files."""
+    """Key of `data` for the folder of official files."""
     form: str
     """Format of these files, as in `InputFormat`."""
     max_length: int = 128
@@ -38,7 +38,7 @@ class OfficialFile:
     """A file as its authors published it."""
 
     paths: tuple[str, ...]
-    """Names below the folder of data; the first that exists is read."""
+    """Paths below the folder of data; the first that exists is read."""
     rows: int | None = None
     """Rows without the header, questions, or sentences; None: not checked."""
     sha256: str | None = None
@@ -56,7 +56,7 @@ class TaskEntry:
     name: str
     kind: TaskKind
     metrics: tuple[str, ...]
-    """Names of what the dev set is scored by; one that ends in * stands for all that begin so."""
+    """Names of the scores on the dev set; one that ends in * is a prefix."""
     files: Mapping[str, OfficialFile] = field(default_factory=dict)
     """train, dev, test -> file; MNLI has two of dev and of test. A task without a train file is only predicted."""
     recipe: str = "glue"
@@ -70,18 +70,18 @@ class TaskEntry:
 
     @property
     def has_classes(self) -> bool:
-        """Whether what is predicted is one of several classes."""
+        """Whether the task predicts one of several classes."""
         return self.kind is not SPANS
 
     def official(self, split: str) -> list[OfficialFile]:
-        """The files of train, validation or test."""
+        """Return the files of train, validation or test."""
         prefix = "dev" if split == "validation" else split
         return [file for name, file in self.files.items() if name.startswith(prefix)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTask(TaskEntry):
-    """A class or a number for each text, or pair of texts. `metrics` are names in `tasks.sentences.metrics.METRICS`,
+    """A class or a number for each text, or pair of texts. `metrics` are names in `tasks.sentences.glue.METRICS`,
     and their mean is the score."""
 
     kind: TaskKind = SENTENCES
@@ -90,7 +90,7 @@ class SentenceTask(TaskEntry):
     pair: str | None = None
     """Column of the second text."""
     label: str
-    """Column of what is to be predicted."""
+    """Column of the label to predict."""
     labels: tuple[str, ...] = ()
     """Classes as the files name them, in the order of their ids; none for a number."""
     readable: tuple[str, ...] = ()
@@ -104,12 +104,12 @@ class SentenceTask(TaskEntry):
 
     @property
     def regression(self) -> bool:
-        """Whether a number is predicted."""
+        """Whether the task predicts a number."""
         return not self.labels
 
     @property
     def has_classes(self) -> bool:
-        """Whether what is predicted is one of several classes."""
+        """Whether the task predicts one of several classes."""
         return not self.regression
 
     @property
@@ -119,7 +119,7 @@ class SentenceTask(TaskEntry):
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
-        """Those that are scored; where there are two, the score is the mean."""
+        """Splits that are scored; with two, the score is the mean."""
         return tuple(split for split in self.files if split.startswith("dev"))
 
     @property
@@ -136,7 +136,7 @@ def tables(
     sha256: tuple[str | None, str | None, str | None] = (None, None, None),
     header: tuple[str, ...] | None = None,
 ) -> dict[str, OfficialFile]:
-    """FOLDER/train.tsv, dev.tsv and test.tsv.
+    """Return the files FOLDER/train.tsv, dev.tsv and test.tsv.
 
     Args:
         folder: below the folder of data.
@@ -384,37 +384,37 @@ NER = "NER"
 
 
 def task_names() -> tuple[str, ...]:
-    """All values of `task`: what can be trained, GLUE as a whole, and the user's own tables."""
+    """Return all values of `task`: tasks to train, GLUE as a whole, and the user's own tables."""
     others = (name for name, entry in TASKS.items() if name not in GLUE_TASKS and "train" in entry.files)
     return (*GLUE_TASKS, GLUE, *others, OWN)
 
 
 def task_kind(task: str | None) -> TaskKind | None:
-    """Kind of a built-in task; None for the user's own tables, and for a task that does not exist."""
+    """Return the kind of a built-in task; None for the user's own tables, and for an unknown task."""
     if task == GLUE:
         return SENTENCES
     return TASKS[task].kind if task in TASKS else None
 
 
 def data_folder(task: str | None) -> str | None:
-    """Key of `data` that names the folder of a task's official files; None where it has none."""
+    """Return the key of `data` for the folder of a task's official files; None if it has none."""
     kind = task_kind(task)
     return kind.folder if kind else None
 
 
 def sentence_task(name: str) -> SentenceTask | None:
-    """A task of sentences by its name, however it is spelled (sst2, SST-2, sts_b); None if there is none."""
+    """Return a task of sentences by its name in any spelling (sst2, SST-2, sts_b); None for an unknown one."""
     entry = TASKS.get(spellings(TASKS).get(bare(name), ""))
     return entry if isinstance(entry, SentenceTask) else None
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """`bare` names and aliases -> the names they stand for."""
+    """Return `bare` names and aliases -> official names."""
     known = {bare(name): name for name in names}
     entries = [entry for entry in TASKS.values() if bare(entry.name) in known]
     return {alias: entry.name for entry in entries for alias in entry.aliases} | known
 
 
 def bare(name: str) -> str:
-    """A name in lower case, without - and _."""
+    """Return a name in lower case, without - and _."""
     return name.lower().replace("-", "").replace("_", "")

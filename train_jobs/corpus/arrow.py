@@ -1,6 +1,6 @@
-"""Columns of Arrow, to and from numpy and Python, by their buffers.
+"""Columns of Arrow, converted from and to numpy and Python by their buffers.
 
-Arrow's own `pa.array` and `to_numpy` load pandas, if there is one: a third of a second for every process.
+Arrow's own `pa.array` and `to_numpy` import pandas if it is installed: a third of a second for every process.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pyarrow as pa
 
 
 def number_column(values: npt.NDArray[Any]) -> pa.Array:
-    """[n] of integers, without copying if they lie one after the other."""
+    """Return a column of integers [n], without copying contiguous ones."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def text_column(texts: Sequence[str]) -> pa.LargeStringArray:
-    """[n] of text."""
+    """Return a column of text [n]."""
     return bytes_column([text.encode() for text in texts]).view(pa.large_string())
 
 
 def bytes_column(values: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """[n] of bytes."""
+    """Return a column of bytes [n]."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
@@ -33,5 +33,5 @@ def bytes_column(values: Sequence[bytes]) -> pa.LargeBinaryArray:
 
 
 def numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """[n] a view of a column of numbers without nulls."""
+    """Return a view [n] of a column of numbers without nulls."""
     return np.from_dlpack(column)

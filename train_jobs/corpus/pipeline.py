@@ -1,291 +1,294 @@
-"""From sources to a token store, in steps that each leave a record: what fits is skipped, what does not is done again.
+"""The steps from sources to a token store. Each step writes a record: a step whose record fits is skipped.
 
-    STORE/parts/documents-00012.*   extract and clean, a part at a time
-    STORE/parts/duplicates.*        which documents are in the text already
-    STORE/parts/vocabulary.json     of vocab.txt, trained on the others or given
-    STORE/parts/tokens-00012.json   of the part's shards: sentences, WordPiece, split
-    STORE/manifest.json             written last; then `parts` goes
+    STORE/parts/documents-00012.*   documents of part 12, extracted and cleaned
+    STORE/parts/duplicates.*        documents that repeat an earlier one
+    STORE/parts/vocabulary.json     record of vocab.txt, trained on the other documents or given
+    STORE/parts/tokens-00012.json   record of the part's shards: sentences, WordPiece, split
+    STORE/manifest.json             written last; then `parts` is removed
 
-Parts, and with them every byte of the store, depend on the text alone, not on how many processes or machines share the
-work, nor on how often it was interrupted.
+Parts, and with them every byte of the store, depend only on the text: not on the number of processes or machines that
+share the work, nor on how often it was interrupted.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from train_jobs.artifacts.fingerprints import DataFingerprint
-from train_jobs.artifacts.store_manifest import PARTS, StoreManifest
+from train_jobs.artifacts.store_manifest import StoreManifest
 from train_jobs.config.errors import DataError
-from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.executors.crew import Crew
-from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
-from train_jobs.corpus.executors.work import PART, Setting, Task
-from train_jobs.corpus.preparation_progress import Progress
-from train_jobs.corpus.sources import Part, plan_parts
-from train_jobs.corpus.steps import keys
-from train_jobs.corpus.steps.closing import make_manifest, source_names
-from train_jobs.corpus.steps.duplicates import NAME as DUPLICATES
-from train_jobs.corpus.steps.duplicates import find_duplicates, no_duplicates, stretches
-from train_jobs.corpus.steps.extraction import documents_name
+from train_jobs.corpus.executors.nodes import Node, Peers
+from train_jobs.corpus.executors.worker_pool import WorkerPool
+from train_jobs.corpus.sources.text_parts import Part
+from train_jobs.corpus.steps.document_rules import DocumentSurvey, split_threshold
+from train_jobs.corpus.steps.documents import DUPLICATES, find_duplicates, no_duplicates, stretches
+from train_jobs.corpus.steps.manifest import PreparationRecords, make_manifest, source_names
 from train_jobs.corpus.steps.records import (
     DocumentsRecord,
     DuplicatesRecord,
-    Record,
+    PartTask,
+    PreparationSetting,
+    StepRecord,
     TokensRecord,
     VocabularyRecord,
     damaged_file,
+    documents_keys,
+    duplicates_key,
+    part_name,
     read_record,
+    tokens_key,
+    vocabulary_key,
 )
-from train_jobs.corpus.steps.splits import Survey, split_rule
-from train_jobs.corpus.steps.tokenisation import VOCABULARY, make_vocabulary, tokens_name
-from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
+from train_jobs.corpus.steps.tokenisation import VOCABULARY, make_vocabulary
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=StepRecord)
+Report = Callable[[str], None]
+Figures = Callable[[int, Mapping[str, float]], None]
+SECONDS_BETWEEN_LINES = 10.0
+LEAST_SECONDS = 1e-3
+MB = 1e6
+
+
+class PreparationProgress:
+    """Progress of a preparation: periodic lines of text, and the figures of the run.
+
+    Args:
+        log: called with a line of text.
+        figures: called with the number of parts done and metrics, whenever a part is done. None: no metrics.
+        every: seconds between two lines.
+    """
+
+    def __init__(self, log: Report, figures: Figures | None = None, *, every: float = SECONDS_BETWEEN_LINES) -> None:
+        self.log = log
+        self._figures, self._every = figures, every
+        self.parts = 0
+        """Parts done in every step, now and in earlier starts."""
+        self.begin("", total=0, done=0)
+
+    def begin(self, step: str, *, total: int, done: int) -> None:
+        """Begin a step.
+
+        Args:
+            step: its name.
+            total: bytes left to process.
+            done: number of its parts that were done before.
+        """
+        self._step, self._total = step, total
+        self.parts += done
+        self._bytes = self._documents = 0
+        self._started = self._reported = time.monotonic()
+
+    def advance(self, count: int, documents: int) -> None:
+        """Add processed bytes and documents."""
+        self._bytes += count
+        self._documents += documents
+        if time.monotonic() - self._reported > self._every:
+            self._report()
+
+    def part_done(self) -> None:
+        """Report the figures of the step when a part is done."""
+        self.parts += 1
+        if self._figures is not None:
+            figures = {"documents": self._documents, "bytes": self._bytes, "mb_per_second": self._speed() / MB}
+            self._figures(self.parts, {f"{self._step}_{name}": figure for name, figure in figures.items()})
+
+    def end(self) -> None:
+        """End the step; report a long one again."""
+        if time.monotonic() - self._started > self._every:
+            self._report()
+
+    def _report(self) -> None:
+        self._reported = time.monotonic()
+        speed = self._speed()
+        left = max(self._total - self._bytes, 0) / speed if speed else 0
+        self.log(
+            f"{self._step}: {self._bytes / MB:,.1f} of {self._total / MB:,.1f} MB, {self._documents:,} documents,"
+            f" {speed / MB:.1f} MB/s, eta {_clock(left)}"
+        )
+
+    def _speed(self) -> float:
+        return self._bytes / max(time.monotonic() - self._started, LEAST_SECONDS)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """One store in the making.
+    """A preparation in progress: the work, and who does it.
 
     Attributes:
-        data: sources and settings.
+        setting: sources, rules and folders.
         found: fingerprint of the text.
-        store: the folder.
         key: of the store.
-        node: who we are among those that make it.
-        workers: most processes here.
-        progress: told how far it is.
-        hashes: as `cache` of `sources.content_hashes`.
-        block_tokens: as of `store.StoreWriter`.
         parts: of the text.
+        node: this process among the nodes that prepare the store.
         peers: the other nodes.
-        crew: the processes here.
+        pool: runs tasks on this node.
+        progress: receives lines and figures.
+        hashes: cache of content hashes, see `fingerprints.content_hashes`.
     """
 
-    data: TextConfig
+    setting: PreparationSetting
     found: DataFingerprint
-    store: Path
     key: str
-    workers: int
-    progress: Progress
-    node: Node = ALONE
+    parts: Sequence[Part]
+    node: Node
+    peers: Peers
+    pool: WorkerPool
+    progress: PreparationProgress
     hashes: Path | None = None
-    block_tokens: int = BLOCK_TOKENS
-    parts: list[Part] = field(init=False)
-    peers: Peers = field(init=False)
-    crew: Crew = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", plan_parts(self.data.text))
-        object.__setattr__(self, "peers", Peers(self.folder, self.node, self.key, self.progress.say, self.is_complete))
-        setting = Setting(data=self.data, store=self.store, folder=self.folder, block_tokens=self.block_tokens)
-        object.__setattr__(self, "crew", Crew(setting, self.workers))
-
-    @property
-    def folder(self) -> Path:
-        """Where records go."""
-        return self.store / PARTS
-
-    def is_complete(self) -> bool:
-        """Whether the store is there."""
-        return TokenStore.find(self.store, self.key) is not None
 
     def make(self) -> StoreManifest | None:
-        """All steps, as far as they are not done; returns the manifest on the leading node.
+        """Carry out all steps that are not done; return the manifest on the leading node.
 
         Raises:
-            DataError: text or vocabulary that cannot be used; the message says why.
-            PeerError: another node is gone.
-            StoreComplete: the other nodes were done without this one.
+            DataError: text or vocabulary cannot be used; the message gives the reason.
+            PeerError: another node was lost.
+            StoreComplete: the other nodes finished without this one.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.progress.say(
+        self.setting.folder.mkdir(parents=True, exist_ok=True)
+        self.progress.log(
             f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
-        with self.peers.beating(), self.crew:
-            documents = self.documents()
-            self.require_all_sources(documents)
-            duplicates = self.duplicates(documents)
-            self.require_all_sources(documents, duplicates)
-            threshold = self.threshold(documents)
-            vocabulary = self.vocabulary(documents, duplicates)
-            tokens = self.tokens(documents, duplicates, threshold, vocabulary)
+        with self.peers.beating(), self.pool:
+            documents = self._documents()
+            self._require_all_sources(documents)
+            duplicates = self._duplicates(documents)
+            self._require_all_sources(documents, duplicates)
+            threshold = self._threshold(documents)
+            vocabulary = self._vocabulary(documents, duplicates)
+            tokens = self._tokens(documents, duplicates, vocabulary.files[0].sha256, threshold)
             if not self.node.leads:
                 return None
-            return make_manifest(
-                self.data, self.found, self.store, self.key, self.parts, documents, duplicates, vocabulary, tokens
-            )
+            records = PreparationRecords(documents, duplicates, vocabulary, tokens)
+            return make_manifest(self.setting, self.found, self.key, self.parts, records)
 
-    def documents(self) -> list[DocumentsRecord]:
-        """The first step."""
-        wanted = keys.documents_keys(self.data, self.parts, self.found, self.hashes)
+    def _documents(self) -> list[DocumentsRecord]:
+        keys = documents_keys(self.setting.data, self.parts, self.found, self.hashes)
         tasks = [
-            Task(
-                step="documents",
-                number=number,
-                part=PART.dump_python(part, mode="json"),
-                key=wanted[number],
-                size=part.size,
-            )
-            for number, part in enumerate(self.parts)
+            PartTask(step="documents", number=number, part=part, key=key, size=part.size)
+            for number, (part, key) in enumerate(zip(self.parts, keys, strict=True))
         ]
-        return self._each("documents", tasks, documents_name, DocumentsRecord, self.folder)
+        return self._each_part(tasks, DocumentsRecord, self.setting.folder)
 
-    def duplicates(self, documents: Sequence[DocumentsRecord]) -> DuplicatesRecord:
-        """What is in the text already."""
-        key = keys.duplicates_key(self.data, [record.key for record in documents])
-        if not self.data.clean.drop_duplicates:
+    def _duplicates(self, documents: Sequence[DocumentsRecord]) -> DuplicatesRecord:
+        key, folder = duplicates_key(self.setting.data, documents), self.setting.folder
+        if not self.setting.data.clean.drop_duplicates:
             return no_duplicates(len(self.parts), key=key)
-        counts = [record.documents for record in documents]
-        return self._once(
-            DUPLICATES, DuplicatesRecord, key, self.folder, lambda: find_duplicates(self.folder, counts, key=key)
-        )
+        find = partial(find_duplicates, folder, [record.documents for record in documents], key=key)
+        return self._once(DUPLICATES, DuplicatesRecord, key, folder, find)
 
-    def vocabulary(self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> VocabularyRecord:
-        """The vocabulary, in the store."""
-        key = keys.vocabulary_key(self.data, duplicates.key)
+    def _vocabulary(self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> VocabularyRecord:
+        key = vocabulary_key(self.setting.data, duplicates)
 
         def make() -> VocabularyRecord:
-            made = make_vocabulary(self.data, self.folder, self.store, documents, duplicates, key)
-            if self.data.vocabulary is None:
-                self.progress.say(f"vocabulary trained: {made.pieces} pieces")
+            made = make_vocabulary(self.setting, documents, duplicates, key=key)
+            if self.setting.data.vocabulary is None:
+                self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        return self._once(VOCABULARY, VocabularyRecord, key, self.store, make)
+        return self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
 
-    def tokens(
-        self,
-        documents: Sequence[DocumentsRecord],
-        duplicates: DuplicatesRecord,
-        threshold: int,
-        vocabulary: VocabularyRecord,
+    def _tokens(
+        self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
     ) -> list[TokensRecord]:
-        """The last step; only the leading node waits for what the others make, and then may clear all up."""
-        drops = stretches(duplicates)
+        """Run the last step; only the leading node waits for the parts of the others, to remove all records."""
         tasks = [
-            Task(
+            PartTask(
                 step="tokens",
                 number=number,
-                part=PART.dump_python(part, mode="json"),
-                key=keys.tokens_key(
-                    self.data,
-                    documents[number],
-                    duplicates,
-                    number,
-                    vocabulary=vocabulary.files[0].sha256,
-                    threshold=threshold,
-                    block_tokens=self.block_tokens,
-                ),
-                size=documents[number].text_bytes,
+                part=part,
+                key=tokens_key(self.setting, threshold, record.key, digest, vocabulary),
+                size=record.text_bytes,
                 threshold=threshold,
-                drop=drops[number],
+                drop=drop,
             )
-            for number, part in enumerate(self.parts)
+            for number, (part, record, digest, drop) in enumerate(
+                zip(self.parts, documents, duplicates.digests, stretches(duplicates), strict=True)
+            )
         ]
-        return self._each("tokens", tasks, tokens_name, TokensRecord, self.store, wait=self.node.leads)
+        return self._each_part(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
 
-    def threshold(self, documents: Sequence[DocumentsRecord]) -> int:
-        """As of `splits.SplitRule`."""
-        survey = Survey()
+    def _threshold(self, documents: Sequence[DocumentsRecord]) -> int:
+        survey = DocumentSurvey()
         for record in documents:
-            survey.merge(Survey(record.documents, record.lowest, record.highest, set(record.words)))
+            survey.merge(DocumentSurvey(record.documents, record.lowest, record.highest, set(record.words)))
         try:
-            return split_rule(survey, validation_fraction=self.data.validation_fraction).threshold
+            return split_threshold(survey, validation_fraction=self.setting.data.validation_fraction)
         except DataError as problem:
             problem.facts = {"text": self.found.name, **problem.facts}
             raise
 
-    def require_all_sources(
+    def _require_all_sources(
         self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord | None = None
     ) -> None:
-        """No source may come to nothing, unless all of them do, which is said of the text as a whole.
+        """Require a document from every source; if no source has any, `_threshold` reports the text as a whole.
 
         Raises:
             DataError: names the source.
         """
-        names = source_names(self.data)
-        kept = [0] * len(names)
-        read = [0] * len(names)
-        for number, part in enumerate(self.parts):
-            read[part.source] += documents[number].read
-            kept[part.source] += documents[number].documents - (duplicates.dropped[number] if duplicates else 0)
-        if not any(kept):
-            return
-        for source, name in enumerate(names):
-            if kept[source] == 0:
-                raise DataError(
-                    f"the source {name} contributes no document",
-                    facts={"found": f"{read[source]:,} documents", "why": _why_none(read[source], duplicates)},
-                    fix="leave it out of data.text, or mend it",
-                )
+        names = source_names(self.setting.data)
+        kept, read = [0] * len(names), [0] * len(names)
+        for number, (part, record) in enumerate(zip(self.parts, documents, strict=True)):
+            read[part.source] += record.read
+            kept[part.source] += record.documents - (duplicates.dropped[number] if duplicates else 0)
+        if any(kept) and not all(kept):
+            source = kept.index(0)
+            reason = "all are in the text already" if duplicates else "data.clean drops all of them"
+            raise DataError(
+                f"the source {names[source]} contributes no document",
+                facts={
+                    "found": f"{read[source]:,} documents",
+                    "why": reason if read[source] else "its files contain no document",
+                },
+                fix="remove the source from data.text, or correct it",
+            )
 
-    def clear(self) -> None:
-        """Removes what the steps left."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _each(
-        self,
-        step: str,
-        tasks: Sequence[Task],
-        name: Callable[[int], str],
-        kind: type[RecordT],
-        files: Path,
-        *,
-        wait: bool = True,
+    def _each_part(
+        self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path, *, wait: bool = True
     ) -> list[RecordT]:
-        """A record for each part: those that fit, those made here, and, unless it shall not wait, of other nodes."""
+        """Return a record for each part: found, made here, or (with `wait`) made by another node."""
 
-        def look(task: Task) -> RecordT | None:
-            return read_record(self.folder, name(task.number), kind, task.key, files=files)
+        step = tasks[0].step
+
+        def look(task: PartTask) -> RecordT | None:
+            return read_record(self.setting.folder, part_name(step, task.number), kind, task.key, files=files)
 
         ours = [task for task in tasks if self.node.owner(task.number) == self.node.rank]
-        todo = [task for task in ours if not self._whole(look(task), files)]
+        todo = [task for task in ours if not self._is_whole(look(task), files)]
         skipped = len(ours) - len(todo)
         if skipped:
-            self.progress.say(f"{step}: {skipped} of {len(ours)} parts are done already")
+            self.progress.log(f"{step}: {skipped} of {len(ours)} parts are done already")
         self.progress.begin(step, total=sum(task.size for task in todo), done=skipped)
-        for _ in self.crew.do(todo, self.progress.advance):
+        for _ in self.pool.run(todo, self.progress.advance):
             self.progress.part_done()
         self.progress.end()
-        if not wait:
-            return []
         return [
-            self.peers.wait(
-                f"{step} of part {task.number}",
-                self.node.owner(task.number),
-                lambda task=task: look(task),  # type: ignore[misc]
-            )
-            for task in tasks
+            self.peers.wait(f"{step} of part {task.number}", self.node.owner(task.number), partial(look, task))
+            for task in (tasks if wait else ())
         ]
 
     def _once(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
-        """A record that the leading node makes for all."""
-
-        def look() -> RecordT | None:
-            return read_record(self.folder, name, kind, key, files=files)
-
+        """Return a record that the leading node makes for all nodes."""
+        look = partial(read_record, self.setting.folder, name, kind, key, files=files)
         if not self.node.leads:
             return self.peers.wait(name, 0, look)
         found = look()
-        return found if found is not None and self._whole(found, files) else make()
+        return found if found is not None and self._is_whole(found, files) else make()
 
-    def _whole(self, record: Record | None, files: Path) -> bool:
-        """Whether it is there, and its files are what it says."""
-        if record is None:
-            return False
-        damaged = damaged_file(files, record)
+    def _is_whole(self, record: StepRecord | None, files: Path) -> bool:
+        """Return whether the record exists and its files match it."""
+        damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
-            self.progress.say(f"{damaged.name} is not what was written: it is made again")
-        return damaged is None
-
-
-def _why_none(read: int, duplicates: DuplicatesRecord | None) -> str:
-    if read == 0:
-        return "there is none in its files"
-    return "all are in the text already" if duplicates else "data.clean drops all of them"
+            self.progress.log(f"{damaged.name} does not match its record: it is made again")
+        return record is not None and damaged is None

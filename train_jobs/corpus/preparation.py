@@ -1,4 +1,4 @@
-"""A token store where there was none: found, or made in its place, once for a text whatever is trained on it later."""
+"""Find the token store of a text, or make it: once for a text, whatever is trained on it later."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from train_jobs.artifacts.file_lock import hold
-from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, StoreManifest, read_manifest, store_content
-from train_jobs.config.errors import ConflictError, DataError, StorageError
-from train_jobs.config.names import in_shell
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, read_manifest, store_content
+from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.executors.crew import usable_cores
-from train_jobs.corpus.executors.nodes import ALONE, Node
-from train_jobs.corpus.pipeline import Preparation
-from train_jobs.corpus.preparation_progress import Progress, Report
-from train_jobs.corpus.steps.keys import reading, store_key
+from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
+from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool, usable_cores
+from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
+from train_jobs.corpus.sources.text_parts import plan_parts
+from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE, read_vocabulary
 from train_jobs.engine.runtime.storage import storage_errors
@@ -28,17 +27,32 @@ from train_jobs.engine.runtime.storage import storage_errors
 SHARDS = "shard-*.arrow"
 TORN = (f".{MANIFEST_FILE}.*.tmp",)
 OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
-DOING = "making the token store"
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Options of making a token store."""
+
+    replace: bool = False
+    """Overwrite a store of other text or settings."""
+    keep_steps: bool = False
+    """Keep the files of the steps when the store is complete."""
+    keep_unfinished: bool = True
+    """Keep what was made even if the text is unusable."""
+    block_tokens: int = BLOCK_TOKENS
+    """Tokens of a block, see `token_store.StoreWriter`."""
+    min_worker_bytes: int = MIN_BYTES_FOR_WORKERS
+    """Bytes of text from which worker processes are started."""
 
 
 def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenStore | None:
-    """A store of this text by this very vocabulary that the cache holds under another key, or None.
+    """Return a store of the same text and vocabulary that the cache holds under another key, or None.
 
-    A vocabulary that one run trained on the text is given to the next one as a file, to a second phase above all: the
-    text need not be tokenised again.
+    One run trains a vocabulary on the text and the next run, often phase 2, is given it as a file: the text does not
+    have to be tokenised again.
 
     Args:
-        data: what a store is needed for.
+        data: text and settings of the store that is needed.
         found: fingerprint of `data.text`.
         cache: folder of token stores.
     """
@@ -51,10 +65,10 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
         lowercase=data.lowercase,
         validation_fraction=data.validation_fraction,
     )
-    for path in sorted(cache.glob(f"*/{MANIFEST_FILE}")):
-        manifest = read_manifest(path.parent)
+    for folder in (path.parent for path in sorted(cache.glob(f"*/{MANIFEST_FILE}"))):
+        manifest = read_manifest(folder)
         if manifest is not None and manifest.content == wanted:
-            return TokenStore(path.parent, manifest)
+            return TokenStore(folder, manifest)
     return None
 
 
@@ -67,34 +81,32 @@ def prepare_store(
     hashes: Path | None = None,
     node: Node = ALONE,
 ) -> TokenStore:
-    """Opens the token store in `folder`, or makes it there if it is missing or of other text or settings.
+    """Open the token store in `folder`, or make it if it is missing or of other text or settings.
 
-    Of several processes on one machine one builds and the others wait. One that ends on the way leaves what the next
-    one goes on from, unless the text is of no use.
+    Of several processes on one machine one makes the store and the others wait. If it is interrupted, the next one
+    resumes from its files, unless the text is unusable.
 
     Args:
         data: what to read and how.
-        folder: where the store is or shall be.
-        progress: called with a line of text at each stage.
-        found: fingerprint of `data.text`, where it is known already; else the text is read for it once more.
-        hashes: remembers content hashes, as `cache` of `sources.content_hashes`.
-        node: who we are among several machines that see the folder, and share the work.
+        folder: of the store.
+        progress: called with lines of text.
+        found: fingerprint of `data.text`. None: the text is read to compute it.
+        hashes: cache of content hashes, see `fingerprints.content_hashes`.
+        node: this process among several machines that see the folder and share the work.
 
     Raises:
-        DataError: text or vocabulary that cannot be used; the message says why.
-        StorageError: the folder cannot be written, or holds something else.
-        PeerError: another node is gone.
+        DataError: text or vocabulary cannot be used; the message gives the reason.
+        StorageError: the folder cannot be written, or contains other files.
+        PeerError: another node was lost.
     """
-    found = found or fingerprint(data.text, hashes)
     return make_store(
         data,
         folder,
-        found=found,
-        progress=Progress(progress),
+        found=found or fingerprint(data.text, hashes),
+        progress=PreparationProgress(progress),
         hashes=hashes,
         node=node,
-        replace=True,
-        keep_unfinished=False,
+        options=StoreOptions(replace=True, keep_unfinished=False),
     )
 
 
@@ -103,115 +115,106 @@ def make_store(
     folder: Path,
     *,
     found: DataFingerprint,
-    progress: Progress,
+    progress: PreparationProgress,
     hashes: Path | None = None,
     node: Node = ALONE,
-    replace: bool = False,
-    keep_steps: bool = False,
-    keep_unfinished: bool = True,
+    options: StoreOptions = StoreOptions(),
 ) -> TokenStore:
-    """The token store in `folder`, made if it is not there; on each of several nodes, which share the work.
+    """Return the token store in `folder`; make it if it is missing, together with the other nodes.
 
     Args:
         data: what to read and how.
-        folder: where the store is or shall be, seen by all nodes.
+        folder: of the store, seen by all nodes.
         found: fingerprint of `data.text`.
-        progress: told how far it is.
-        hashes: as of `prepare_store`.
-        node: who we are.
-        replace: a store of other text or settings makes room.
-        keep_steps: keep what the steps left.
-        keep_unfinished: keep what is done even of text that turns out to be of no use.
+        progress: receives lines and figures.
+        hashes: see `prepare_store`.
+        node: this process among the nodes.
+        options: what to overwrite and what to keep.
 
     Raises:
-        DataError: text or vocabulary that cannot be used; the message says why.
-        StorageError: the folder cannot be written, or holds something else.
-        ConflictError: it holds a store of other text or settings.
-        PeerError: another node is gone.
+        DataError: text or vocabulary cannot be used; the message gives the reason.
+        StorageError: the folder cannot be written, or contains other files.
+        ConflictError: the folder contains a store of other text or settings.
+        PeerError: another node was lost.
     """
     key = store_key(data, found)
-    if (store := TokenStore.find(folder, key)) is not None:
-        return _swept(store, node, keep_steps=keep_steps)
-    workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
-    with storage_errors(folder, DOING), _alone(folder, node, progress):
-        if (store := TokenStore.find(folder, key)) is not None:  # made while we waited
-            return _swept(store, node, keep_steps=keep_steps)
-        if node.leads:
-            _make_room(folder, replace=replace)
-        making = Preparation(
-            data, found, folder, key, workers, progress, node=node, hashes=hashes, block_tokens=BLOCK_TOKENS
-        )
-        try:
-            _complete(making, keep_steps=keep_steps)
-        except DataError:
-            if not keep_unfinished and node.size == 1 and not (folder / MANIFEST_FILE).exists():
-                shutil.rmtree(folder, ignore_errors=True)  # here, where nobody else makes it meanwhile
-            raise
+    find = partial(TokenStore.find, folder, key)
+    if find() is None:
+        with storage_errors(folder, "making the token store"), _exclusive(folder, node, progress):
+            if find() is None:  # else another process made it while this one waited
+                if node.leads:
+                    _clear_folder(folder, replace=options.replace)
+                setting = PreparationSetting(
+                    data=data, store=folder, folder=folder / PARTS, block_tokens=options.block_tokens
+                )
+                workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
+                preparation = Preparation(
+                    setting,
+                    found,
+                    key,
+                    parts=plan_parts(data.text),
+                    node=node,
+                    peers=Peers(setting.folder, node, key, progress.log, lambda: find() is not None),
+                    pool=WorkerPool(setting, workers, min_bytes=options.min_worker_bytes),
+                    progress=progress,
+                    hashes=hashes,
+                )
+                _complete(preparation, options)
+    elif node.leads and not options.keep_steps:  # a process may have died between the manifest and this
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
     return TokenStore.open(folder)
 
 
-def _complete(making: Preparation, *, keep_steps: bool) -> None:
-    """All steps, and the manifest; a node that does not lead waits for that."""
-    folder, key = making.store, making.key
+def _complete(preparation: Preparation, options: StoreOptions) -> None:
+    """Carry out all steps and write the manifest; a node that does not lead waits for it."""
+    folder, key, node = preparation.setting.store, preparation.key, preparation.node
     try:
-        manifest = making.make()
-    except Exception:  # StoreComplete, or that a file of a step is gone
-        if making.node.leads or not making.is_complete():
-            raise
-        return  # of little text the others may be done before this node looks
+        manifest = preparation.make()
+    except Exception as problem:  # StoreComplete, or a file of a step was removed, or a mistake of the user's
+        if not node.leads and TokenStore.find(folder, key) is not None:
+            return  # with little text, the other nodes may finish before this one looks
+        unusable = isinstance(problem, DataError) and not (folder / MANIFEST_FILE).exists()
+        if unusable and not options.keep_unfinished and node.size == 1:
+            shutil.rmtree(folder, ignore_errors=True)  # under the lock: no other process is writing here
+        raise
     if manifest is None:
-        making.peers.wait("the manifest", 0, lambda: TokenStore.find(folder, key))
+        preparation.peers.wait("the manifest", 0, partial(TokenStore.find, folder, key))
         return
-    _sweep(folder, manifest)
+    listed = {shard.file for shard in manifest.shards}
+    for path in [path for pattern in (SHARDS, *TORN) for path in folder.glob(pattern)]:
+        if path.name not in listed:
+            path.unlink()  # of an earlier text, or of a process that died while writing
     write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
-    if not keep_steps:
-        making.clear()
-    making.progress.say(told(manifest))
-
-
-def told(manifest: StoreManifest) -> str:
-    """A store in a line."""
-    return ", ".join(
-        f"{split}: {counts.documents} documents, {counts.tokens} tokens" for split, counts in manifest.splits.items()
+    if not options.keep_steps:
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
+    counts = manifest.splits.items()
+    preparation.progress.log(
+        ", ".join(f"{split}: {count.documents} documents, {count.tokens} tokens" for split, count in counts)
     )
 
 
 @contextmanager
-def _alone(folder: Path, node: Node, progress: Progress) -> Iterator[None]:
-    """No other preparation of the same folder meanwhile; each node has a lock of its own, since not all disks share."""
+def _exclusive(folder: Path, node: Node, progress: PreparationProgress) -> Iterator[None]:
+    """Exclude other preparations of the folder; each node has its own lock, since not every shared disk has locks."""
     place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
     place.parent.mkdir(parents=True, exist_ok=True)
-    waiting = partial(progress.say, f"another process prepares {folder}: waiting")
+    waiting = partial(progress.log, f"another process prepares {folder}: waiting")
     with hold(place.with_name(f".{place.name}.lock"), waiting=waiting):
         yield
 
 
-def _swept(store: TokenStore, node: Node, *, keep_steps: bool) -> TokenStore:
-    """A store that is complete, without what a death between its manifest and the end left."""
-    if node.leads and not keep_steps:
-        shutil.rmtree(store.folder / PARTS, ignore_errors=True)
-    return store
-
-
-def _sweep(folder: Path, manifest: StoreManifest) -> None:
-    """Removes shards of an earlier text, and what deaths in the middle of writing left."""
-    listed = {shard.file for shard in manifest.shards}
-    for path in (found for own in (SHARDS, *TORN) for found in folder.glob(own)):
-        if path.name not in listed:
-            path.unlink()
-
-
-def _make_room(folder: Path, *, replace: bool) -> None:
-    """What lies there may make room if it is nothing but an older store, or one half-made.
+def _clear_folder(folder: Path, *, replace: bool) -> None:
+    """Prepare the folder for a new store: it may contain only an older or unfinished store.
 
     Raises:
-        StorageError: there is something else.
-        ConflictError: there is another store, and it shall stay.
+        StorageError: the folder contains other files.
+        ConflictError: the folder contains another store, and `replace` is off.
     """
-    if strangers := _strangers(folder):
+    existing = [folder] if folder.is_file() else sorted(folder.glob("*"))
+    if others := [path.name for path in existing if not any(path.match(own) for own in OWN_FILES)]:
         raise StorageError(
-            f"{folder} is no token store and not empty",
-            facts={"holds": ", ".join(strangers[:5])},
+            f"cannot make a token store in {folder}: it contains other files",
+            facts={"holds": ", ".join(others[:5])},
             fix="choose another folder with --cache PATH" if replace else "choose another folder with --store PATH",
         )
     if not (folder / MANIFEST_FILE).exists():
@@ -220,11 +223,6 @@ def _make_room(folder: Path, *, replace: bool) -> None:
         raise ConflictError(
             f"{folder} holds a token store of other text or settings",
             facts={"look": f"orchestrator data show {folder}"},
-            fix=f"another --store, or without it: rm -r {in_shell(folder)}",
+            fix=f"choose another --store, or delete this one: rm -r {in_shell(folder)}",
         )
     (folder / MANIFEST_FILE).unlink()  # from here on it is no store
-
-
-def _strangers(folder: Path) -> list[str]:
-    found = [folder] if folder.is_file() else sorted(folder.glob("*"))
-    return [path.name for path in found if not any(path.match(own) for own in OWN_FILES)]

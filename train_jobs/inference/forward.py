@@ -1,63 +1,35 @@
-"""Token sequences through a model: in order of length, as many at once as have so many tokens, without padding.
+"""Token sequences through a model in batches of N tokens, sorted by length, without padding.
 
-For prediction weights are kept in the arithmetic's own type and order, and query, key and value in one matrix: nothing
-is cast, joined or put in order again for every batch.
+For prediction weights are kept in the type and memory order of the arithmetic, and query, key and value in one matrix,
+so that no batch casts, joins or reorders them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import OutOfMemoryError
-from train_jobs.engine.runtime import out_of_memory
-from train_jobs.inference.dense import order_weights
+from train_jobs.engine.runtime.devices import is_out_of_memory, release_memory
 from train_jobs.inference.model_folder import Model
 from train_jobs.models.bert.attention import attend, attend_packed
-from train_jobs.models.bert.encoder import PAD_ID, Layer, SelfAttention, Where
-from train_jobs.models.bert.losses import length_mask
-from train_jobs.models.bert.task_heads import Output
-from train_jobs.models.compiling import require_compiler
-from train_jobs.models.packing import Packing, packing_arrays
-
-Ints = npt.NDArray[np.int64]
+from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, Where, require_compiler
+from train_jobs.models.bert.task_heads import OutputLayer
+from train_jobs.models.packing import Packing
+from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens, padded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # enough to keep the units busy
 
 
-class Tokens(NamedTuple):
-    """One sequence: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]."""
-
-    ids: Ints
-    """[length]"""
-    second: int
-    """Where the second segment begins; the length if there is none."""
-
-
-class Batch(NamedTuple):
-    """Sequences on the model's device, in the form that it takes them."""
-
-    input_ids: Tensor
-    """int64 [B, S]"""
-    token_type_ids: Tensor
-    """int64 [B, S]"""
-    attention_mask: Tensor | None
-    """bool [B, S]; None where nothing is padded, or with a packing."""
-    packing: Packing | None
-    lengths: Tensor
-    """int64 [B] tokens of each."""
-    rows: list[int]
-    """Which of the sequences they are."""
-
-
 class JointSelfAttention(nn.Module):
-    """Self-attention with query, key and value as one product; in evaluation the same as the one it is made from."""
+    """Self-attention with query, key and value as one product; in evaluation equal to the separate ones."""
 
     def __init__(self, separate: SelfAttention) -> None:
         super().__init__()
@@ -68,7 +40,7 @@ class JointSelfAttention(nn.Module):
         self.joint.bias.copy_(torch.cat([part.bias for part in parts]))
 
     def forward(self, hidden: Tensor, where: Where) -> Tensor:
-        """[B, S, H] or [T, H], where -> the same shape."""
+        """Map [B, S, H] or [T, H] to the same shape."""
         joint = self.joint(hidden).unflatten(-1, (3, self.heads, -1))
         if isinstance(where, Packing):
             return attend_packed(joint, where, dropout=0.0).flatten(-2)
@@ -76,21 +48,21 @@ class JointSelfAttention(nn.Module):
 
 
 @torch.no_grad()
-def made_ready(model: Model, *, precision: str, device: torch.device, compiled: bool = False) -> Model:
-    """The model, changed in place into one that can predict and nothing else.
+def prepare_model(model: Model, *, precision: str, device: torch.device, compiled: bool = False) -> Model:
+    """Change a model in place into one that can only predict.
 
     Args:
-        model: with its weights.
+        model: model with its weights.
         precision: bf16, fp16 or fp32.
-        device: where it is to compute.
-        compiled: torch.compile its layers.
+        device: device to compute on.
+        compiled: compile its layers.
     """
     for layer in model.bert.encoder.layer:
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, EncoderLayer)
         layer.attention.register_module("self", JointSelfAttention(layer.attention.self))
     model.requires_grad_(False).to(device, DTYPES[precision]).eval()
     for layer in model.modules():
-        if isinstance(layer, Output):  # as in training, whose scores and thresholds these predictions are to have
+        if isinstance(layer, OutputLayer):  # fp32 as in training, so that scores and thresholds agree
             layer.float()
     if compiled:
         require_compiler(device, key="batching.compile")
@@ -101,11 +73,11 @@ def made_ready(model: Model, *, precision: str, device: torch.device, compiled: 
 
 
 class Forward:
-    """A model, and how sequences go through it.
+    """Runs sequences through a model.
 
     Args:
-        model: as `made_ready` leaves it.
-        batch_tokens: tokens at once. None: what suits the device.
+        model: result of `prepare_model`.
+        batch_tokens: tokens of a batch. None: suited to the device.
         beat: called after each batch.
     """
 
@@ -117,18 +89,18 @@ class Forward:
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self._beat = beat
 
-    @torch.no_grad()  # not inference_mode, in which attention's kernel could not be tried before it is trusted
-    def each(self, sequences: Sequence[Tokens], compute: Callable[[Batch], Iterable[Any]]) -> list[Any]:
-        """What `compute` makes of each sequence, in their order.
+    @torch.no_grad()  # not inference_mode, which forbids the trial run of attention's kernel
+    def each(self, sequences: Sequence[Tokens], compute: Callable[[TokenBatch], Iterable[Any]]) -> list[Any]:
+        """Return the results of `compute` for all sequences, in their order.
 
-        Memory that runs out halves the tokens at once, from then on.
+        If memory runs out, this and all later batches have half the tokens.
 
         Args:
-            sequences: any number.
-            compute: takes a batch through the model; one result for each of its sequences, on the host.
+            sequences: the sequences.
+            compute: runs the model on a batch; returns one result for each of its sequences, on the host.
 
         Raises:
-            OutOfMemoryError: there is not enough for a single sequence.
+            OutOfMemoryError: a single sequence does not fit.
         """
         found: list[Any] = [None] * len(sequences)
         lengths = np.fromiter((len(one.ids) for one in sequences), np.int64, len(sequences))
@@ -138,7 +110,7 @@ class Forward:
             try:
                 results = compute(self.batch([sequences[row] for row in rows], rows.tolist()))
             except (RuntimeError, MemoryError) as problem:
-                if not out_of_memory.is_exhausted(problem):
+                if not is_out_of_memory(problem):
                     raise
                 self._halve(len(rows), int(lengths[rows].sum()))
                 continue
@@ -148,30 +120,13 @@ class Forward:
             self._beat()
         return found
 
-    def batch(self, sequences: Sequence[Tokens], rows: list[int]) -> Batch:
-        """Sequences as the model takes them.
-
-        Args:
-            sequences: at least one.
-            rows: which of all they are.
-        """
-        lengths = np.fromiter((len(one.ids) for one in sequences), np.int64, len(sequences))
-        size = int(lengths.max())
-        place = np.arange(size)
-        ids = np.full((len(lengths), size), PAD_ID, np.int64)
-        real = place < lengths[:, None]
-        ids[real] = np.concatenate([one.ids for one in sequences])
+    def batch(self, sequences: Sequence[Tokens], rows: Sequence[int]) -> TokenBatch:
+        """Return sequences, at least one, as the model takes them; `rows` are their numbers."""
         seconds = np.fromiter((one.second for one in sequences), np.int64, len(sequences))
-        segments = ((place >= seconds[:, None]) & real).astype(np.int64)
-        arrays = {"input_ids": ids, "token_type_ids": segments, "lengths": lengths, **packing_arrays(lengths, size)}
-        there = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
-        packing = Packing.of(there)
-        padded = packing is None and bool(lengths.min() < size)
-        mask = length_mask(there["lengths"], size) if padded else None
-        return Batch(there["input_ids"], there["token_type_ids"], mask, packing, there["lengths"], rows)
+        return TokenBatch.on_device(padded([one.ids for one in sequences], seconds), self.device, rows=rows)
 
     def _halve(self, rows: int, tokens: int) -> None:
-        out_of_memory.release(self.device)
+        release_memory(self.device)
         if rows == 1:
             raise OutOfMemoryError(
                 f"out of memory with one sequence of {tokens} tokens",
@@ -181,13 +136,56 @@ class Forward:
 
 
 def _count(lengths: Ints, tokens: int) -> int:
-    """How many of some sequences, longest first, go through at once: at least one."""
+    """Return how many sequences, longest first, have at most `tokens` tokens; at least one."""
     return max(int(np.searchsorted(np.cumsum(lengths), tokens, side="right")), 1)
 
 
-def joined(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> Tokens:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]."""
-    ids = [cls, *first, sep]
-    if second is None:
-        return Tokens(np.array(ids, np.int64), len(ids))
-    return Tokens(np.array([*ids, *second, sep], np.int64), len(ids))
+TYPICAL_TOKENS = 256  # of a batch; the order suits any number
+
+
+class OrderedLinear(nn.Module):
+    """A dense layer for prediction only."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self._weight, self._bias = _ordered(plain.weight.detach()), plain.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., K] to [..., N]."""
+        return _product(x, self._weight, self._bias)
+
+
+def order_weights(module: nn.Module) -> None:
+    """Reorder the weights of all bf16 dense layers on a CPU in place, for oneDNN's kernels.
+
+    torch reorders them at every product otherwise, which takes as long as the product of a short text. The gain for
+    requests: benchmarks/inference.py.
+    """
+    kinds = {
+        (layer.weight.device.type, layer.weight.dtype) for layer in module.modules() if isinstance(layer, nn.Linear)
+    }
+    if kinds != {("cpu", torch.bfloat16)} or not can_be_ordered():
+        return
+    for parent in [*module.modules()]:
+        for name, layer in parent.named_children():
+            if isinstance(layer, nn.Linear):
+                setattr(parent, name, OrderedLinear(layer))
+
+
+@functools.cache
+def can_be_ordered() -> bool:
+    """Return whether torch has the private operations, and they agree with the plain product."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            x, weight, bias = (torch.randn(size).bfloat16() for size in ((2, 5, 32), (48, 32), (48,)))
+            return torch.allclose(_product(x, _ordered(weight), bias), F.linear(x, weight, bias), rtol=0.05, atol=0.05)
+    except (RuntimeError, TypeError, AttributeError):  # no oneDNN, another signature, no such operation
+        return False
+
+
+def _ordered(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_TOKENS)
+
+
+def _product(x: Tensor, ordered: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, ordered, bias, "none", [], "")

@@ -1,5 +1,7 @@
-"""What is to be predicted, in windows of rows: one pass over the files finds where they begin and every row that cannot
-be used; later any of them is read alone. So an input may be larger than memory, and an hour's work ends in no surprise.
+"""The input of a prediction, in windows of rows.
+
+One pass over the files finds the start of each window and every row that cannot be used. Later any window is read
+alone, so an input may be larger than memory, and no invalid row surprises after an hour's work.
 """
 
 from __future__ import annotations
@@ -11,90 +13,79 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train_jobs.config import DataError, PredictConfig, SpecError
-from train_jobs.inference.readers import (
-    ANSWERS,
-    CONTEXT,
-    ID,
-    QUESTION,
-    TAGS,
-    WORDS,
-    ConllReader,
-    JsonReader,
-    LineReader,
-    ParquetReader,
-    Place,
-    Reader,
-    Row,
-    SquadReader,
-    TableReader,
-)
-from train_jobs.tasks.rows.tables import LONG_TEXT, Problems, Table
+from train_jobs.tasks.entities.conll import DOCUMENT
+from train_jobs.tasks.rows.readers import LineReader, Reader, Row, Rows, RowStart, TextReader, bare, open_table
+from train_jobs.tasks.rows.tables import RowProblems, RowTable, long_texts
+from train_jobs.tasks.squad.reading import Squad, read_squad
 
-MOST_CHARACTERS = 32_000_000  # of a window, whatever its rows
-PIECE = 256  # rows that are checked together
+WORDS, TAGS = "words", "tags"
+ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
+MOST_CHARACTERS = 32_000_000  # of a window, whatever its number of rows
+PIECE = 256  # rows checked together
 MOST_NOTES = 20
 
-Check = Callable[[Table, Problems], None]
+Check = Callable[[RowTable, RowProblems], None]
 
 
-class Window(NamedTuple):
+class RowWindow(NamedTuple):
     """Rows that are read, predicted and written together."""
 
     file: int
-    """Number of the file."""
-    place: Place
-    """Where the first of them begins."""
+    """Number of its file."""
+    place: RowStart
+    """Start of its first row."""
     first: int
-    """Number of the first of them among those of all files."""
+    """Number of its first row, counted over all files."""
     rows: int
 
 
 @dataclass(frozen=True)
 class Input:
-    """Files of rows, each checked."""
+    """Files of checked rows."""
 
     readers: Sequence[Reader]
-    windows: list[Window]
+    windows: list[RowWindow]
     notes: list[str]
-    """What the user should know of the files, each with its place."""
+    """What is unusual in the files, each with its place."""
 
     @property
     def rows(self) -> int:
-        """Of all files."""
+        """Number of rows of all files."""
         return sum(window.rows for window in self.windows)
 
-    def read(self, window: Window) -> Table:
-        """The rows of a window."""
+    def read(self, window: RowWindow) -> RowTable:
+        """Read the rows of a window."""
         reader = self.readers[window.file]
         found = list(islice(reader.rows(window.place), window.rows))
         return _table(reader, [(place, row) for place, row in found if isinstance(row, dict)])
 
 
-def read_input(readers: Sequence[Reader], check: Check, *, rows: int) -> Input:
-    """Goes through files once.
+def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MOST_CHARACTERS) -> Input:
+    """Read all files once and cut them into windows.
 
     Args:
-        readers: of the files.
-        check: notes what is wrong with some rows.
-        rows: most rows of a window; long texts make it smaller.
+        readers: readers of the files.
+        check: adds the problems of some rows.
+        rows: maximum rows of a window.
+        characters: maximum characters of a window with several rows.
 
     Raises:
         DataError: a file has no row, or rows that cannot be used: each with its line.
     """
-    cutter, notes = _Cutter(rows), []
+    cutter, notes = _Cutter(rows, characters), []
     for number, reader in enumerate(readers):
-        problems = Problems(
-            f"{reader.path} has rows that cannot be used", fix=f"mend or delete those lines of {reader.path}"
+        problems = RowProblems(
+            f"{reader.path} has rows that cannot be used", fix=f"fix or delete those lines of {reader.path}"
         )
         for piece in _pieces(reader, problems):
             table = _table(reader, piece)
             check(table, problems)
-            notes.extend(_long_texts(table))
+            notes.extend(long_texts(table))
             for place, row in piece:
                 cutter.add(number, place, row)
         problems.check()
         if not cutter.windows or cutter.windows[-1].file != number:
-            raise DataError(f"{reader.path} has no row", fix="fetch or make it again")
+            raise DataError(f"{reader.path} has no row", fix="fetch or create it again")
         if isinstance(reader, SquadReader):
             notes.extend(reader.squad.notes)
     more = [f"and {len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
@@ -102,22 +93,22 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int) -> Input:
 
 
 def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequence[str], kind: str) -> list[Reader]:
-    """The files of a configuration.
+    """Open the files of a configuration.
 
     Args:
-        config: names them.
-        columns: of tables, those that are wanted; of SQuAD's and CoNLL's form what they have.
-        forms: those that the task can read.
-        kind: what the task is called.
+        config: names of the files.
+        columns: columns to read from tables; other formats have fixed ones.
+        forms: formats that the task can read.
+        kind: name of the task.
 
     Raises:
-        SpecError: files of a form that the task cannot read.
+        SpecError: the task cannot read files of this format.
         DataError: a file cannot be read, or lacks a column.
     """
     form = config.form(config.input[0])
     if form not in forms:
         raise SpecError(
-            f"{kind} reads no file of the form {form}",
+            f"cannot read the form {form} for {kind}",
             facts={"need": ", ".join(forms), "have": config.input[0]},
             fix="--set data.format=FORM, or give another file",
         )
@@ -126,9 +117,6 @@ def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequen
 
 def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]) -> Reader:
     data = config.data
-    if form in {"tsv", "csv"}:
-        quoted = form == "csv" if data.quoting is None else data.quoting
-        return TableReader(path, columns, separator="\t" if form == "tsv" else ",", quoted=quoted, header=data.header)
     if form == "squad":
         return SquadReader(path, [ID, QUESTION, CONTEXT, ANSWERS])
     if form == "conll":
@@ -140,16 +128,13 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
             facts={"need": ", ".join(columns)},
             fix="give a table: .tsv, .csv, .jsonl or .parquet",
         )
-    others: dict[str, Callable[[Path, Sequence[str]], Reader]] = {
-        "lines": LineReader,
-        "jsonl": JsonReader,
-        "parquet": ParquetReader,
-    }
-    return others[form](path, columns)
+    if form == "lines":
+        return LineReader(path, columns)
+    return open_table(path, columns, format=form, header=data.header, quoting=data.quoting)
 
 
-def _pieces(reader: Reader, problems: Problems) -> Iterator[list[tuple[Place, Row]]]:
-    """Rows, so many at a time; what is none is a problem."""
+def _pieces(reader: Reader, problems: RowProblems) -> Iterator[list[tuple[RowStart, Row]]]:
+    """Yield lists of PIECE rows; add a problem for each row that cannot be used."""
     rows = reader.rows()
     while some := list(islice(rows, PIECE)):
         for place, row in some:
@@ -158,38 +143,87 @@ def _pieces(reader: Reader, problems: Problems) -> Iterator[list[tuple[Place, Ro
         yield [(place, row) for place, row in some if isinstance(row, dict)]
 
 
-def _table(reader: Reader, rows: Sequence[tuple[Place, Row]]) -> Table:
+def _table(reader: Reader, rows: Sequence[tuple[RowStart, Row]]) -> RowTable:
     columns = {name: [row[name] for _, row in rows] for name in reader.columns}
-    return Table(reader.path, columns, [place.line for place, _ in rows], unit=reader.unit)
+    return RowTable(reader.path, columns, [place.line for place, _ in rows], unit=reader.unit)
 
 
 class _Cutter:
-    """Cuts files into windows, as rows come.
+    """Cuts files into windows, row by row.
 
     Args:
-        most: rows of a window.
+        rows: maximum rows of a window.
+        characters: maximum characters of a window with several rows.
     """
 
-    def __init__(self, most: int) -> None:
-        self.windows: list[Window] = []
-        self._most, self._characters = most, 0
+    def __init__(self, rows: int, characters: int) -> None:
+        self.windows: list[RowWindow] = []
+        self._most_rows, self._most_characters, self._characters = rows, characters, 0
 
-    def add(self, file: int, place: Place, row: Row) -> None:
-        """One more row of a file: of the last window, or the first of a new one."""
+    def add(self, file: int, place: RowStart, row: Row) -> None:
+        """Add a row to the last window, or begin a new one with it."""
         size = sum(len(value) for value in row.values() if isinstance(value, str))
         self._characters += size
         last = self.windows[-1] if self.windows else None
-        if last and last.file == file and last.rows < self._most and self._characters <= MOST_CHARACTERS:
+        if last and last.file == file and last.rows < self._most_rows and self._characters <= self._most_characters:
             self.windows[-1] = last._replace(rows=last.rows + 1)
         else:
-            self.windows.append(Window(file, place, last.first + last.rows if last else 0, 1))
+            self.windows.append(RowWindow(file, place, last.first + last.rows if last else 0, 1))
             self._characters = size
 
 
-def _long_texts(table: Table) -> list[str]:
-    return [
-        f"{table.where(row)}: a text of {len(value):,} characters"
-        for values in table.columns.values()
-        for row, value in enumerate(values)
-        if isinstance(value, str) and len(value) > LONG_TEXT
-    ]
+class ConllReader(TextReader):
+    """A file of sentences: a word, optional other columns and its tag on each line; an empty line ends one.
+
+    Args:
+        path: the file.
+        columns: names of the columns to read.
+        word: column of the word, counted from 1.
+        tag: column of the tag; None: the last.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], *, word: int = 1, tag: int | None = None) -> None:
+        super().__init__(path, columns)
+        self._word, self._tag = word, tag
+        self._least = max(word, tag or word + 1) if TAGS in columns else word
+
+    def rows(self, start: RowStart | None = None) -> Rows:
+        begun: RowStart | None = None
+        lines: list[list[str]] = []
+        for place, line in self.lines(start):
+            fields = bare(line).split()
+            if fields and fields[0] != DOCUMENT:
+                begun = begun or place
+                lines.append(fields)
+            elif begun is not None:
+                yield begun, self._sentence(begun, lines)
+                begun, lines = None, []
+        if begun is not None:
+            yield begun, self._sentence(begun, lines)
+
+    def _sentence(self, place: RowStart, lines: list[list[str]]) -> Row | str:
+        width = len(lines[0])
+        for number, fields in enumerate(lines):
+            if len(fields) != width:
+                return f"line {place.line + number}: {len(fields)} columns, need {width}"
+        if width < self._least:
+            what = "a word and its tag" if self._least == 2 and TAGS in self.columns else self._least
+            return f"{width} column{'s' if width > 1 else ''}, need {what}"
+        row = {WORDS: [fields[self._word - 1] for fields in lines]}
+        return row | ({TAGS: [fields[(self._tag or 0) - 1] for fields in lines]} if TAGS in self.columns else {})
+
+
+class SquadReader(Reader):
+    """A SQuAD file, which is one line of JSON, so it is read at opening."""
+
+    unit = "question "
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        super().__init__(path, columns)
+        self.squad: Squad = read_squad(path)
+
+    def rows(self, start: RowStart | None = None) -> Rows:
+        first = start.offset if start else 0
+        for number, question in enumerate(self.squad.questions[first:], start=first):
+            values = (question.id, question.text, question.context, question.answers)
+            yield RowStart(number, number + 1), dict(zip((ID, QUESTION, CONTEXT, ANSWERS), values, strict=True))

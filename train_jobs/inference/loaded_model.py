@@ -1,4 +1,4 @@
-"""A model that predicts, ready to be asked: what the job, the server and the benchmark have in common."""
+"""Loads a model for prediction: for the job, the server and the benchmark."""
 
 from __future__ import annotations
 
@@ -16,44 +16,41 @@ from train_jobs.config.predict import (
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
 )
-from train_jobs.engine.runtime.precision import resolve
-from train_jobs.inference.answer_predictor import Answers
-from train_jobs.inference.forward import Forward, made_ready
-from train_jobs.inference.label_predictor import Classification, with_task_columns
-from train_jobs.inference.mask_predictor import Masks
+from train_jobs.engine.runtime.devices import resolve_precision
+from train_jobs.inference.forward import Forward, prepare_model
 from train_jobs.inference.model_folder import read_folder
-from train_jobs.inference.predictor import Task
-from train_jobs.inference.tag_predictor import Tagging
-from train_jobs.inference.vector_predictor import Embeddings
-from train_jobs.models.compiling import is_compiled
+from train_jobs.inference.predictor import Predictor
+from train_jobs.inference.span_predictors import AnswerPredictor, TagPredictor
+from train_jobs.inference.text_predictors import LabelPredictor, MaskPredictor, VectorPredictor, with_task_columns
+from train_jobs.models.bert.encoder import is_compiled
 
-TASKS: dict[str, type[Task]] = {
-    CLASSIFICATION: Classification,
-    QUESTION_ANSWERING: Answers,
-    TOKEN_CLASSIFICATION: Tagging,
-    FILL_MASK: Masks,
-    EMBEDDINGS: Embeddings,
+TASKS: dict[str, type[Predictor]] = {
+    CLASSIFICATION: LabelPredictor,
+    QUESTION_ANSWERING: AnswerPredictor,
+    TOKEN_CLASSIFICATION: TagPredictor,
+    FILL_MASK: MaskPredictor,
+    EMBEDDINGS: VectorPredictor,
 }
 
 
-def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], None] = lambda: None) -> Task:
-    """The task of a configuration, with its model on the device.
+def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], None] = lambda: None) -> Predictor:
+    """Return the predictor of a configuration, with its model on the device.
 
     Args:
-        config: what is wanted.
-        device: where to compute.
+        config: the configuration.
+        device: device to compute on.
         beat: called after each batch.
 
     Raises:
-        UserError: the folder is no such model's.
+        UserError: the folder holds no such model.
     """
     config = with_task_columns(config)
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION
     folder = read_folder(config.model, kind)
     batching = config.batching
-    model = made_ready(
+    model = prepare_model(
         folder.model(),
-        precision=resolve(batching.precision, device),
+        precision=resolve_precision(batching.precision, device),
         device=device,
         compiled=is_compiled(batching.compile, device),
     )

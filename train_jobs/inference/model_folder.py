@@ -1,19 +1,18 @@
-"""A Hugging Face folder that predicts: its model with the head, the labels of that, its tokenizer."""
+"""A Hugging Face folder for prediction: the model with its head, its labels and its tokenizer."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer
 
+from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.start_model import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
-from train_jobs.config import DataError, ModelConfig, SpecError
-from train_jobs.config.names import in_shell
+from train_jobs.config import DataError, ModelConfig, SpecError, in_shell
 from train_jobs.config.predict import (
     AUTO,
     CLASSIFICATION,
@@ -31,8 +30,7 @@ from train_jobs.models.bert.task_heads import (
     BertForTokenClassification,
     Finetuned,
 )
-from train_jobs.models.huggingface import load_weights
-from train_jobs.models.labels import saved_labels
+from train_jobs.models.huggingface import load_weights, saved_labels
 
 HEADS = {
     "BertForSequenceClassification": CLASSIFICATION,
@@ -42,54 +40,55 @@ HEADS = {
     "BertForPreTraining": FILL_MASK,
     "BertModel": EMBEDDINGS,
 }
-"""What a model's class, as its config.json names it, is made to predict."""
-UNNAMED = ("LABEL_0", "LABEL_1")  # of a folder that says nothing, as in Hugging Face's configurations
+"""Class of a model, in `architectures` of its config.json -> kind of prediction."""
+UNNAMED = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
 REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
-_NEEDED = {
-    CLASSIFICATION: ("bert.pooler.", "classifier."),
-    TOKEN_CLASSIFICATION: ("classifier.",),
-    QUESTION_ANSWERING: ("qa_outputs.",),
-    FILL_MASK: ("cls.predictions.",),
-    EMBEDDINGS: (),
-}
-
 Model = Finetuned | BertForPreTraining
+
+MODELS: dict[str, tuple[Callable[..., Model], tuple[str, ...]]] = {
+    CLASSIFICATION: (BertForSequenceClassification, ("bert.pooler.", "classifier.")),
+    TOKEN_CLASSIFICATION: (BertForTokenClassification, ("classifier.",)),
+    QUESTION_ANSWERING: (BertForQuestionAnswering, ("qa_outputs.",)),
+    FILL_MASK: (BertForPreTraining, ("cls.predictions.",)),
+    EMBEDDINGS: (BertEncoder, ()),
+}
+"""Kind -> its class, and prefixes of the weights that it needs."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder says of its model."""
+    """Facts of a folder's model."""
 
     path: Path
     kind: str
-    """What it is to predict: one of `train_jobs.config.predict.KINDS`."""
+    """Kind of prediction: one of `train_jobs.config.predict.KINDS`."""
     shape: ModelConfig
     """Without dropout."""
     rows: int
-    """Of its embedding table."""
+    """Rows of its embedding table."""
     labels: tuple[str, ...]
-    """Names of its classes or tags in the order of their ids; of other kinds none."""
+    """Names of its classes or tags in the order of their ids; empty for other kinds."""
     problem: str | None
-    """Classes: regression, multi_label_classification, or else one class of several."""
+    """For classes: regression, multi_label_classification, or None for one class of several."""
     null_threshold: float | None
-    """Answers: the odds of none above which none is given, tuned when the model was trained; None: it was not."""
+    """For answers: tuned odds above which there is no answer; None: not tuned."""
 
     @property
     def positions(self) -> int:
-        """Tokens of the longest sequence that it takes."""
+        """Tokens of the longest sequence."""
         return self.shape.max_position_embeddings
 
     def tokenizer(self, lowercase: bool | None = None) -> Tokenizer:
-        """Splits text as the model was taught to; the special pieces, spelled in text, are what they say.
+        """Return the tokenizer of the model; special pieces spelled in a text keep their meaning.
 
         Args:
-            lowercase: whether the model is uncased. None: as the folder says.
+            lowercase: whether the model is uncased. None: the setting of the folder.
 
         Raises:
-            DataError: no vocabulary, or one that is no BERT's.
+            DataError: no vocabulary, or not a BERT vocabulary.
         """
-        whole, settings = self.path / TOKENIZER_FILE, _read(self.path / TOKENIZER) or {}
+        whole, settings = self.path / TOKENIZER_FILE, read_object(self.path / TOKENIZER) or {}
         if lowercase is None and whole.is_file():
             return _saved_tokenizer(whole)
         known = lowercase if lowercase is not None else settings.get("do_lower_case", True)
@@ -98,15 +97,15 @@ class Folder:
         return tokenizer
 
     def model(self) -> Model:
-        """The model with its weights, on the CPU, for evaluation.
+        """Return the model with its weights, on the CPU, for evaluation.
 
         Raises:
-            SpecError: the folder has no such head.
-            TrainingError: its weights cannot be read, or are not of this shape.
+            SpecError: the folder lacks the head.
+            TrainingError: its weights cannot be read, or have another shape.
         """
-        model = _empty(self)
-        absent = load_weights(model, self.path, leave=())
-        missing = [name for name in absent if name.startswith(_NEEDED[self.kind])]
+        make, needed = MODELS[self.kind]
+        model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
+        missing = [name for name in load_weights(model, self.path, leave=()) if name.startswith(needed)]
         if missing:
             raise SpecError(
                 f"{self.path} has no head for {self.kind}",
@@ -117,16 +116,16 @@ class Folder:
 
 
 def read_folder(path: Path, task: str = AUTO) -> Folder:
-    """Reads what a folder says of its model.
+    """Read the facts of a folder's model.
 
     Args:
         path: the folder.
-        task: one of `train_jobs.config.predict.KINDS`; auto: what the model's class is made for.
+        task: one of `train_jobs.config.predict.KINDS`; auto: by the class of the model.
 
     Raises:
-        SpecError: it is no BERT's, or nothing tells what it predicts.
+        SpecError: the folder holds no BERT, or its kind of prediction is unknown.
     """
-    config = _read(path / CONFIG)
+    config = read_object(path / CONFIG)
     if config is None:
         raise SpecError(
             f"no {CONFIG} in {path} that can be read", fix="give a folder written by save_pretrained or by an export"
@@ -144,7 +143,7 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
     except ValidationError as failure:
         problems += [f"{path / CONFIG}: {dotted(error['loc'])}: {error['msg']}" for error in failure.errors()]
     if problems:
-        raise SpecError(f"{path} is no model to predict with", problems=problems)
+        raise SpecError(f"cannot predict with {path}", problems=problems)
     kind = _kind(path, config.get("architectures") or []) if task == AUTO else task
     labelled = kind in {CLASSIFICATION, TOKEN_CLASSIFICATION}
     labels = tuple(saved_labels(path)) or UNNAMED if labelled else ()
@@ -157,30 +156,17 @@ def _kind(path: Path, architectures: list[str]) -> str:
     found = next((HEADS[name] for name in architectures if name in HEADS), None)
     if found is None:
         raise SpecError(
-            f"{path / CONFIG} does not tell what the model predicts",
+            f"unknown kind of prediction: {path / CONFIG} names no known class",
             facts={"need": ", ".join(HEADS), "have": ", ".join(architectures) or "no architectures"},
-            fix="say it: --set task=embeddings",
+            fix="--set task=embeddings, or another kind",
         )
     return found
-
-
-def _empty(folder: Folder) -> Model:
-    """A model of the folder's shape, with whatever weights torch gives new modules."""
-    if folder.kind == CLASSIFICATION:
-        return BertForSequenceClassification(folder.shape, folder.rows, len(folder.labels))
-    if folder.kind == TOKEN_CLASSIFICATION:
-        return BertForTokenClassification(folder.shape, folder.rows, len(folder.labels))
-    if folder.kind == QUESTION_ANSWERING:
-        return BertForQuestionAnswering(folder.shape, folder.rows)
-    if folder.kind == FILL_MASK:
-        return BertForPreTraining(folder.shape, folder.rows)
-    return BertEncoder(folder.shape, folder.rows)
 
 
 def _saved_tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as problem:  # tokenizers raises nothing more particular
+    except Exception as problem:  # tokenizers has no narrower exception
         raise DataError(f"cannot read {path}", facts={"why": str(problem).splitlines()[0]}) from None
     missing = [piece for piece in SPECIAL_PIECES if tokenizer.token_to_id(piece) is None]
     if missing:
@@ -188,12 +174,3 @@ def _saved_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None where there is none to read."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None

@@ -1,6 +1,6 @@
-"""Predictions on their way to a file: a part for each window, whole or not there; joined into one when all are.
+"""Prediction files: a complete part for each window, joined into one file when all windows are predicted.
 
-Parts lie beside the file, in FILE.parts, with the identity of what is predicted: an earlier start's parts count if that
+The parts are in the folder FILE.parts with the identity of the predictions: parts of an earlier start are kept if it
 is the same.
 """
 
@@ -11,44 +11,42 @@ import os
 import shutil
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from train_jobs.artifacts.files import sync, write_text
+from train_jobs.artifacts.files import read_object, sync, write_text
 from train_jobs.config import DataError
 from train_jobs.engine.runtime import storage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Record = dict[str, Any]
 
 IDENTITY = "identity.json"
 BLOCK = 1 << 20
-VECTOR_DIGITS = 8  # of a number of a vector, written as text
+VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 
 class Form(ABC):
-    """A form that files of predictions have.
+    """A format of prediction files.
 
     Args:
-        kept: columns of the input, which come first.
-        fields: of a record, with their types in Parquet.
+        kept: columns copied from the input, which come first.
+        fields: fields of a record, with types as `arrow_type` reads them.
     """
 
-    def __init__(self, kept: Sequence[str], fields: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, kept: Sequence[str], fields: Mapping[str, Any]) -> None:
         self.kept, self.fields = list(kept), dict(fields)
 
     @abstractmethod
     def write(self, path: Path, records: Sequence[Record]) -> None:
-        """A part."""
+        """Write a part."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        """All parts, in their order."""
+        """Join all parts, in their order."""
 
 
 class JsonLines(Form):
@@ -67,12 +65,11 @@ class JsonLines(Form):
                     shutil.copyfileobj(stream, whole, BLOCK)
 
     def _head(self, whole: Any) -> None:
-        """What stands before the rows."""
+        """Write what precedes the rows."""
 
 
 class Tsv(JsonLines):
-    """Tabs between fields, no quoting: a tab, line end or backslash inside a text is written as JSON does; what is no
-    text or number is JSON."""
+    """Tabs between fields, no quoting; texts escape tabs, line ends and backslashes as JSON does, others are JSON."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as stream:
@@ -84,7 +81,7 @@ class Tsv(JsonLines):
 
 
 class Parquet(Form):
-    """Parquet; a column of the input has the type that its values have."""
+    """Parquet; a column copied from the input has the type of its values."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
         import pyarrow as pa
@@ -96,8 +93,8 @@ class Parquet(Form):
                 columns[name] = pa.array([record[name] for record in records])
             except pa.ArrowException as problem:
                 raise self._mixed(name, problem) from None
-        for name, type_ in self.fields.items():
-            columns[name] = pa.array([record[name] for record in records], type_)
+        for name, kind in self.fields.items():
+            columns[name] = pa.array([record[name] for record in records], arrow_type(kind))
         pq.write_table(pa.table(columns), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
@@ -114,7 +111,7 @@ class Parquet(Form):
 
     def _mixed(self, names: str, problem: Exception) -> DataError:
         return DataError(
-            f"column {names} has values of several types, and one of Parquet has one",
+            f"cannot write Parquet: column {names} has values of several types",
             facts={"why": str(problem).splitlines()[0]},
             fix="--set output=predictions.jsonl",
         )
@@ -140,30 +137,47 @@ class Npz(Form):
 FORMS: dict[str, type[Form]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
 
 
-class Parts:
-    """The parts of a file of predictions.
+def arrow_type(kind: Any) -> Any:
+    """Return the type of a Parquet column.
 
     Args:
-        path: the file that they become.
-        form: what it is.
+        kind: str, float or int; [kind], a list; {name: kind}, a struct; or (np.float32, size), a vector.
+    """
+    import pyarrow as pa
+
+    if isinstance(kind, dict):
+        return pa.struct([(name, arrow_type(inner)) for name, inner in kind.items()])
+    if isinstance(kind, list):
+        return pa.list_(arrow_type(kind[0]))
+    if isinstance(kind, tuple):
+        return pa.list_(pa.from_numpy_dtype(kind[0]), kind[1])
+    return {str: pa.string(), float: pa.float64(), int: pa.int64()}[kind]
+
+
+class PredictionParts:
+    """The parts of a prediction file.
+
+    Args:
+        path: the joined file.
+        form: its format.
     """
 
     def __init__(self, path: Path, form: Form) -> None:
         self.path, self._form = path, form
         self.folder = path.with_name(f"{path.name}.parts")
 
-    def begin(self, identity: Mapping[str, Any], *, anew: bool) -> bool:
-        """Makes the folder ready; what is there of something else goes.
+    def begin(self, identity: Mapping[str, Any], *, restart: bool) -> bool:
+        """Prepare the folder; parts of other predictions are deleted.
 
         Args:
-            identity: what decides the predictions, as JSON has it.
-            anew: nothing that is there counts.
+            identity: JSON document of everything that determines the predictions.
+            restart: delete all existing parts.
 
         Returns:
-            Whether an earlier start's parts count.
+            Whether the parts of an earlier start are kept.
         """
         with storage.storage_errors(self.folder, "the predictions"):
-            if not anew and _read(self.folder / IDENTITY) == identity:
+            if not restart and read_object(self.folder / IDENTITY) == identity:
                 return True
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
@@ -171,28 +185,28 @@ class Parts:
             return False
 
     def has(self, number: int) -> bool:
-        """Whether the part of a window is there, which then is whole."""
+        """Return whether the complete part of a window exists."""
         return self._judged_file(number).is_file()
 
     def write(self, number: int, records: Sequence[Record], judged: Mapping[str, Any]) -> None:
-        """The part of a window, and what was judged of it, which is written last."""
-        path = self._file(number)
+        """Write the part of a window, then what its scores need."""
         with storage.storage_errors(self.folder, "the predictions"):
-            _whole(path, lambda temporary: self._form.write(temporary, records))
+            with whole_file(self._file(number)) as temporary:
+                self._form.write(temporary, records)
             write_text(self._judged_file(number), json.dumps(judged))
 
     def judged(self, count: int) -> list[dict[str, Any]]:
-        """What was judged of each of so many windows."""
+        """Return what the scores need of each of `count` windows."""
         return [json.loads(self._judged_file(number).read_text(encoding="utf-8")) for number in range(count)]
 
     def join(self, count: int) -> None:
-        """Makes the file of its parts."""
+        """Join the parts into the file."""
         parts = [self._file(number) for number in range(count)]
-        with storage.storage_errors(self.path.parent, "the predictions"):
-            _whole(self.path, lambda temporary: self._form.join(parts, temporary))
+        with storage.storage_errors(self.path.parent, "the predictions"), whole_file(self.path) as temporary:
+            self._form.join(parts, temporary)
 
     def remove(self) -> None:
-        """What is no longer needed."""
+        """Delete the parts."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, number: int) -> Path:
@@ -202,22 +216,16 @@ class Parts:
         return self.folder / f"{number:08d}.json"
 
 
-def _whole(path: Path, write: Callable[[Path], None]) -> None:
-    """A file that is there only when it is written and on the disk."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary path, which replaces the file once the block has written it and it is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
+        yield temporary
         sync(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _field(value: Any) -> str:
@@ -227,7 +235,7 @@ def _field(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no words for: vectors, and dates of Parquet."""
+    """Convert a vector, or a date of Parquet, to JSON."""
     if isinstance(value, np.ndarray):
         return [float(f"{number:.{VECTOR_DIGITS}g}") for number in value.tolist()]
     return str(value)

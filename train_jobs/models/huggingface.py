@@ -1,4 +1,4 @@
-"""Weights in and out of Hugging Face's folders: what we train loads in transformers, and what it holds starts a run."""
+"""Hugging Face folders: export weights and labels so that transformers loads them, and load weights from there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -20,13 +20,13 @@ from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
-from train_jobs.models.bert.task_heads import Finetuned
+from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned
 
 Spellings = Sequence[Sequence[int]]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-OLD_WEIGHTS = "pytorch_model.bin"  # read where there is no other, and never as code
+OLD_WEIGHTS = "pytorch_model.bin"  # read if there is no other, and never executed
 VOCABULARY = "vocab.txt"
 
 _HIDDEN_ACT = "gelu"
@@ -36,14 +36,24 @@ _OPTIONAL = (
     "cls.seq_relationship.",
     "classifier.",
     "qa_outputs.",
-)  # heads: a folder has all of one or none of it
-FINETUNED_HEADS = ("classifier.", "qa_outputs.")  # what they predict is for their folder's labels to say
-_ENCODER = ("embeddings.", "encoder.", "pooler.")  # how names start in the folder of a model without heads
+)  # heads: a folder has all tensors of a head or none
+FINETUNED_HEADS = ("classifier.", "qa_outputs.")  # their labels are in the folder's config.json
+_ENCODER = ("embeddings.", "encoder.", "pooler.")  # prefixes of names in the folder of a model without heads
 _BIAS = "cls.predictions.bias"
 _ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
-_NEVER = -40.0  # as a logit too little for fp32 to notice in a softmax, and no weight in LAMB's norm of the bias
+_NEVER = -40.0  # a logit too small to change an fp32 softmax, yet small in LAMB's norm of the bias
 _DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+NUMBER = ("LABEL_0",)  # Hugging Face's name for the output of a regression
 _LISTED = 5  # names spelled out in an error
+
+
+class TokenizerFiles(NamedTuple):
+    """The tokenizer that a model was trained with."""
+
+    vocabulary: Path
+    """vocab.txt."""
+    lowercase: bool
+    """Whether text was lower-cased and stripped of accents."""
 
 
 def export(
@@ -52,28 +62,26 @@ def export(
     *,
     config: ModelConfig,
     vocab_size: int,
-    vocabulary: Path,
-    lowercase: bool,
+    tokenizer: TokenizerFiles,
     more: Mapping[str, Any] = MappingProxyType({}),
     describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Writes a folder that `from_pretrained` of the model's class and of `AutoTokenizer` load offline.
+    """Write a folder that `from_pretrained` of the model's class and of `AutoTokenizer` loads offline.
 
-    The folder appears whole: it is written under another name beside its place, then renamed; an older export there is
-    replaced.
+    The folder appears complete: it is written under a temporary name in the same folder, then renamed. It replaces an
+    older export.
 
     Args:
-        model: the weights; written as fp32, the decoder not apart from the embedding table that it is.
-        folder: where to.
+        model: the weights, written as fp32; the decoder is the embedding table and not written twice.
+        folder: to write.
         config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included.
-        vocabulary: the vocab.txt that the model was trained with.
-        lowercase: whether text was lower-cased and stripped of accents.
-        more: what config.json says otherwise than for BERT.
-        describe: called with the folder before it appears, to write what goes with the model.
+        tokenizer: that the model was trained with.
+        more: entries of config.json that differ from BERT's.
+        describe: called with the folder before it appears, to add files such as the model card.
 
     Raises:
-        StorageError: the disk is full or read-only; nothing half-written stays.
+        StorageError: the disk is full or read-only; partial files are removed.
     """
     partial, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "replaced"))
     with storage.storage_errors(folder, "the export", partial=partial):
@@ -81,9 +89,10 @@ def export(
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
         (partial / CONFIG).write_text(json.dumps({**_config_document(config, vocab_size), **more}, indent=2) + "\n")
-        save_file(_host_tensors(model), partial / WEIGHTS, metadata={"format": "pt"})
-        shutil.copyfile(vocabulary, partial / VOCABULARY)
-        _write_tokenizer(partial, lowercase=lowercase, longest=config.max_position_embeddings)
+        state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
+        save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
+        shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
+        _write_tokenizer(partial, lowercase=tokenizer.lowercase, longest=config.max_position_embeddings)
         describe(partial)
         for path in partial.iterdir():
             sync(path)
@@ -101,30 +110,30 @@ def load_weights(
     words: Spellings = (),
     leave: tuple[str, ...] = FINETUNED_HEADS,
 ) -> list[str]:
-    """Copies the weights of a Hugging Face folder into `model`, in place.
+    """Copy the weights of a Hugging Face folder into `model`, in place.
 
     Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
-    Pooler and pretraining heads may be absent; heads of other tasks are left aside. The folder's vocabulary may have
-    fewer rows than the model's table if they differ by nothing but padding: padding rows then are as they were and,
-    where the folder has a language model's head, never predicted, so that losses are those of the folder's model.
+    Pooler and pretraining heads may be absent; heads of other tasks are ignored. The folder's vocabulary may have fewer
+    rows than the model's table as long as just padding rows are missing. Padding rows then keep their values and, if
+    the folder has a language model head, are never predicted, so that losses are those of the folder's model.
 
     Args:
         model: of the folder's shape.
         folder: holds config.json and model.safetensors, or else pytorch_model.bin.
         pieces: pieces of the folder's vocabulary; needed with `words`.
-        words: the model's vocabulary has these behind the folder's, see `with_words`.
-        leave: tensors whose names begin so are as if the folder had none of them.
+        words: words that the model's vocabulary has in addition, see `with_words`.
+        leave: prefixes of tensors to ignore.
 
     Returns:
-        Names of the model's tensors that the folder does not hold; these stay as they were.
+        Names of the model's tensors that the folder lacks; they keep their values.
 
     Raises:
-        TrainingError: a file is missing or cannot be read, or the folder's model is not of this shape. The model is
-            then as it was.
+        TrainingError: a file is missing or cannot be read, or the folder's model has another shape. The model is
+            unchanged.
     """
     _check_settings(folder, model.config)
-    found = {_our_name(name): tensor for name, tensor in _read_tensors(folder).items()}
-    found = {name: tensor for name, tensor in found.items() if not name.startswith(leave)} if leave else found
+    tensors = _read_tensors(folder).items()
+    found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(leave)}
     if words:
         found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
@@ -153,13 +162,8 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _host_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    state = model.state_dict()
-    return {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in state.items()}
-
-
 def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
-    from transformers import BertTokenizer  # seconds to import, and only the end of a run needs it
+    from transformers import BertTokenizer  # takes seconds to import, and only the end of a run needs it
 
     tokenizer = BertTokenizer(vocab=str(folder / VOCABULARY), do_lower_case=lowercase, model_max_length=longest)
     tokenizer.save_pretrained(folder)
@@ -178,32 +182,36 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_old_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a pickled state; anything else in it is refused, and never run."""
+    """Load the tensors of a pickled state; anything else in it is refused and never executed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError):
         state = None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise TrainingError(f"cannot read {path}", facts={"why": "it is torn, or holds more than tensors by name"})
+        raise TrainingError(f"cannot read {path}", facts={"why": "it is damaged, or holds more than tensors by name"})
     return state
 
 
 def _our_name(name: str) -> str:
-    """The name in our state of a tensor of a Hugging Face folder, old or new."""
+    """Return the name in our state dict of a tensor of a Hugging Face folder, old or new."""
     if name.startswith(_ENCODER):
         name = f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _check_settings(folder: Path, config: ModelConfig) -> None:
-    """Compares what the shapes of tensors don't show."""
+def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise _no_file(path) from None
     except ValueError as problem:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+
+
+def _check_settings(folder: Path, config: ModelConfig) -> None:
+    """Compare the settings that shapes of tensors do not reveal."""
+    document = _read_config(folder)
     needed = {"num_attention_heads": config.num_attention_heads, "hidden_act": _HIDDEN_ACT}
     for key, need in needed.items():
         have = document.get(key, need)
@@ -225,7 +233,7 @@ def _check_names(
         if name.startswith(("bert.", "cls.")) and not name.startswith(other) and name not in targets.keys() | _DERIVED
     ]
     if surplus:
-        raise TrainingError(f"{folder / WEIGHTS} holds a larger model", facts={"surplus": _listed(surplus)})
+        raise TrainingError(f"{folder / WEIGHTS} contains a larger model", facts={"surplus": _listed(surplus)})
 
 
 def _check_shapes(
@@ -237,7 +245,7 @@ def _check_shapes(
             have[0] = have[0] if have[0] == need[0] else config.padded_vocab_size(have[0])
         if have != need:
             raise TrainingError(
-                f"a tensor of {folder / WEIGHTS} is not of this model's shape",
+                f"a tensor of {folder / WEIGHTS} has another shape than this model's",
                 facts={"where": name, "need": need, "have": list(found[name].shape)},
             )
 
@@ -252,15 +260,15 @@ def _listed(names: list[str]) -> str:
 
 
 def with_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
-    """The rows of a vocabulary, and behind them one for each new word: the mean of the pieces it was spelled with.
+    """Append a row for each new word to the rows of a vocabulary: the mean of the pieces that it was split into.
 
-    So was a vocabulary transferred by Gee et al. 2022 (Fast Vocabulary Transfer for Language Model Compression). Of
-    the embedding table and the language model's bias alike, the mean makes a new word's logit the mean of its pieces'
-    logits: never the largest one, so the words come in without taking a prediction from those that were learned.
+    Gee et al. 2022 transfer a vocabulary this way (Fast Vocabulary Transfer for Language Model Compression). For the
+    embedding table as for the language model's bias, the mean makes a new word's logit the mean of its pieces'
+    logits. It is never the largest one, so new words take no prediction from learned pieces.
 
     Args:
-        rows: [R, ...] the embedding table, or the bias [R]; rows from `pieces` on are padding, and left out.
-        pieces: pieces of the vocabulary so far.
+        rows: [R, ...] the embedding table, or the bias [R]; rows from `pieces` on are padding and dropped.
+        pieces: number of pieces of the vocabulary.
         spellings: for each new word the ids of its pieces.
 
     Returns:
@@ -268,3 +276,59 @@ def with_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
     """
     new = [rows[list(ids)].float().mean(dim=0).to(rows.dtype) for ids in spellings]
     return torch.cat([rows[:pieces], torch.stack(new)]) if new else rows
+
+
+def label_settings(model: Finetuned, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the entries of config.json for the head.
+
+    Args:
+        model: with its head.
+        labels: names of classes or tags in the order of their ids; none for a regression or an answer's span.
+    """
+    settings: dict[str, Any] = {"architectures": [model.hugging_face]}
+    if isinstance(model, BertForSequenceClassification):
+        settings["problem_type"] = "single_label_classification" if labels else "regression"
+        labels = labels or NUMBER
+    if labels:
+        settings["id2label"] = {str(number): name for number, name in enumerate(labels)}
+        settings["label2id"] = {name: number for number, name in enumerate(labels)}
+    return settings
+
+
+def saved_labels(folder: Path) -> list[str]:
+    """Return the label names of a folder's model in the order of their ids; none if its config.json lists none."""
+    names = _read_config(folder).get("id2label") or {}
+    return [names[key] for key in sorted(names, key=int)]
+
+
+@torch.no_grad()
+def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -> list[str]:
+    """Copy a folder's weights into a model, with its head if that predicts the same labels.
+
+    A head with other labels is ignored even if its size matches: entailment and neutral are unrelated to duplicates.
+    A head with the same labels in another order is reordered.
+
+    Args:
+        model: of the folder's shape.
+        folder: see `load_weights`.
+        labels: see `label_settings`.
+
+    Returns:
+        Names of the model's tensors that keep their values, including those of a new head.
+
+    Raises:
+        TrainingError: as by `load_weights`.
+    """
+    config, have = _read_config(folder), saved_labels(folder)
+    wanted = label_settings(model, labels)
+    names = list(wanted.get("id2label", {}).values())
+    alike = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
+    if not alike or (names and sorted(have) != sorted(names)):
+        return load_weights(model, folder, leave=FINETUNED_HEADS)
+    absent = load_weights(model, folder, leave=())
+    if names and have != names and not any(name.startswith(FINETUNED_HEADS) for name in absent):
+        assert isinstance(model.classifier, torch.nn.Linear), "only linear heads have labels"
+        order = [have.index(name) for name in names]
+        for parameter in (model.classifier.weight, model.classifier.bias):
+            parameter.copy_(parameter[order])
+    return absent

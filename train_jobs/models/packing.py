@@ -1,13 +1,13 @@
-"""Sequences one behind the other, without padding: what is no token is not computed.
+"""Packed sequences: all tokens of a batch one after the other, so that padding is not computed.
 
-Of the linear layers, LayerNorm, GELU and dropout none minds which sequence a token belongs to; attention alone does.
-So the encoder works on [T, H] instead of [B, S, H], T being the tokens of a micro batch. GPUs have a kernel for the
-attention of such sequences; elsewhere q, k and v are laid out padded for it and its result is gathered again, which
-costs two copies. There sequences of about one length are taken together, so that little of it is padding either; for
-that they lie in order of length.
+Linear layers, LayerNorm, GELU and dropout do not depend on which sequence a token belongs to; only attention does. So
+the encoder works on [T, H] instead of [B, S, H], where T is the number of tokens of a micro batch. GPUs have a kernel
+for the attention of packed sequences. Elsewhere q, k and v are laid out padded and the result is gathered again, at the
+cost of two copies. There, sequences of similar length form groups, so that little of the layout is padding; for that,
+sequences are in order of length.
 
-T is rounded up, so that few shapes occur, by at least one token of a last sequence that holds nothing but [PAD]. None
-of its results is used, so its gradients are zero: a padded position may be filled from it in either direction.
+T is rounded up so that few shapes occur, by at least one token of a last sequence that holds only [PAD]. Its results
+are not used, so its gradients are zero: a padded position may be filled from it in either direction.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ import torch
 from torch import Tensor
 
 MULTIPLE = 64
-"""T is rounded up to it: matrix units take such sizes best, and a kernel made for a size comes again."""
-SHORTEST_OF_GROUP = 2 / 3  # times its longest
+"""T is a multiple of it: matrix units prefer such sizes, and kernels compiled for a size are reused."""
+SHORTEST_OF_GROUP = 2 / 3  # as a share of its longest
 _PREFIX = "packing_"
 
 
 class Group(NamedTuple):
-    """Some of the sequences, one behind the other, that are laid out together."""
+    """Consecutive sequences that are laid out together."""
 
     tokens: Tensor
-    """int64 [tokens of the group] place in [sequences * longest] of each."""
+    """int64 [tokens of the group] position of each in [sequences * longest]."""
     places: Tensor
-    """int64 [sequences, longest] the reverse; of a padded place the first token."""
+    """int64 [sequences, longest] the reverse; for padded positions, the first token."""
     mask: Tensor | None
-    """bool [sequences, 1, 1, longest] True where a token is; None if no place is padded."""
+    """bool [sequences, 1, 1, longest] True where a token is; None without padding."""
     padded: Tensor | None
-    """int64 the padded places in [sequences * longest]; None if there is none."""
+    """int64 the padded positions in [sequences * longest]; None without padding."""
 
     def lay_out(self, packed: Tensor) -> Tensor:
-        """As `Packing.lay_out`, of the group's tokens."""
+        """Lay out the group's tokens, see `Packing.lay_out`."""
         return _lay_out(packed, self.places, self.tokens)
 
     def collect(self, padded: Tensor) -> Tensor:
-        """As `Packing.collect`."""
+        """Collect the group's tokens, see `Packing.collect`."""
         return _collect(padded, self.places, self.tokens, self.padded)
 
 
 class Packing(NamedTuple):
-    """Where the tokens of B sequences of up to S tokens lie in T places, the longest sequence first."""
+    """Positions of the tokens of B sequences of up to S tokens in T places, the longest sequence first."""
 
     tokens: Tensor
-    """int64 [T] place in [B * S] of each token; of those that fill up, the first padded place."""
+    """int64 [T] position in [B * S] of each token; for filling tokens, the first padded position."""
     places: Tensor
-    """int64 [B, S] the reverse; of a padded place the last of the T."""
+    """int64 [B, S] the reverse; for padded positions, the last of the T."""
     starts: Tensor
-    """int32 [B + 2] where each sequence begins, in the order in which they lie, the one that fills up last, and T."""
+    """int32 [B + 2] start of each sequence, in packed order, then of the filling sequence, then T."""
     kernel: bool = False
-    """Attention takes them as they are: the encoder's to set."""
+    """Whether attention takes packed sequences; set by the encoder."""
     groups: tuple[Group, ...] = ()
-    """What attention lays out together, if not all: the encoder's to set."""
+    """Groups that attention lays out together; empty: all sequences together. Set by the encoder."""
 
     @classmethod
     def of(cls, batch: Mapping[str, Tensor]) -> Packing | None:
-        """The packing among the tensors of a batch, if it has one."""
+        """Return the packing among the tensors of a batch, or None."""
         if _PREFIX + "tokens" not in batch:
             return None
         return cls(batch[_PREFIX + "tokens"], batch[_PREFIX + "places"], batch[_PREFIX + "starts"])
 
     def pack(self, padded: Tensor) -> Tensor:
-        """[B, S, ...] -> [T, ...], for what has no gradient or may have one at padded places."""
+        """[B, S, ...] -> [T, ...], for tensors without a gradient, or with any gradient at padded positions."""
         return padded.flatten(0, 1).index_select(0, self.tokens)
 
     def lay_out(self, packed: Tensor) -> Tensor:
-        """[T, N] -> [B, S, N] for attention, which neither uses nor gives a gradient to padded places."""
+        """[T, N] -> [B, S, N] for attention, which neither uses padded positions nor gives them a gradient."""
         return _lay_out(packed, self.places, self.tokens)
 
     def collect(self, padded: Tensor) -> Tensor:
-        """[B, S, N] -> [T, N], what attention made of `lay_out`."""
+        """[B, S, N] -> [T, N], the result of attention on `lay_out`."""
         return _collect(padded, self.places, self.tokens)
 
     def grouped(self) -> Packing:
-        """With groups of sequences that are padded by a third at most, for a device that need not be waited for."""
+        """Add groups of sequences with at most a third of padding; only for a CPU, since it reads lengths."""
         lengths = self.starts.diff()[:-1]
         groups, first = [], 0
         for sequence, length in enumerate([*lengths.tolist(), 0]):
@@ -91,24 +91,23 @@ class Packing(NamedTuple):
         return self._replace(groups=tuple(groups))
 
     def first(self, packed: Tensor) -> Tensor:
-        """[T, N] -> [B, N], of the first token of each sequence."""
+        """[T, N] -> [B, N], the first token of each sequence."""
         return packed.index_select(0, self.places[:, 0])
 
     def at(self, packed: Tensor, positions: Tensor) -> Tensor:
         """[T, N], int64 [B, P] positions within sequences -> [B, P, N]."""
-        places = positions + self.places[:, :1]
-        return packed.index_select(0, places.flatten()).unflatten(0, positions.shape)
+        return packed.index_select(0, (positions + self.places[:, :1]).flatten()).unflatten(0, positions.shape)
 
 
 def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.NDArray[Any]]:
-    """What `Packing.of` finds in a batch, made on the host, where lengths are known without asking a device.
+    """Return the arrays of a batch for `Packing.of`, computed on the host, which knows the lengths.
 
     Args:
         lengths: int64 [B], tokens of each sequence, at least 1.
         size: S.
 
     Returns:
-        Nothing where that saves nothing: no sequence is padded, or so few that rounding eats it up.
+        The arrays; none if packing saves nothing, because of little or no padding.
     """
     total = int(lengths.sum())
     rounded = -(-(total + 1) // MULTIPLE) * MULTIPLE
@@ -119,7 +118,7 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.N
     sequences, positions = np.nonzero(np.arange(size) < ordered[:, None])
     tokens = np.empty(rounded, np.int64)
     tokens[:total] = order[sequences] * size + positions
-    tokens[total:] = order[-1] * size + ordered[-1]  # a padded place, since the shortest sequence is padded
+    tokens[total:] = order[-1] * size + ordered[-1]  # a padded position, since the shortest sequence is padded
     places = np.full(lengths.size * size, rounded - 1, np.int64)
     places[tokens[:total]] = np.arange(total)
     starts = np.concatenate([[0], np.cumsum(ordered), [rounded]]).astype(np.int32)
@@ -127,7 +126,7 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.N
 
 
 def _group(lengths: Tensor) -> Group:
-    """The group of some sequences, the longest of them first."""
+    """Return the group of some sequences, given their lengths, the longest first."""
     real = torch.arange(int(lengths[0]), device=lengths.device) < lengths[:, None]
     tokens = real.flatten().nonzero().flatten()
     places = torch.zeros_like(real, dtype=torch.int64)
@@ -146,10 +145,10 @@ def _collect(padded: Tensor, places: Tensor, tokens: Tensor, unused: Tensor | No
 
 
 class _Gather(torch.autograd.Function):
-    """Rows by index; the gradient is gathered by the reverse index instead of scattered.
+    """Rows by index, whose gradient is gathered by the reverse index instead of scattered.
 
-    That is right for this module's indices alone: a row that is taken more than once, or that the reverse index does
-    not lead back to, has a gradient of zero, or is one of the `unused`, whose gradient is made zero.
+    This is correct for the indices of this module only: a row that is taken more than once, or that the reverse index
+    does not reach, has a gradient of zero or is among the `unused` rows, whose gradient is set to zero.
     """
 
     @staticmethod

@@ -1,29 +1,29 @@
-"""The model card of a fine-tuned model: on which task, from which model, with which scores; from its lineage alone."""
+"""The model card of a fine-tuned model: its task, base model and scores, from its lineage alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, Link, TablesFacts
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config import FinetuneConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, SentenceTask
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
+    absent_rows,
+    card_text,
     counted,
     escaped,
     fenced,
     hardware_rows,
-    lineage_section,
+    model_index,
+    optimizer_row,
     plain,
-    reproduce_section,
     table,
 )
 
-APART = ("loss", "collapsed", "score")  # no metrics of the Hub
+APART = ("loss", "collapsed", "score")  # not metrics of the Hub
 SHOWN_LABELS = 20
 USE = {
     SENTENCES.pipeline: """\
@@ -35,7 +35,7 @@ print(classify("A text."))""",
 from transformers import pipeline
 
 answer = pipeline("question-answering", model=".")  # this folder, or the model's name on the Hub
-print(answer(question="What is asked?", context="A text that holds the answer."))""",
+print(answer(question="Which drug helped?", context="A text that holds the answer."))""",
     WORDS.pipeline: """\
 from transformers import pipeline
 
@@ -43,21 +43,20 @@ tag = pipeline("token-classification", model=".", aggregation_strategy="simple")
 print(tag("A text with names in it."))""",
 }
 LIMITS = (
-    "Its scores are those of one dev set, by which its best checkpoint was chosen, so that on other text of the same"
-    " kind it will do a little worse. It was evaluated on nothing else, and neither for bias nor for safety."
+    "Its scores are those of the dev set that selected its best checkpoint, so expect slightly lower ones on other text"
+    " of the same kind. It was not evaluated on other data, for bias, or for safety."
 )
 
 
-class Card:
-    """What the sections of a card are written from.
+class FinetuningCard:
+    """Facts that the sections of a card use.
 
     Args:
-        lineage: of a fine-tuning that is complete.
+        lineage: lineage of a complete fine-tuning.
     """
 
     def __init__(self, lineage: Lineage) -> None:
         self.lineage = lineage
-        self.name = plain(lineage.head.name)
         self.run = FinetuneFacts.model_validate(lineage.head.facts)
         parents = lineage.parents(lineage.head)
         (tables,) = [link for link in parents if link.kind == "tables"]
@@ -67,16 +66,22 @@ class Card:
         self.kind = (self.task.kind if self.task else SENTENCES).pipeline
         self.dataset = self.task.dataset if self.task else None
 
+    @property
+    def task_name(self) -> str:
+        """Name of a built-in task; of the user's own tables, the names of their files."""
+        if self.task is not None:
+            suite = self.task.suite if isinstance(self.task, SentenceTask) else ""
+            return f"{suite} {self.run.task}".strip()
+        return ", ".join(plain(source.name) for source in self.data.sources) or plain(self.tables.name)
+
 
 def tuned_card(lineage: Lineage) -> str:
-    """The card of the fine-tuned model at the head of a lineage."""
-    card = Card(lineage)
-    header = yaml.safe_dump(front_matter(card), sort_keys=False, allow_unicode=True)
+    """Return the card of the fine-tuned model at the head of a lineage."""
+    card = FinetuningCard(lineage)
+    base = escaped(card.base.name)
     sections = [
-        f"---\n{header}---",
-        f"# {escaped(card.name)}",
-        f"{escaped(card.base.name)}, fine-tuned on {_task(card)} ({card.run.parameters:,} parameters).",
-        f"Licence of the model: {NOT_STATED}; that of {escaped(card.base.name)} and of the data hold for it as well.",
+        f"{base}, fine-tuned on {escaped(card.task_name)} ({card.run.parameters:,} parameters).",
+        f"Licence of the model: {NOT_STATED}; that of {base} and of the data hold for it as well.",
         "## Use",
         fenced(USE[card.kind], "python"),
         "## Results",
@@ -87,50 +92,26 @@ def tuned_card(lineage: Lineage) -> str:
         table(_training_rows(card)),
         "## Limits",
         LIMITS,
-        *reproduce_section(card.run),
-        *lineage_section(lineage),
     ]
-    return "\n\n".join(sections) + "\n"
+    return card_text(lineage, card.run, front_matter(card), sections)
 
 
-def front_matter(card: Card) -> dict[str, Any]:
-    """Metadata: what is not known is left out."""
-    results = _model_index(card)
-    known = {
+def front_matter(card: FinetuningCard) -> dict[str, Any]:
+    """Return the metadata of a card; empty values are unknown."""
+    metrics = {(name, name): value for name, value in (card.run.metrics or {}).items() if name not in APART}
+    task = {"type": card.kind, "name": card.kind.replace("-", " ").capitalize()}
+    dataset = {"type": card.dataset or "table", "name": card.task_name}
+    return {
         "library_name": "transformers",
         "pipeline_tag": card.kind,
         "tags": ["bert", "fine-tuned"],
         "datasets": [card.dataset] if card.dataset else None,
         "base_model": plain(card.base.name),
-        "model-index": [{"name": card.name, "results": results}] if results else None,
+        "model-index": model_index(plain(card.lineage.head.name), task, dataset, metrics),
     }
-    return {key: value for key, value in known.items() if value}
 
 
-def _model_index(card: Card) -> list[dict[str, Any]]:
-    metrics = [
-        {"type": name, "value": round(value, 6), "name": name}
-        for name, value in (card.run.metrics or {}).items()
-        if value is not None and name not in APART
-    ]
-    task = {"type": card.kind, "name": card.kind.replace("-", " ").capitalize()}
-    dataset = {"type": card.dataset or "table", "name": _plain_task(card), "split": "validation"}
-    return [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
-
-
-def _plain_task(card: Card) -> str:
-    """Built-in tasks by their names; tables of one's own by those of their files."""
-    if card.task is not None:
-        suite = card.task.suite if isinstance(card.task, SentenceTask) else ""
-        return f"{suite} {card.run.task}".strip()
-    return ", ".join(plain(source.name) for source in card.data.sources) or plain(card.tables.name)
-
-
-def _task(card: Card) -> str:
-    return escaped(_plain_task(card))
-
-
-def _result_rows(card: Card) -> Iterator[tuple[str, ...]]:
+def _result_rows(card: FinetuningCard) -> Iterator[tuple[str, ...]]:
     run = card.run
     for name, value in (run.metrics or {}).items():
         if name == "collapsed":
@@ -146,7 +127,7 @@ def _result_rows(card: Card) -> Iterator[tuple[str, ...]]:
         yield (*cells, "") if run.over_seeds else cells
 
 
-def _data_rows(card: Card) -> Iterator[tuple[str, str]]:
+def _data_rows(card: FinetuningCard) -> Iterator[tuple[str, str]]:
     for source in card.data.sources:
         yield escaped(source.name), f"{source.total_bytes:,} bytes, SHA-256 `{source.sha256[:DIGITS]}`"
     labels = card.run.labels
@@ -155,7 +136,7 @@ def _data_rows(card: Card) -> Iterator[tuple[str, str]]:
         yield "Labels", ", ".join(escaped(label) for label in labels[:SHOWN_LABELS]) + more
 
 
-def _training_rows(card: Card) -> Iterator[tuple[str, str]]:
+def _training_rows(card: FinetuningCard) -> Iterator[tuple[str, str]]:
     run, config = card.run, FinetuneConfig.model_validate(card.run.config)
     train, optimizer = config.train, config.optimizer
     epochs = counted(train.epochs, "epoch")
@@ -164,10 +145,8 @@ def _training_rows(card: Card) -> Iterator[tuple[str, str]]:
         f"{run.steps or 0:,} of {train.global_batch_size:,} rows, {epochs}; saved after {run.best_step or 0:,}",
     )
     yield "Sequence length", f"{config.max_length} tokens at most"
-    clip = f"gradients clipped at {optimizer.max_grad_norm:g}" if optimizer.max_grad_norm else "gradients not clipped"
-    yield "Optimizer", f"{optimizer.name}, weight decay {optimizer.weight_decay:g}, {clip}"
+    yield optimizer_row(optimizer.name, optimizer)
     yield "Learning rate", config.schedule.text(optimizer.learning_rate)
     yield "Seed", str(run.seed) + (f", the best of {run.seeds}" if run.seeds > 1 else "")
     yield from hardware_rows(run)
-    if run.absent:
-        yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
+    yield from absent_rows(run)

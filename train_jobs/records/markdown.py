@@ -1,13 +1,17 @@
-"""Markdown of model cards: tables, code, text that is shown as it is; and the sections that all cards have."""
+"""Markdown of model cards: tables, code, escaped text, and the metadata and sections that all cards have."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
+
+import yaml
 
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage, RunFacts
+from train_jobs.config.pretrain import OptimizerConfig
 
 CARD_FILE = "README.md"
 UNKNOWN = "unknown"
@@ -16,17 +20,17 @@ DIGITS = 12  # of a hash
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """`1 step`, `2 steps`."""
+    """Return `1 step`, `2 steps`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def code(value: str | None) -> str:
-    """A hash or a name as code; unknown without one."""
+    """Return a hash or a name as code; unknown without one."""
     return f"`{re.sub(r'[^0-9A-Za-z._+-]', '', value)[:40]}`" if value else UNKNOWN
 
 
 def command(words: Sequence[str]) -> str:
-    """A command, each of its flags on a line of its own."""
+    """Return a command with each flag on a line of its own."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -36,25 +40,23 @@ def command(words: Sequence[str]) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ("", "")) -> str:
-    """Rows of cells as Markdown has them."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a Markdown table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code, whatever backticks it holds."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    """Return a block of code; its fence is longer than any run of backticks in it."""
+    fence = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def plain(text: str) -> str:
-    """One line of what can be printed."""
+    """Return the printable characters of a text, in one line."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in a paragraph or in a cell of a table."""
+    """Return a text that Markdown shows literally, in a paragraph or in a cell of a table."""
     line = re.sub(r"([\\`*_{}\[\]<>|~&#$!])", r"\\\1", plain(text))
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", line)
 
@@ -63,8 +65,59 @@ def _hash(value: str) -> str:
     return f"`{value[:DIGITS]}`"
 
 
+def card_text(lineage: Lineage, run: RunFacts, metadata: Mapping[str, Any], sections: Iterable[str]) -> str:
+    """Return a model card: metadata, title, the sections of its kind, and those that all cards have.
+
+    Args:
+        lineage: lineage of the model.
+        run: facts of the run that made it.
+        metadata: front matter as the Hugging Face Hub reads it; empty values are left out.
+        sections: Markdown behind the title.
+    """
+    known = {key: value for key, value in metadata.items() if value}
+    parts = [
+        f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True)}---",
+        f"# {escaped(lineage.head.name)}",
+        *sections,
+        *reproduce_section(run),
+        *lineage_section(lineage),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def model_index(
+    name: str, task: Mapping[str, str], dataset: Mapping[str, str], metrics: Mapping[tuple[str, str], float | None]
+) -> list[dict[str, Any]]:
+    """Return evaluation results as the Hub reads them; none without metrics.
+
+    Args:
+        name: name of the model.
+        task, dataset: type and name of each.
+        metrics: type and name of each -> its value; None is left out.
+    """
+    known = [
+        {"type": kind, "value": round(value, 6), "name": label}
+        for (kind, label), value in metrics.items()
+        if value is not None
+    ]
+    results = [{"task": dict(task), "dataset": {**dataset, "split": "validation"}, "metrics": known}]
+    return [{"name": name, "results": results}] if known else []
+
+
+def optimizer_row(name: str, optimizer: OptimizerConfig) -> tuple[str, str]:
+    """Return the row of an optimizer."""
+    clip = f"gradients clipped at {optimizer.max_grad_norm:g}" if optimizer.max_grad_norm else "gradients not clipped"
+    return "Optimizer", f"{name}, weight decay {optimizer.weight_decay:g}, {clip}"
+
+
+def absent_rows(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """Yield the row of tensors that the base model lacks, if any."""
+    if run.absent:
+        yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
+
+
 def lineage_section(lineage: Lineage) -> list[str]:
-    """The chain of links, as the last section of a card."""
+    """Return the chain of links, as the last section of a card."""
     rows = [
         (link.kind, escaped(link.name), _hash(link.hash), ", ".join(map(_hash, link.inputs))) for link in lineage.links
     ]
@@ -77,7 +130,7 @@ def lineage_section(lineage: Lineage) -> list[str]:
 
 
 def reproduce_section(run: RunFacts) -> list[str]:
-    """Code, packages and commands that do it again, as a section of a card."""
+    """Return code, packages and commands that repeat the run, as a section of a card."""
     state = {True: ", with changes that are not in it", False: "", None: ""}[run.dirty]
     packages = ", ".join(f"{name} {version}" for name, version in run.packages.items())
     return [
@@ -89,7 +142,7 @@ def reproduce_section(run: RunFacts) -> list[str]:
 
 
 def hardware_rows(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """Arithmetic, machines and time of a run."""
+    """Yield precision, machines and time of a run."""
     last = run.attempts[-1]
     yield "Precision", last.precision
     processes = counted(last.processes, "process", "processes")

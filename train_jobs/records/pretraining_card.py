@@ -1,6 +1,6 @@
-"""The model card: README.md of an exported folder, as the Hugging Face Hub reads it.
+"""The model card of a pretrained model: README.md of an exported folder, as the Hugging Face Hub reads it.
 
-It is a function of the model's lineage alone. What the lineage does not say is said to be unknown.
+It depends on the model's lineage alone. Facts that the lineage lacks are reported as unknown.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
-
 from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
 from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
-from train_jobs.config.own import is_own
+from train_jobs.config.fields import is_own
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
+    absent_rows,
+    card_text,
     counted,
     escaped,
     fenced,
     hardware_rows,
-    lineage_section,
+    model_index,
+    optimizer_row,
     plain,
-    reproduce_section,
     table,
 )
 
@@ -42,23 +42,22 @@ for answer in fill_mask("This is a [MASK] of text."):
     print(f"{answer['score']:.3f}  {answer['sequence']}")"""
 OPTIMIZERS = {"adamw": "AdamW", "lamb": "LAMB"}
 LIMITS = (
-    "It was evaluated on nothing but held-out documents of the text that it was trained on: on no downstream task, on"
-    " no other text, and neither for bias nor for safety. What that text says and how it says it, the model has"
-    " learned. For most tasks it has to be fine-tuned first."
+    "It was evaluated only on held-out documents of its training text: on no downstream task, on no other text, and"
+    " neither for bias nor for safety. It has learned the content and the style of that text, with their biases. For"
+    " most tasks it has to be fine-tuned first."
 )
 LIMITS_OF_BASE = " Documents held out here may have been among those that the base model was trained on."
 
 
-class Card:
-    """What the sections of a card are written from.
+class PretrainingCard:
+    """Facts that the sections of a card use.
 
     Args:
-        lineage: of a pretraining run that is complete.
+        lineage: lineage of a complete pretraining run.
     """
 
     def __init__(self, lineage: Lineage) -> None:
         self.lineage = lineage
-        self.name = plain(lineage.head.name)
         self.run = PretrainFacts.model_validate(lineage.head.facts)
         parents = lineage.parents(lineage.head)
         (data,) = [link for link in parents if link.kind == "data"]
@@ -69,12 +68,9 @@ class Card:
 
 
 def model_card(lineage: Lineage) -> str:
-    """The card of the model at the head of a lineage."""
-    card = Card(lineage)
-    header = yaml.safe_dump(front_matter(card), sort_keys=False, allow_unicode=True)
+    """Return the card of the model at the head of a lineage."""
+    card = PretrainingCard(lineage)
     sections = [
-        f"---\n{header}---",
-        f"# {escaped(card.name)}",
         _summary(card),
         *([escaped(card.words.description)] if card.words.description else []),
         f"Licence of the model: {escaped(card.words.license or NOT_STATED)}.",
@@ -89,43 +85,28 @@ def model_card(lineage: Lineage) -> str:
         _verdict(card),
         "## Limits",
         LIMITS + (LIMITS_OF_BASE if card.base else ""),
-        *reproduce_section(card.run),
-        *lineage_section(card.lineage),
     ]
-    return "\n\n".join(sections) + "\n"
+    return card_text(lineage, card.run, front_matter(card), sections)
 
 
-def front_matter(card: Card) -> dict[str, Any]:
-    """Metadata: what is not known is left out."""
-    language = card.words.language or ([EMBEDDED_LANGUAGE] if card.embedded else [])
-    results = _model_index(card)
-    known = {
-        "language": language,
+def front_matter(card: PretrainingCard) -> dict[str, Any]:
+    """Return the metadata of a card; empty values are unknown."""
+    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}  # next-sentence prediction is no task of the Hub
+    found = card.run.metrics or {}
+    metrics = {(kind, METRICS[name][0]): found.get(name) for name, kind in kinds.items()}
+    task = {"type": "fill-mask", "name": "Masked language modelling"}
+    return {
+        "language": card.words.language or ([EMBEDDED_LANGUAGE] if card.embedded else []),
         "license": card.words.license,
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["bert", "masked-language-modeling"],
         "base_model": plain(card.base.name) if card.base else None,
-        "model-index": [{"name": card.name, "results": results}] if results else None,
+        "model-index": model_index(plain(card.lineage.head.name), task, {"type": "text", "name": card.corpus}, metrics),
     }
-    return {key: value for key, value in known.items() if value}
 
 
-def _model_index(card: Card) -> list[dict[str, Any]]:
-    """Results of the task that the Hub knows; next-sentence prediction is none of its tasks."""
-    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}
-    found = card.run.metrics or {}
-    metrics = [
-        {"type": kind, "value": round(value, 6), "name": METRICS[name][0]}
-        for name, kind in kinds.items()
-        if (value := found.get(name)) is not None
-    ]
-    task = {"type": "fill-mask", "name": "Masked language modelling"}
-    dataset = {"type": "text", "name": card.corpus, "split": "validation"}
-    return [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
-
-
-def _summary(card: Card) -> str:
+def _summary(card: PretrainingCard) -> str:
     config = PretrainConfig.model_validate(card.run.config)
     model, objective = config.model, config.objective
     start = f"pretrained further from {escaped(card.base.name)}" if card.base else "pretrained from drawn weights"
@@ -140,7 +121,7 @@ def _summary(card: Card) -> str:
     )
 
 
-def _data_rows(card: Card) -> Iterable[tuple[str, str]]:
+def _data_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     data = card.data
     held_out = data.documents["validation"] / sum(data.documents.values())
     yield "Text", escaped(card.corpus)
@@ -160,13 +141,12 @@ def _data_rows(card: Card) -> Iterable[tuple[str, str]]:
         )
 
 
-def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
+def _training_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     run, config = card.run, PretrainConfig.model_validate(card.run.config)
     train, optimizer, schedule = config.train, config.optimizer, config.schedule
     yield "Steps", f"{run.steps or 0:,} of {train.global_batch_size:,} sequences, {run.sequences or 0:,} in all"
     yield "Sequence length", f"{config.data.sequence_length} tokens"
-    clip = f"gradients clipped at {optimizer.max_grad_norm:g}" if optimizer.max_grad_norm else "gradients not clipped"
-    yield "Optimizer", f"{_optimizer(optimizer.name)}, weight decay {optimizer.weight_decay:g}, {clip}"
+    yield optimizer_row(_optimizer(optimizer.name), optimizer)
     rate = schedule.text(optimizer.learning_rate)
     yield "Learning rate", escaped(rate) if is_own(schedule.name) else rate
     yield from hardware_rows(run)
@@ -174,29 +154,31 @@ def _training_rows(card: Card) -> Iterable[tuple[str, str]]:
     if run.phase:
         moments = f"the moments of {_optimizer(run.phase.optimizer)} (SHA-256 `{run.phase.moments[:DIGITS]}`)"
         weights = f"weights (SHA-256 `{run.phase.weights[:DIGITS]}`)"
-        yield "Goes on from", f"step {run.phase.step:,} of the base model's training: its {weights} and {moments}"
-    if run.absent:
-        yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
+        yield "Resumes from", f"step {run.phase.step:,} of the base model's training: its {weights} and {moments}"
+    yield from absent_rows(run)
 
 
 def _optimizer(name: str) -> str:
     return OPTIMIZERS.get(name, escaped(name))
 
 
-def _result_rows(card: Card) -> Iterable[tuple[str, str]]:
-    for name, (label, style) in METRICS.items():
-        if name in (card.run.metrics or {}):
-            value = (card.run.metrics or {})[name]
+def _result_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
+    found = card.run.metrics or {}
+    others = {name: (escaped(name), "{:.4f}") for name in found if name not in METRICS and name != "loss"}
+    for name, (label, style) in {**METRICS, **others}.items():  # others are those of an objective that is not ours
+        if name in found:
+            value = found[name]
             yield f"{label}, held-out text", style.format(value) if value is not None else "not finite"
-    for name, value in (card.run.metrics or {}).items():  # of an objective that is not ours
-        if name not in METRICS and name != "loss":
-            yield f"{escaped(name)}, held-out text", f"{value:.4f}" if value is not None else "not finite"
 
 
-def _verdict(card: Card) -> str:
+def _verdict(card: PretrainingCard) -> str:
     metrics = card.run.metrics or {}
     loss, entropy = metrics.get("mlm_loss"), metrics.get("unigram_entropy")
-    known = "which is what a model reaches that knows nothing but how often each piece of the vocabulary occurs"
+    known = "the loss of a model that knows only the frequency of each piece of the vocabulary"
     if loss is None or entropy is None or loss >= entropy:
-        return f"The loss is not below the unigram entropy, {known}: nothing shows that this one predicts from context."
-    return f"The loss is {entropy - loss:.4f} nats below the unigram entropy, {known}: this one predicts from context."
+        return (
+            f"The loss is not below the unigram entropy, {known}: nothing shows that this model predicts from context."
+        )
+    return (
+        f"The loss is {entropy - loss:.4f} nats below the unigram entropy, {known}: this model predicts from context."
+    )

@@ -1,7 +1,7 @@
-"""The lineage of a run: what goes in is written when it starts, what came of it when it ends.
+"""The lineage of a pretraining run: its inputs at its start, its results at its end.
 
-What only the laptop knows (handle, snapshot, commit) comes in the run's tags, a JSON file that ORCHESTRATOR_RUN_TAGS
-names. Plain torchrun has none, and says so.
+Facts that only the laptop knows (handle, snapshot, commit) come in the run's tags, a JSON file that
+ORCHESTRATOR_RUN_TAGS names. Plain torchrun has none, and the lineage records None.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +29,6 @@ from train_jobs.artifacts.lineage import (
     FinetuneFacts,
     Lineage,
     Link,
-    PhaseFacts,
     PretrainFacts,
     RunFacts,
     Source,
@@ -39,7 +39,7 @@ from train_jobs.artifacts.start_model import initial_lineage, initial_weights
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.artifacts.store_manifest import store_folder
 from train_jobs.config import PretrainConfig, SpecError, UserError
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.distributed import World
@@ -48,60 +48,77 @@ from train_jobs.records.commands import commands
 from train_jobs.records.markdown import CARD_FILE
 from train_jobs.records.pretraining_card import model_card
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # those that shape a result
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect a result
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"
-DIRTY = "+dirty"  # behind the commit: the code was not all in it
+DIRTY = "+dirty"  # suffix of the commit: the code had uncommitted changes
 FACTS: dict[str, type[RunFacts]] = {"pretrain": PretrainFacts, "finetune": FinetuneFacts}
 HASHES = "hashes.json"  # in the folder of token stores: content hashes of files read before
 
 
-def begin(
-    config: PretrainConfig,
-    store: TokenStore,
-    attempt: Attempt,
-    model: torch.nn.Module,
-    absent: Sequence[str],
-    output: Path,
-    cache: Path,
-    tags: Mapping[str, str],
-) -> Lineage:
-    """Writes OUTPUT/lineage.json for a run that starts, or goes on; for the main process.
+@dataclass(frozen=True)
+class TrainingStart:
+    """Facts of one start of a training job."""
 
-    A run that goes on keeps the ancestors that it began with, whatever has become of their folders.
+    attempt: Attempt
+    model: torch.nn.Module
+    absent: Sequence[str]
+    """Tensors that the initial model did not hold."""
+    output: Path
+    """Folder of the run."""
+    tags: Mapping[str, str]
+    """Tags of the run, see `read_tags`."""
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run in its lineage: its own, or that of its folder."""
+        return self.tags.get("orchestrator.run") or self.output.resolve().name
+
+
+def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache: Path) -> Lineage:
+    """Write OUTPUT/lineage.json for a run that starts or resumes; call it on the main process.
+
+    A resumed run keeps the ancestors that it began with, whatever has become of their folders.
 
     Args:
-        absent: tensors that the initial model did not hold.
         cache: folder of token stores.
-        tags: of the run, see `read_tags`.
 
     Raises:
         ConflictError: the lineage of the initial model does not verify.
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
-    lineage = _continued(config, attempt, output, cache) if attempt.step else None
-    if lineage is None:
+    lineage = continued(start, PretrainFacts)
+    if lineage is not None:
+        _warn_of_another_model(config, lineage, cache)
+        card = {"card": config.card.model_dump(mode="json")}  # the user may improve it at any time
+        lineage = with_facts(lineage, config=lineage.head.facts["config"] | card)
+    else:
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
-        facts = PretrainFacts(
-            **begun_facts(tags, model, absent, attempt),
-            config=named,
-            commands=commands(named, attempt),
-            phase=_phase(config),
-        )
-        lineage = before.followed_by(Link.make("pretrain", run_name(tags, output), facts, parents=parents))
-    write(lineage, output)
+        phase = read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
+        facts = PretrainFacts(**begun_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
+        lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
+    write(lineage, start.output)
     return lineage
 
 
-def run_name(tags: Mapping[str, str], output: Path) -> str:
-    """What a run is called in its lineage: its name, or that of its folder."""
-    return tags.get("orchestrator.run") or output.resolve().name
+def continued(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
+    """Return the lineage that a resumed run began with, and one more attempt; None, with a warning, if it is lost."""
+    if not start.attempt.step:
+        return None
+    try:
+        lineage = read_lineage(start.output / LINEAGE_FILE)
+        if lineage is None:
+            return None
+        facts = facts_type.model_validate(lineage.head.facts)
+    except (UserError, ValidationError) as problem:
+        print(f"warning: the lineage of this run starts again: {problem}", flush=True)
+        return None
+    return with_facts(lineage, attempts=[*facts.attempts, start.attempt], ended=None, weights=None, metrics=None)
 
 
-def begun_facts(
-    tags: Mapping[str, str], model: torch.nn.Module, absent: Sequence[str], attempt: Attempt
-) -> dict[str, Any]:
-    """What every run that trains knows of itself when it starts, by the names of `RunFacts`."""
+def begun_facts(start: TrainingStart) -> dict[str, Any]:
+    """Return the facts of a training run that are known at its start, by the names of `RunFacts`."""
+    tags = start.tags
     commit = tags.get("orchestrator.commit")
     return {
         "run": tags.get("orchestrator.handle"),
@@ -111,9 +128,9 @@ def begun_facts(
         "commit": commit.removesuffix(DIRTY) if commit else None,
         "dirty": commit.endswith(DIRTY) if commit else None,
         "packages": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "absent": list(absent),
-        "attempts": [attempt],
+        "parameters": sum(parameter.numel() for parameter in start.model.parameters()),
+        "absent": list(start.absent),
+        "attempts": [start.attempt],
     }
 
 
@@ -125,26 +142,24 @@ def _sweep(tags: Mapping[str, str]) -> str | None:
 
 
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:
-    """Writes what goes with a trained model into its folder: the lineage, now complete, and the model card.
+    """Write the complete lineage and the model card into the folder of a trained model.
 
     Args:
-        begun: the lineage as `begin` left it.
-        folder: holds the exported weights.
-        steps: optimizer steps done.
-        sequences: sequences seen.
-        metrics: of the last validation.
+        begun: result of `begin`.
+        folder: folder of the exported weights.
+        steps: optimizer steps.
+        sequences: training sequences.
+        metrics: metrics of the last validation.
 
     Raises:
-        StorageError: they cannot be written.
+        StorageError: a file cannot be written.
     """
     complete = with_facts(begun, **ended_facts(folder, steps, metrics), sequences=sequences)
-    write(complete, folder)
-    with storage.storage_errors(folder, "the model card"):
-        write_text(folder / CARD_FILE, model_card(complete))
+    write(complete, folder, card=model_card(complete))
 
 
 def ended_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What every run that trains knows of itself when it ends, by the names of `RunFacts`."""
+    """Return the facts of a training run that are known at its end, by the names of `RunFacts`."""
     return {
         "ended": _now(),
         "steps": steps,
@@ -153,18 +168,21 @@ def ended_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[
     }
 
 
-def write(lineage: Lineage, folder: Path) -> None:
-    """Writes FOLDER/lineage.json.
+def write(lineage: Lineage, folder: Path, *, card: str | None = None) -> None:
+    """Write FOLDER/lineage.json, and a model card if there is one.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: a file cannot be written.
     """
     with storage.storage_errors(folder, "the lineage"):
         write_text(folder / LINEAGE_FILE, lineage.text())
+    if card is not None:
+        with storage.storage_errors(folder, "the model card"):
+            write_text(folder / CARD_FILE, card)
 
 
 def this_attempt(world: World, precision: str, step: int) -> Attempt:
-    """The start of this job, `step` optimizer steps being done already."""
+    """Return the facts of this start of the job, which continues after `step` optimizer steps."""
     on_gpu = world.device.type == "cuda"
     return Attempt(
         started=_now(),
@@ -179,7 +197,7 @@ def this_attempt(world: World, precision: str, step: int) -> Attempt:
 
 
 def read_tags(environ: Mapping[str, str]) -> dict[str, str]:
-    """The tags of the run, from the file that the environment names; none without one.
+    """Read the tags of the run from the file that the environment names; none without a file.
 
     Raises:
         SpecError: the file is not a JSON object of texts.
@@ -197,10 +215,10 @@ def read_tags(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def data_link(config: PretrainConfig, store: TokenStore, cache: Path) -> Link:
-    """The text of a run, as it is in its token store."""
+    """Return the link of a run's text, as its token store has it."""
     manifest = store.manifest
     if store_folder(config.data, config.data.store) is not None:
-        sources = [_source(manifest.data.name, manifest.data)]  # of which nothing may be left but the store
+        sources = [_source(manifest.data.name, manifest.data)]  # the text itself may be deleted by now
         names = [source.name for source in manifest.sources]
     else:
         found = [fingerprint([source], cache / HASHES) for source in config.data.text] or [fingerprint([])]
@@ -224,14 +242,8 @@ def data_link(config: PretrainConfig, store: TokenStore, cache: Path) -> Link:
 
 
 def _title(source: SourceConfig) -> str:
-    """What a source is called, without the folders that it lies in."""
+    """Return the name of a source, without its folders."""
     return source.name or source.dataset or ", ".join(Path(path).resolve().name for path in source.path)
-
-
-def _named_source(source: SourceConfig) -> Any:
-    """A source as the configuration has it, with names in place of paths."""
-    named = source.model_copy(update={"path": [Path(path).resolve().name for path in source.path]})
-    return named.model_dump(mode="json")
 
 
 def _source(name: str, found: DataFingerprint) -> Source:
@@ -239,7 +251,7 @@ def _source(name: str, found: DataFingerprint) -> Source:
 
 
 def _parents(config: PretrainConfig, store: TokenStore, cache: Path) -> tuple[list[Link], Lineage]:
-    """The text and, if there is one, what training starts from; and the chain of both."""
+    """Return the links of the text and of the initial model or phase, and the chain that ends with them."""
     data = data_link(config, store, cache)
     if config.init_from is not None:
         before = initial_lineage(config.init_from, cache / HASHES)
@@ -250,42 +262,21 @@ def _parents(config: PretrainConfig, store: TokenStore, cache: Path) -> tuple[li
     return [data, before.head], before.followed_by(data)
 
 
-def _phase(config: PretrainConfig) -> PhaseFacts | None:
-    """What weights and moments were taken over from."""
-    return read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
-
-
-def _continued(config: PretrainConfig, attempt: Attempt, output: Path, cache: Path) -> Lineage | None:
-    """The lineage that the run began with, and one more attempt; None, and a warning, where it is lost."""
-    try:
-        lineage = read_lineage(output / LINEAGE_FILE)
-        if lineage is None:
-            return None
-        facts = PretrainFacts.model_validate(lineage.head.facts)
-    except (UserError, ValidationError) as problem:
-        print(f"warning: the lineage of this run begins anew: {problem}", flush=True)
-        return None
-    _warn_of_another_model(config, lineage, cache)
-    card = {"card": config.card.model_dump(mode="json")}  # may be written better at any time
-    attempts = [*facts.attempts, attempt]
-    return with_facts(lineage, config=facts.config | card, attempts=attempts, ended=None, weights=None, metrics=None)
-
-
 def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path) -> None:
-    """A run goes on from its checkpoint: that its initial model is another by now has no effect, and is said."""
+    """Warn that the initial model changed since the run started, which has no effect on a resumed run."""
     if config.init_from is None or (now := initial_weights(config.init_from, cache / HASHES)) is None:
         return
     begun = [parent.weights for parent in lineage.parents(lineage.head) if parent.kind != "data"]
     if now not in begun:
         print(
-            f"warning: {config.init_from} is not the model that this run began with; it goes on from its"
-            " checkpoint all the same",
+            f"warning: {config.init_from} is not the model that this run started with; the run resumes from its"
+            " checkpoint and ignores it",
             flush=True,
         )
 
 
 def with_facts(lineage: Lineage, **changes: Any) -> Lineage:
-    """The same lineage with other facts of its head, which gets another hash."""
+    """Return the lineage with other facts of its head, which gets another hash."""
     head = lineage.head
     facts = FACTS[head.kind].model_validate(head.facts).model_copy(update=changes)
     again = Link.make(head.kind, head.name, facts, parents=lineage.parents(head))
@@ -293,10 +284,13 @@ def with_facts(lineage: Lineage, **changes: Any) -> Lineage:
 
 
 def _named(config: PretrainConfig, parents: Sequence[Link]) -> dict[str, Any]:
-    """The configuration with names in place of paths."""
+    """Return the configuration with names in place of paths."""
     tree = config.model_dump(mode="json")
     data, vocabulary = tree["data"], config.data.vocabulary
-    data["text"] = [_named_source(source) for source in config.data.text]
+    data["text"] = [
+        source.model_copy(update={"path": [Path(path).resolve().name for path in source.path]}).model_dump(mode="json")
+        for source in config.data.text
+    ]
     data["store"] = config.data.store.name if config.data.store else None
     data["vocabulary"] = vocabulary.name if vocabulary else None
     tree["init_from"] = parents[-1].name if config.init_from else None

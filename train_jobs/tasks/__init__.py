@@ -1,1 +1,1 @@
-"""What is trained: model, objective and data together, as the engine's loop wants them."""
+"""Tasks that a model trains on: pretraining on text, and fine-tuning on labelled rows."""

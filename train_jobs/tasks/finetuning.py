@@ -1,4 +1,4 @@
-"""What all tasks of fine-tuning have in common: the order of rows, shares and batches of them, the way to logits."""
+"""The base of all fine-tuning tasks: the order of rows, batches and shares of them, logits and losses."""
 
 from __future__ import annotations
 
@@ -12,98 +12,129 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from train_jobs.config.finetune import FinetuneTrainConfig
+from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.models.bert.linear import gradients_in_place
-from train_jobs.models.bert.losses import length_mask
+from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.bert.task_heads import Finetuned
-from train_jobs.models.packing import Packing, packing_arrays
-from train_jobs.tasks.sequences import Batch, Encoded, Ints, Targets, by_length, epoch_batches
+from train_jobs.tasks.sequences import (
+    IGNORED,
+    EncodedRows,
+    Ints,
+    RowBatch,
+    Targets,
+    TokenBatch,
+    batches_by_length,
+    epoch_batches,
+)
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a fine-tuned model comes to."""
+    """Scores and predictions of a fine-tuned model."""
 
     metrics: dict[str, float]
-    """Those of the dev sets; `score` is what a best model is best in."""
+    """Metrics of the dev sets; the best checkpoint has the highest `score`."""
     files: dict[str, str]
-    """Predictions: path below the folder of predictions -> content."""
+    """Prediction files: path below the folder of predictions -> content."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What config.json of the saved model is to say besides."""
+    """Additional entries of the saved model's config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedTask(ABC):
+    """A task with all of its rows as tokens; `train_jobs.tasks.replicates.READERS` lists the kinds."""
+
+    config: FinetuneConfig
+    rows: EncodedRows
+    """Rows to learn from."""
+    labels: tuple[str, ...] = ()
+    """Names of what is predicted, in the order of their ids; none of a number or a span."""
+    notes: list[str]
+    """What the user should know of the files, each with its place."""
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Return task and rows, in a line each."""
+
+    @abstractmethod
+    def model(self, shape: ModelConfig, rows: int) -> Finetuned:
+        """Return a new model with its head.
+
+        Args:
+            shape: of the encoder.
+            rows: of the embedding table.
+        """
+
+    @abstractmethod
+    def training(self, model: Finetuned, *, seed: int, world: World) -> Finetuning:
+        """Return what the engine trains, once with each seed."""
 
 
 class Finetuning(ABC):
-    """As `train_jobs.engine.loop.task.Task` has it.
+    """Implements `train_jobs.engine.loop.task.Task` for a tokenized task.
 
     Args:
-        model: on the world's device.
-        train: rows to learn from.
-        config: batches.
+        model: model on the world's device.
+        task: rows, labels and settings.
         seed: decides the order of rows.
-        max_length: tokens of the longest row that there could be.
     """
 
-    def __init__(
-        self,
-        model: Finetuned,
-        train: Encoded,
-        *,
-        config: FinetuneTrainConfig,
-        seed: int,
-        max_length: int,
-        world: World,
-    ) -> None:
+    def __init__(self, model: Finetuned, task: TokenizedTask, *, seed: int, world: World) -> None:
         self.model: Finetuned = model
-        self._train, self._lengths = train, train.lengths
-        self._config, self._seed, self._max_length, self._world = config, seed, max_length, world
+        self._train, self._config, self._max_length = task.rows, task.config.train, task.config.max_length
+        self._seed, self._world = seed, world
         self._epoch: tuple[int, list[Ints]] = (-1, [])
+        self._weights: npt.NDArray[np.float32] | None = None
+        self._device_weights: torch.Tensor | None = None
+        if self._config.class_weights == "balanced" and task.labels:
+            self._weights = balanced_weights(task.rows.targets, len(task.labels))
+            self._device_weights = torch.from_numpy(self._weights).to(world.device)
 
-    @abstractmethod
-    def counts(self, batch: Batch) -> list[float]:
-        """What the mean loss is the mean over, in this share."""
+    def counts(self, batch: RowBatch) -> list[float]:
+        """Return the divisor of the mean loss of this share: the targets that count, by the weight of their class."""
+        targets = batch.targets
+        counted = targets[~np.isnan(targets) if targets.dtype.kind == "f" else targets != IGNORED]
+        return [float(len(counted) if self._weights is None else self._weights[counted.astype(np.int64)].sum())]
 
     @abstractmethod
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Loss, metrics and score of the dev sets; collapsed is 1 if the model is no better than one that learned
-        nothing."""
+        """Return loss, metrics and score of the dev sets.
+
+        collapsed is 1 if the model is no better than one that learned nothing.
+        """
 
     @abstractmethod
     def conclude(self, micro_batch_size: int) -> Conclusion:
-        """Scores the model once more and predicts; the same on every process."""
+        """Score the model again and predict; the result is the same on every process."""
 
     @abstractmethod
-    def _loss_sum(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Sum of losses over what counts."""
-
-    @abstractmethod
-    def _blank_targets(self, shape: tuple[int, int]) -> Targets:
-        """Targets that count, of rows and tokens so many."""
+    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
+        """Return the sum of losses over the targets that count."""
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Let the backward passes of one step add to the gradients in place."""
         return gradients_in_place()
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """6 for each weight of the encoder and token, and the products of attention at the mean length."""
+        """Return 6 for each weight of the encoder and token, plus the products of attention at the mean length."""
         encoder = sum(parameter.numel() for parameter in self.model.bert.encoder.parameters())
         shape = self.model.config
         return tokens * (6 * encoder + 12 * shape.num_hidden_layers * shape.hidden_size * tokens / sequences)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Global batches of an epoch."""
+        """Number of global batches of an epoch."""
         return -(-len(self._train) // self._config.global_batch_size)
 
-    def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """This process's share of the next global batch; one that has no row takes one that does not count."""
+    def train_batch(self, cursor: dict[str, int]) -> tuple[RowBatch, dict[str, int]]:
+        """Return this process's share of the next global batch; without a row of its own, one that does not count."""
         epoch, number = cursor.get("epoch", 0), cursor.get("batch", 0)
         if self._epoch[0] != epoch:
             size, grouped = self._config.global_batch_size, self._config.group_by_length
             batches = epoch_batches(
-                self._lengths, global_batch_size=size, seed=self._seed, epoch=epoch, group_by_length=grouped
+                self._train.lengths, global_batch_size=size, seed=self._seed, epoch=epoch, group_by_length=grouped
             )
             self._epoch = epoch, batches
         rows = self._epoch[1][number]
@@ -112,58 +143,54 @@ class Finetuning(ABC):
         last = number + 1 == len(self._epoch[1])
         return batch, {"epoch": epoch + last, "batch": 0 if last else number + 1}
 
-    def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """This micro batch's part of the mean loss; the sum of losses and what they are the mean over."""
+    def loss(self, batch: RowBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return this micro batch's part of the mean loss; and the sum of its losses with their divisor."""
         loss = self._loss_sum(self._logits(batch), batch)
         sums = torch.stack([loss.detach().double(), loss.new_tensor(self.counts(batch)[0]).double()])
         return loss / totals[0], sums
 
-    def largest_batch(self, sequences: int) -> Batch:
-        """Sequences of full length; one is shorter, as almost always: attention takes a mask."""
+    def largest_batch(self, sequences: int) -> RowBatch:
+        """Return sequences of full length; one is shorter, so that attention needs a mask, as in almost every batch."""
         shape = (sequences, self._max_length)
         lengths = np.full(sequences, self._max_length, np.int64)
         lengths[0] -= 1
-        return Batch(np.ones(shape, np.int64), np.zeros(shape, np.int64), lengths, self._blank_targets(shape))
+        return RowBatch(np.ones(shape, np.int64), np.zeros(shape, np.int64), lengths, self._train.blank_targets(*shape))
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """The mean loss."""
+        """Return the mean loss."""
         loss, count = sums
         return {"loss": loss / max(count, 1e-12)}
 
-    def _logits(self, batch: Batch) -> torch.Tensor:
-        size = batch.input_ids.shape[1]
-        packing = packing_arrays(batch.lengths, size) if self._config.unpad else {}
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "input_ids": batch.input_ids,
-            "token_type_ids": batch.token_type_ids,
-            "lengths": batch.lengths,
-            **packing,
-        }
-        there = {name: torch.from_numpy(array).to(self._world.device) for name, array in arrays.items()}
-        packed = Packing.of(there)
-        padded = packed is None and bool(batch.lengths.min() < size)
-        mask = length_mask(there["lengths"], size) if padded else None
-        logits: torch.Tensor = self.model(there["input_ids"], there["token_type_ids"], mask, packed)
-        return logits
+    def _logits(self, batch: RowBatch) -> torch.Tensor:
+        arrays = (batch.input_ids, batch.token_type_ids, batch.lengths)
+        return self.model(*TokenBatch.on_device(arrays, self._world.device, unpad=self._config.unpad)[:4])
 
-    def _shared_logits(self, encoded: Encoded, micro_batch_size: int) -> Iterator[tuple[Ints, torch.Tensor]]:
-        """This process's share of the rows: their numbers, and their logits."""
-        for rows in by_length(encoded.lengths, micro_batch_size)[self._world.rank :: self._world.size]:
+    def _shared_logits(self, encoded: EncodedRows, micro_batch_size: int) -> Iterator[tuple[Ints, torch.Tensor]]:
+        """Yield this process's share of the rows: their numbers, and their logits."""
+        for rows in batches_by_length(encoded.lengths, micro_batch_size)[self._world.rank :: self._world.size]:
             yield rows, self._logits(encoded.batch(rows))
             self._world.activity.beat()
 
-    def _token_logits(self, encoded: Encoded, outputs: int, micro_batch_size: int) -> Floats:
-        """[tokens of all rows, outputs] logits of each token, row behind row in their order, on every process."""
+    def _token_logits(self, encoded: EncodedRows, outputs: int, micro_batch_size: int) -> Floats:
+        """Return the logits of the tokens of all rows, in their order, [tokens, outputs], on every process."""
         found = torch.zeros(int(encoded.lengths.sum()), outputs, device=self._world.device)
         for rows, logits in self._shared_logits(encoded, micro_batch_size):
             lengths = encoded.lengths[rows]
             real = torch.from_numpy(np.arange(logits.shape[1]) < lengths[:, None]).to(found.device)
             found[torch.from_numpy(encoded.tokens_of(rows)).to(found.device)] = logits[real].float()
-        result: Floats = self._world.sum_(found).cpu().numpy()
-        return result
+        return self._world.sum_(found).cpu().numpy()
 
 
 def balanced_weights(targets: Targets, classes: int) -> npt.NDArray[np.float32]:
-    """[classes] targets / (classes x targets of the class); a class without any has no say in it."""
-    counts = np.bincount(targets.astype(np.int64), minlength=classes)
-    return (len(targets) / (classes * np.maximum(counts, 1))).astype(np.float32)
+    """Return weights that make all classes count the same.
+
+    Args:
+        targets: ids of classes; IGNORED ones do not count.
+        classes: number of classes.
+
+    Returns:
+        [classes] targets / (classes x targets of the class); a class without any does not matter.
+    """
+    counted = targets[targets != IGNORED].astype(np.int64)
+    counts = np.bincount(counted, minlength=classes)
+    return (len(counted) / (classes * np.maximum(counts, 1))).astype(np.float32)

@@ -16,19 +16,18 @@ from train_jobs.corpus.examples.batches import Batch, PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.models.bert.linear import gradients_in_place
-from train_jobs.models.bert.losses import IGNORED
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining
-from train_jobs.models.compiling import is_compiled, require_compiler
+from train_jobs.models.bert.encoder import is_compiled, require_compiler
+from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
+from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.packing import packing_arrays
 from train_jobs.protocols import Term
 
 
 class BertPretraining:
-    """What the objective learns on text, as the loop wants a task.
+    """Pretraining on text, as a task of the training loop.
 
     Args:
-        parts: model and objective; None: as the configuration names them.
+        parts: model and objective; None: those of the configuration.
     """
 
     def __init__(self, config: PretrainConfig, store: TokenStore, world: World, parts: Parts | None = None) -> None:
@@ -60,7 +59,7 @@ class BertPretraining:
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """By formula, for BERT at the mean length; a model of the user's own is taken for one of this shape."""
+        """Return the formula for BERT at the mean length; a user's own model is treated as a BERT of this shape."""
         return tokens * flops_per_token(
             self._config.model,
             self._vocab_size,
@@ -69,7 +68,7 @@ class BertPretraining:
         )
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """This process's share of the next global batch."""
+        """Return this process's share of the next global batch."""
         batch, following = self._data["train"].batch(
             Cursor.from_dict(cursor) if cursor else Cursor(),
             global_batch_size=self._config.train.global_batch_size,
@@ -83,19 +82,18 @@ class BertPretraining:
         return gradients_in_place()
 
     def counts(self, batch: Batch) -> list[float]:
-        """Labels of each term that count; or for each term the micro batches, whose means count."""
+        """Return the divisor of each term: its labels, or the micro batches if the mean of their means is minimised."""
         if self._micro_batch_means:
             size = self._config.train.micro_batch_size
             assert size != "auto", "the configuration refuses it"
-            micro_batches = math.ceil(len(batch) / size)
-            return [float(micro_batches)] * len(self._labels)
+            return [float(math.ceil(len(batch) / size))] * len(self._labels)
         return [float((getattr(batch, labels) != IGNORED).sum()) for labels in self._labels.values()]
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum over the terms of their losses, each over all of its labels in the global batch.
+        """Return the sum of the terms' losses, each divided by all of its labels in the global batch.
 
-        Or of the micro batch, as its part of a mean of such means: it counts as much as any other, whatever it holds
-        and whichever process has it, and nothing if no label of it counts. What is reported are global means.
+        With `train.loss_normalization: micro_batch` each term is a mean over the micro batch, and all micro batches
+        weigh the same; one without labels adds 0. Reported losses are global means either way.
         """
         terms = self._terms(batch)
         losses = [term.loss / term.count.clamp(min=1) if self._micro_batch_means else term.loss for term in terms]
@@ -105,7 +103,7 @@ class BertPretraining:
         return loss, as_vector(terms)
 
     def largest_batch(self, sequences: int) -> Batch:
-        """Sequences of full length with all predictions; one is shorter, as almost always: attention takes a mask."""
+        """Return sequences of full length with all predictions; one is shorter, so that attention needs a mask."""
         length, predictions = self._config.data.sequence_length, self._config.max_predictions
         pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
         lengths = np.full(sequences, length, np.int64)
@@ -120,7 +118,7 @@ class BertPretraining:
         )
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Mean losses and accuracies."""
+        """Return mean losses and accuracies."""
         found: dict[str, float] = {}
         for number, name in enumerate(self._labels):
             loss, correct, count = sums[3 * number : 3 * number + 3]
@@ -128,7 +126,7 @@ class BertPretraining:
         return {"loss": sum(found[f"{name}_loss"] for name in self._labels), **found}
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """The same held-out sequences with the same masks every time, shared out over the processes."""
+        """Score the same held-out sequences with the same masks every time; the processes share them."""
         total = torch.zeros(3 * len(self._labels), dtype=torch.float64, device=self._world.device)
         for batch in self._data["validation"].validation_batches(
             self._config.validation.max_sequences,
@@ -138,39 +136,38 @@ class BertPretraining:
         ):
             total += as_vector(self._terms(batch))
             self._world.activity.beat()
-        found = self.metrics(self._world.sum_(total).tolist())
-        return {**found, "unigram_entropy": self._entropy}
+        return {**self.metrics(self._world.sum_(total).tolist()), "unigram_entropy": self._entropy}
 
     def _terms(self, batch: Batch) -> list[Term]:
-        """The terms of a micro batch, in the order of the objective's labels."""
+        """Return the terms of a micro batch, in the order of the objective's labels."""
         tensors = on_device(batch, self._world.device, unpad=self._unpad)
         found = self._objective.losses(self.model, tensors, padded=is_padded(batch))
         if found.keys() != self._labels.keys():
             raise SpecError(
-                f"objective.name: {self._config.objective.name} gives other losses than its labels say",
+                f"invalid objective {self._config.objective.name!r}: its losses do not match its labels",
                 facts={"need": ", ".join(self._labels), "have": ", ".join(found)},
-                fix="mend losses (docs/own-classes.md)",
+                fix="fix losses (docs/own-classes.md)",
             )
         return [found[name] for name in self._labels]
 
 
 def on_device(batch: Batch, device: torch.device, *, unpad: bool) -> dict[str, torch.Tensor]:
-    """A batch's arrays, and with `unpad` how its tokens are packed, where that saves anything."""
+    """Return a batch's arrays on a device, and with `unpad` the packing of its tokens if that saves computation."""
     packing = packing_arrays(batch.lengths, batch.input_ids.shape[1]) if unpad else {}
     arrays = {**batch.arrays(), **packing}
     return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
 
 
 def is_padded(batch: Batch) -> bool:
-    """Whether some sequence is shorter than the longest that there may be."""
+    """Return whether any sequence is shorter than the padded length."""
     return bool(batch.lengths.min() < batch.input_ids.shape[1])
 
 
 def compile_layers(model: torch.nn.Module) -> None:
-    """Of BERT each layer, of another model all of it, when they first run.
+    """Compile each layer of BERT, or the whole of another model, at their first run.
 
     Raises:
-        SpecError: there is no C++ compiler, which a CPU needs.
+        SpecError: no C++ compiler is installed, which a CPU needs.
     """
     require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
@@ -180,5 +177,5 @@ def compile_layers(model: torch.nn.Module) -> None:
 
 
 def as_vector(terms: list[Term]) -> torch.Tensor:
-    """Loss, labels predicted right and labels counted of each term, as one float64 vector."""
+    """Return loss, correct labels and counted labels of each term as one float64 vector."""
     return torch.stack([value.detach().double() for term in terms for value in term])

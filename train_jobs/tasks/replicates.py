@@ -1,68 +1,70 @@
-"""One task, fine-tuned once with each seed: what is done already is left alone, the best model is that of all."""
+"""One task, fine-tuned once with each seed: finished seeds are kept, and the best model of all is the result."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from train_jobs.artifacts.files import sync, write_text
-from train_jobs.artifacts.lineage import METRICS_FILE, Attempt, Lineage, seed_folder
+from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
 from train_jobs.artifacts.start_model import InitialModel, initial_weights, read_initial_model
-from train_jobs.assembly.resume import differences, resume
-from train_jobs.config import ConflictError, ModelConfig
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.assembly.starting_point import differences, resume
+from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
+from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.metrics import MetricsLog, MetricsMirror
 from train_jobs.engine.runtime import storage
-from train_jobs.engine.runtime.devices import peak_flops
+from train_jobs.engine.runtime.devices import autocast, peak_flops, resolve_precision
+from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.engine.runtime.precision import autocast, resolve
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.engine.runtime.watchdog import Watchdog
+from train_jobs.models.bert.encoder import is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import initialise
-from train_jobs.models.compiling import is_compiled, require_compiler
-from train_jobs.models.huggingface import export
-from train_jobs.models.labels import label_settings, load_for_finetuning
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
+from train_jobs.optim.factory import build_optimizer, learning_rate
 from train_jobs.records import finetuning_lineage
-from train_jobs.records.pretraining_lineage import read_tags, this_attempt
-from train_jobs.tasks.finetuning import Finetuning
-from train_jobs.tasks.registry import TokenizedTask, read_task
-from train_jobs.tasks.sentences.score_table import together
+from train_jobs.records.pretraining_lineage import TrainingStart, read_tags, this_attempt
+from train_jobs.tasks.entities.tagging import Words
+from train_jobs.tasks.finetuning import Finetuning, TokenizedTask
+from train_jobs.tasks.sentences.classification import Texts
+from train_jobs.tasks.sentences.glue import summarise_seeds
+from train_jobs.tasks.squad.questions import Questions
 
 RESULT = "result.json"
+READERS: Mapping[TaskKind, Callable[[FinetuneConfig, Tokenizer], TokenizedTask]] = {
+    SENTENCES: Texts.read,
+    SPANS: Questions.read,
+    WORDS: Words.read,
+}
+"""Kind of task -> function that reads its rows."""
 
 
-class MetricsMirror(Protocol):
-    """Copies metrics to a tracking service while a job trains."""
+def read_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TokenizedTask:
+    """Read and encode everything that training, evaluation and prediction need.
 
-    def start(self) -> None:
-        """Start copying."""
-        ...
-
-    def close(self, *, completed: bool) -> None:
-        """Copy the rest and stop; end the run at the service if the job completed."""
-        ...
+    Raises:
+        DataError: a file is missing, or has rows that cannot be used: each with its line.
+    """
+    return READERS[task_kind(config.task) or SENTENCES](config, tokenizer)
 
 
 MirrorFactory = Callable[[Path, FinetuneConfig], MetricsMirror]
-"""Makes the mirror of a metrics file for a job of this configuration."""
+"""Makes the mirror of a metrics file of a job with this configuration."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the runs of all seeds share."""
+class FinetuneJob:
+    """State that the runs of all seeds share."""
 
     config: FinetuneConfig
     initial: InitialModel
@@ -74,32 +76,34 @@ class Job:
 
     @property
     def shape(self) -> ModelConfig:
-        """That of the initial model, with the configuration's dropout."""
+        """Shape of the initial model, with the configuration's dropout."""
         return ModelConfig(**self.initial.shape, **self.config.model.model_dump(), pad_vocab_to_multiple_of=1)
 
 
 def run_task(
     config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest, mirror: MirrorFactory | None
 ) -> dict[str, Any]:
-    """Trains a task with all of its seeds.
+    """Train a task with all of its seeds.
 
     Args:
         output: folder of the run, and of result.json.
-        mirror: makes what copies its metrics to a tracking service; None: they are not copied.
+        mirror: makes the mirror of its metrics; None: they are not mirrored.
 
     Returns:
         The final figures, as in result.json.
 
     Raises:
-        UserError: input or environment that the user can mend.
-        Preempted: SIGTERM came; a checkpoint is committed.
+        UserError: input or environment that the user can fix.
+        Preempted: SIGTERM ended training; a checkpoint is committed.
     """
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
     config.require_positions(initial.positions, initial.folder)
     lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
     kind = read_task(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
-    job = Job(config, initial, kind, lowercase, world, resolve(config.train.precision, world.device), stop)
+    job = FinetuneJob(
+        config, initial, kind, lowercase, world, resolve_precision(config.train.precision, world.device), stop
+    )
     world.say(describe(job))
     if len(config.seeds) == 1:
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
@@ -112,44 +116,41 @@ def run_task(
     return result
 
 
-def run_seeds(job: Job, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
-    """One run for each seed, those that are done already left alone; what all of them come to."""
+def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
+    """Train with each seed that is not finished, and summarise all of them."""
     found = []
-    copying = mirror(output / METRICS_FILE, job.config) if mirror and job.world.is_main else None
     metrics = MetricsLog(output / METRICS_FILE if job.world.is_main else None)
-    metrics.open(from_step=0)
-    if copying:
-        copying.start()
-    try:
+    with metrics.mirrored(mirror_of(job, output, mirror), from_step=0):
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / seed_folder(seed)
             job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.sha256)
+            one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
             if one is None:
                 one = {**run_seed(job, seed, folder, mirror=None), "config": trajectory(job, seed)}
                 if job.world.is_main:
                     storage.write_json(folder / RESULT, one)
             found.append({key: value for key, value in one.items() if key != "config"})
             metrics.report(number, {f"validation_{name}": value for name, value in one["metrics"].items()})
-        result = together(job.config.task, found)
+        result = summarise_seeds(job.config.task, found)
         best = output / seed_folder(result["best_seed"])
         if job.world.is_main:
             for name in ("model", "predictions"):
                 if (best / name).is_dir():
                     replace_by_copy(best / name, output / name)
             finetuning_lineage.describe_best(output, result)
-    finally:
-        metrics.close()
-        if copying:
-            copying.close(completed=len(found) == len(job.config.seeds))
     return result
 
 
+def mirror_of(job: FinetuneJob, output: Path, mirror: MirrorFactory | None) -> MetricsMirror | None:
+    """Return the mirror of a run's metrics on the main process; None where they are not mirrored."""
+    return mirror(output / METRICS_FILE, job.config) if mirror and job.world.is_main else None
+
+
 def replace_by_copy(source: Path, folder: Path) -> None:
-    """Copies a folder; the copy appears whole, in place of whatever has its name.
+    """Copy a folder; the complete copy replaces whatever has its name.
 
     Raises:
-        StorageError: the disk is full or read-only; nothing half-written stays.
+        StorageError: the disk is full or read-only; no partial copy is left.
     """
     partial, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "replaced"))
     with storage.storage_errors(folder, "the best seed's copy", partial=partial):
@@ -164,8 +165,8 @@ def replace_by_copy(source: Path, folder: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def run_seed(job: Job, seed: int, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
-    """Trains with one seed, exports the best checkpoint and predicts the test sets with it."""
+def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
+    """Train with one seed, export the best checkpoint, and predict the test sets with it."""
     config, world = job.config, job.world
     model = job.kind.model(job.shape, job.initial.rows)
     initialise(model, seed)
@@ -175,34 +176,7 @@ def run_seed(job: Job, seed: int, output: Path, *, mirror: MirrorFactory | None)
         require_compiler(world.device, key="train.compile")
         model.bert.encoder.compile_layers()
     task = job.kind.training(model, seed=seed, world=world)
-    steps = config.train.epochs * task.steps_per_epoch
-    progress = Progress(steps)
-    loop = Loop(
-        task,
-        world=world,
-        config=config.train.for_engine(steps, seed),
-        precision=job.precision,
-        optimizer=build_optimizer(config.optimizer, model.named_parameters(), layer_decay=config.optimizer.layer_decay),
-        sharded=config.optimizer.sharded,
-        schedule=lambda step, used: learning_rate(
-            config.schedule, config.optimizer.learning_rate, step=step, total_steps=steps, time_used=used
-        ),
-        max_grad_norm=config.optimizer.max_grad_norm,
-        validate_every=config.evaluation.every or task.steps_per_epoch,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore.of(config.checkpoint, output, warn=progress.line),
-        checkpoint_extra={
-            "config": trajectory(job, seed),
-            "threads": torch.get_num_threads(),
-            "device": world.device_name,
-        },
-        metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
-        progress=progress,
-        stop=job.stop,
-        peak_flops=peak_flops(world, job.precision),
-        best_by=lambda found: -found["score"],
-        patience=config.evaluation.patience,
-    )
+    loop = make_loop(job, task, seed, output)
     if world.is_main:
         output.mkdir(parents=True, exist_ok=True)
     world.barrier()
@@ -213,49 +187,55 @@ def run_seed(job: Job, seed: int, output: Path, *, mirror: MirrorFactory | None)
     if not loop.state.step and absent:
         world.say(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
-    begun = begin(job, seed, attempt, model, absent, output) if world.is_main else None
-    copying = mirror(output / METRICS_FILE, config) if mirror and world.is_main else None
+    start = TrainingStart(attempt, model, absent, output, read_tags(os.environ))
+    begun = (
+        finetuning_lineage.begin(config, start, rows=job.kind.rows.sha256, labels=job.kind.labels, seed=seed)
+        if world.is_main
+        else None
+    )
     watchdog = Watchdog(config.watchdog, world, output)
-    loop.metrics.open(from_step=loop.state.step)
-    if copying:
-        copying.start()
-    result: dict[str, Any] = {}
-    try:
+    with loop.services.metrics.mirrored(mirror_of(job, output, mirror), from_step=loop.state.step):
         with watchdog:
             loop.run()
-        loop.metrics.close()
+        loop.services.metrics.close()
         with watchdog, world.activity.doing("export", step=loop.state.step):
-            result = {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output, begun)}
-    finally:
-        loop.metrics.close()
-        if copying:
-            copying.close(completed=bool(result))
-    return result
+            return {"seed": seed, "steps": loop.state.step, **finish(job, task, loop, output, begun)}
 
 
-def begin(
-    job: Job, seed: int, attempt: Attempt, model: torch.nn.Module, absent: Sequence[str], output: Path
-) -> Lineage:
-    """The lineage of one training, as far as it is known when it starts."""
-    return finetuning_lineage.begin(
-        job.config,
-        rows=job.kind.sha256,
-        labels=job.kind.labels,
-        seed=seed,
-        attempt=attempt,
-        model=model,
-        absent=absent,
-        output=output,
-        tags=read_tags(os.environ),
+def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Loop:
+    """Return the training loop of one seed; its best checkpoint has the highest score."""
+    config, world = job.config, job.world
+    steps = config.train.epochs * task.steps_per_epoch
+    policy = LoopPolicy(
+        config=config.train.for_engine(steps, seed),
+        precision=job.precision,
+        schedule=lambda step, used: learning_rate(
+            config.schedule, config.optimizer.learning_rate, step=step, total_steps=steps, time_used=used
+        ),
+        max_grad_norm=config.optimizer.max_grad_norm,
+        validate_every=config.evaluation.every or task.steps_per_epoch,
+        best_by=lambda found: -found["score"],
+        patience=config.evaluation.patience,
+        sharded=config.optimizer.sharded,
+        peak_flops=peak_flops(world, job.precision),
+        checkpoint_extra={
+            "config": trajectory(job, seed),
+            "threads": torch.get_num_threads(),
+            "device": world.device_name,
+        },
     )
+    services = LoopServices.of(config.checkpoint, output, world, steps=steps, stop=job.stop)
+    parameters = task.model.named_parameters()
+    optimizer = build_optimizer(config.optimizer, parameters, layer_decay=config.optimizer.layer_decay)
+    return Loop(task, optimizer, world, policy, services)
 
 
-def finish(job: Job, task: Finetuning, loop: Loop, output: Path, begun: Lineage | None) -> dict[str, Any]:
-    """Takes the best checkpoint, scores it once more, predicts with it and exports it with its lineage and its card."""
-    best = loop.checkpoints.best() if job.world.is_main else None
+def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: Lineage | None) -> dict[str, Any]:
+    """Score the best checkpoint again, predict with it, and export it with its lineage and its card."""
+    best = loop.services.checkpoints.best() if job.world.is_main else None
     step = job.world.from_main(best.step if best else -1)
-    checkpoint = loop.checkpoints.at(step)
-    assert checkpoint is not None, f"the best checkpoint, of step {step}, is gone"
+    checkpoint = loop.services.checkpoints.at(step)
+    assert checkpoint is not None, f"the best checkpoint, of step {step}, is missing"
     task.model.load_state_dict(checkpoint.weights())
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
@@ -271,8 +251,7 @@ def finish(job: Job, task: Finetuning, loop: Loop, output: Path, begun: Lineage 
                 output / "model",
                 config=job.shape,
                 vocab_size=job.initial.rows,
-                vocabulary=job.initial.vocabulary,
-                lowercase=job.lowercase,
+                tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase),
                 more={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics
@@ -285,15 +264,15 @@ def finish(job: Job, task: Finetuning, loop: Loop, output: Path, begun: Lineage 
 
 
 def finished(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
-    """The result of a run that came to its end before.
+    """Return the result of a finished run; None if it is not finished.
 
     Args:
-        output: its folder.
-        config: that of now.
-        start: what else it must have begun with.
+        output: folder of the run.
+        config: current configuration.
+        start: further values that the run must have started with.
 
     Raises:
-        ConflictError: it was of another configuration, or there must be none.
+        ConflictError: the run had another configuration, or `resume: never` forbids a finished run.
     """
     path = output / RESULT
     if not world.from_main(int(path.is_file())):
@@ -305,35 +284,35 @@ def finished(output: Path, config: FinetuneConfig, world: World, **start: Any) -
         raise ConflictError(
             "the output folder holds a finished run" + (" of another configuration" if changed else ""),
             facts={"where": output, **({"changed": "; ".join(changed)} if changed else {})},
-            fix="another --output, or the configuration that the run began with and resume=auto",
+            fix="another --output, or the configuration that the run started with and resume=auto",
         )
     return found
 
 
 def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
-    """What of a configuration decides what the weights become, but for the seed and the rows."""
+    """Return the values that determine the final weights, except for the seed and the rows."""
     sections: dict[str, dict[str, Any]] = config.model_dump(
         mode="json", include={"model", "optimizer", "schedule", "train"}
     )
     del sections["train"]["log_every"]
-    del sections["optimizer"]["sharded"]  # no weight depends on who keeps the moments
+    del sections["optimizer"]["sharded"]  # no weight depends on the process that keeps the moments
     weights = initial_weights(config.init_from)
     return {**sections, "start": {"task": config.task, "weights": weights, "max_length": config.max_length}}
 
 
-def trajectory(job: Job, seed: int) -> dict[str, dict[str, Any]]:
-    """What decides what the weights become."""
+def trajectory(job: FinetuneJob, seed: int) -> dict[str, dict[str, Any]]:
+    """Return all values that determine the final weights."""
     sections = settings(job.config)
-    return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.sha256}}
+    return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.rows.sha256}}
 
 
-def describe(job: Job) -> str:
-    """What is about to be trained, in a few lines, and what is to be known of its files and settings."""
+def describe(job: FinetuneJob) -> str:
+    """Return a summary of the training, and warnings about its files and settings."""
     lines = [
         *job.kind.describe(),
         f"model      {job.initial.folder}",
         f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}",
     ]
-    ignored = [f"{key}: task {job.config.task} has no use for it" for key in job.config.ignored()]
+    ignored = [f"{key} has no effect on task {job.config.task}" for key in job.config.ignored()]
     return "\n".join([*lines, *(f"warning: {note}" for note in [*ignored, *job.kind.notes])])

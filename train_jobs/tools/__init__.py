@@ -1,1 +1,1 @@
-"""Commands beside training: copies, exports, looks and a server."""
+"""Commands for use around training: metrics mirror, ONNX export, preflight, store inspection, server."""

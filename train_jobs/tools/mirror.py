@@ -1,37 +1,42 @@
-"""Copies metrics.jsonl to MLflow, so that a metric has one path wherever the job runs.
+"""Copies metrics.jsonl to MLflow, so that a metric has one path wherever the job runs, and to TensorBoard on request.
 
-As a thread of rank 0 while the job runs, and once more as a process after its end, to catch up on what a killed job
-left and to end the run truthfully:
+The MLflow mirror is a thread of rank 0 while the job runs. After the job's end it runs again as a process, which
+copies what a killed job left and ends the run with its true status:
 
     python -m train_jobs.tools.mirror RUN/outputs/metrics.jsonl --status KILLED
 
-Idempotent by (key, step): what MLflow holds is never logged again, so that a resumed run may repeat steps.
+It is idempotent by (key, step): a value that MLflow holds is never logged again, so a resumed run may repeat steps.
 
-Which run, tells the environment: MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, as on a platform that opens and ends the run
-itself; or ORCHESTRATOR_TRACKING, a JSON file {tracking_uri, run_id} that may appear while the job runs. Whoever sets
-that one lets a job that completes end its run, which leaves word of it beside the metrics: mirrored.json.
+The environment names the run: MLFLOW_TRACKING_URI and MLFLOW_RUN_ID, as on a platform that opens and ends the run
+itself; or ORCHESTRATOR_TRACKING, a JSON file {tracking_uri, run_id} that may appear while the job runs. With that file
+a job that completes ends its run, and writes mirrored.json next to the metrics.
+
+The event file of `tensorboard --logdir OUTPUT/tensorboard` is rewritten from the whole of metrics.jsonl at each start
+of a job, so that a step that a resumed run repeats is in it once. It needs tensorboardX, but neither TensorFlow nor
+TensorBoard.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+import socket
+import struct
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import no_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
-from train_jobs.config import UserError
-from train_jobs.config.base import Config
-from train_jobs.config.names import in_shell
+from train_jobs.config import Config, SpecError, UserError, in_shell
 from train_jobs.config.reported import batches, flatten
-from train_jobs.config.telemetry import no_telemetry
-from train_jobs.engine.reporting.metrics import read_reports
-from train_jobs.engine.reporting.sinks import SinkThread
+from train_jobs.engine.reporting.metrics import SinkThread, read_reports
 
 BATCH = 1000  # MLflow takes no more metrics in one request
 SERVICE = 7  # exit code: the tracking server failed, not the job
@@ -40,6 +45,7 @@ WORD = "mirrored.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 LINEAGE_TAG = "orchestrator.lineage"
 NOTHING: Mapping[str, str] = {}
+EVENTS = "events.out.tfevents.*"  # names of event files, as TensorBoard looks for them
 
 
 @dataclass(frozen=True)
@@ -50,31 +56,25 @@ class Destination:
     run_id: str
 
 
-def announced(environ: Mapping[str, str]) -> bool:
-    """True if the environment names an MLflow run, or a file that will."""
-    return bool(environ.get(FILE_VARIABLE) or (environ.get("MLFLOW_RUN_ID") and environ.get("MLFLOW_TRACKING_URI")))
-
-
 def destination(environ: Mapping[str, str]) -> Destination | None:
-    """The MLflow run that the environment names, or None as long as its file is not there."""
+    """Return the MLflow run that the environment names; None as long as its file does not exist."""
     if file := environ.get(FILE_VARIABLE):
         try:
             found = json.loads(Path(file).read_text())
         except FileNotFoundError:
             return None
         return Destination(found["tracking_uri"], found["run_id"])
-    if environ.get("MLFLOW_RUN_ID") and environ.get("MLFLOW_TRACKING_URI"):
-        return Destination(environ["MLFLOW_TRACKING_URI"], environ["MLFLOW_RUN_ID"])
-    return None
+    uri, run_id = environ.get("MLFLOW_TRACKING_URI"), environ.get("MLFLOW_RUN_ID")
+    return Destination(uri, run_id) if uri and run_id else None
 
 
 class Mirror:
-    """One metrics file and the MLflow run that it is copied to.
+    """A metrics file and the MLflow run that it is copied to.
 
     Args:
-        metrics_file: the metrics.jsonl of a job.
+        metrics_file: metrics.jsonl of a job.
         to: the run.
-        parameters: what the run is told of the job's configuration; nothing where whoever opened it has done so.
+        parameters: configuration of the job to log; empty if the run has it already.
     """
 
     def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
@@ -87,21 +87,20 @@ class Mirror:
         self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
         self._mirrored: dict[str, set[int]] = {}
         self._offset = 0
-        self._tell(parameters)
+        self._log(parameters)
 
-    def _tell(self, parameters: Mapping[str, str]) -> None:
-        """Logs parameters. MLflow changes none that it has, and Azure may take fewer: neither is worth a metric."""
+    def _log(self, parameters: Mapping[str, str]) -> None:
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
 
-        try:
+        try:  # MLflow refuses to change a parameter, and Azure limits their number: the metrics matter more
             for batch in batches(parameters):
                 self._client.log_batch(self._run_id, params=[Param(name, value) for name, value in batch.items()])
         except MlflowException as problem:
             print(f"warning: MLflow did not take all parameters: {problem}", file=sys.stderr)
 
     def catch_up(self) -> int:
-        """Copies what MLflow does not hold yet; returns how many values that were."""
+        """Copy what MLflow does not hold yet; return the number of values copied."""
         from mlflow.entities import Metric
 
         if not self._file.exists():
@@ -122,14 +121,14 @@ class Mirror:
         return len(fresh)
 
     def end(self, status: str) -> None:
-        """Ends the run as FINISHED, FAILED or KILLED, and leaves word of how much it holds."""
+        """End the run as FINISHED, FAILED or KILLED, and record in mirrored.json how much of the file it holds."""
         self._tag_lineage()
         self._client.set_terminated(self._run_id, status)
         word = {"run_id": self._run_id, "status": status, "bytes": self._offset}
         write_text(self._file.with_name(WORD), json.dumps(word))
 
     def _tag_lineage(self) -> None:
-        """Tags the run with the hash of its lineage, which lies beside the metrics, if it is there and verifies."""
+        """Tag the run with the hash of the lineage next to the metrics, if that exists and verifies."""
         try:
             lineage = read_lineage(self._file.with_name(LINEAGE_FILE))
         except UserError as problem:
@@ -146,12 +145,12 @@ class Mirror:
 
 
 class MirrorThread(SinkThread[Mirror]):
-    """Mirrors in the background while the job trains.
+    """Mirrors to MLflow in the background while the job trains.
 
     Args:
-        metrics_file: the metrics.jsonl of the job.
-        config: its configuration, which a run that the platform opened is told of. None: nobody is.
-        every_seconds: how often it catches up.
+        metrics_file: metrics.jsonl of the job.
+        config: configuration to log to a run that the platform opened. None: nothing is logged.
+        every_seconds: interval between copies.
     """
 
     def __init__(self, metrics_file: Path, config: Config | None = None, *, every_seconds: float = 5.0) -> None:
@@ -165,23 +164,23 @@ class MirrorThread(SinkThread[Mirror]):
         self._file = metrics_file
 
     def start(self) -> None:
-        """Starts mirroring if there is or will be an MLflow run; does nothing otherwise."""
+        """Start mirroring if the environment names an MLflow run, or will."""
         self._file.with_name(WORD).unlink(missing_ok=True)
-        if announced(os.environ):
+        if os.environ.get(FILE_VARIABLE) or destination(os.environ):
             super().start()
 
     def close(self, *, completed: bool = False, timeout: float = 60.0) -> None:
-        """Copies the rest and stops; ends the run of a job that completed, if that is the job's to do."""
+        """Copy the rest and stop; end the run of a completed job unless the platform does."""
         ends = completed and bool(os.environ.get(FILE_VARIABLE))
         self.stop(timeout, finish=(lambda mirror: mirror.end("FINISHED")) if ends else None)
 
 
 def from_environment(metrics_file: Path, parameters: Mapping[str, str]) -> Mirror | None:
-    """The mirror of `metrics_file` to the run that the environment names; None as long as it names none.
+    """Return the mirror of a file to the run that the environment names; None as long as it names none.
 
     Args:
-        metrics_file: the metrics.jsonl of a job.
-        parameters: of the job, told to a run that the platform opened: any other has been told by who opened it.
+        metrics_file: metrics.jsonl of a job.
+        parameters: configuration of the job, logged only to a run that the platform opened: any other has it already.
     """
     found = destination(os.environ)
     if found is None:
@@ -189,8 +188,86 @@ def from_environment(metrics_file: Path, parameters: Mapping[str, str]) -> Mirro
     return Mirror(metrics_file, found, NOTHING if os.environ.get(FILE_VARIABLE) else parameters)
 
 
+def require_tensorboard() -> None:
+    """Raise SpecError if tensorboardX is not installed."""
+    if importlib.util.find_spec("tensorboardX") is None:
+        raise SpecError(
+            "cannot write event files: metrics.tensorboard is on, and tensorboardX is not installed",
+            fix="pip install tensorboardX, or --set metrics.tensorboard=false",
+        )
+
+
+class TensorBoard:
+    """A metrics file and the event file that it is copied to, which replaces earlier ones.
+
+    Args:
+        metrics_file: metrics.jsonl of a job.
+        folder: folder of the event file.
+    """
+
+    def __init__(self, metrics_file: Path, folder: Path) -> None:
+        # optional, and takes a second to import
+        from tensorboardX.proto.event_pb2 import Event
+
+        folder.mkdir(exist_ok=True)
+        for earlier in folder.glob(EVENTS):
+            earlier.unlink()
+        now = time.time()
+        self._metrics, self._offset = metrics_file, 0
+        self._events = folder / EVENTS.replace("*", f"{int(now)}.{socket.gethostname()}")
+        self._events.write_bytes(record(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
+
+    def catch_up(self) -> int:
+        """Copy new reports; return the number of values copied."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values, records = 0, []
+        for behind, report in read_reports(self._metrics, self._offset):
+            metrics = [Summary.Value(tag=name, simple_value=value) for name, value in report["metrics"].items()]
+            event = Event(wall_time=report["time"], step=report["step"], summary=Summary(value=metrics))
+            records.append(record(event.SerializeToString()))
+            values += len(metrics)
+            self._offset = behind
+        if records:
+            with self._events.open("ab") as stream:
+                stream.write(b"".join(records))
+        return values
+
+
+def record(data: bytes) -> bytes:
+    """Return data as a TFRecord: length, checksum of the length, data, checksum of the data."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+
+
+class TensorBoardThread(SinkThread[TensorBoard]):
+    """Writes the event file in the background while the job trains.
+
+    Args:
+        metrics_file, folder: see `TensorBoard`.
+        on: whether the configuration asks for it.
+    """
+
+    def __init__(self, metrics_file: Path, folder: Path, *, on: bool, every_seconds: float = 5.0) -> None:
+        super().__init__(
+            "tensorboard",
+            lambda: TensorBoard(metrics_file, folder),
+            trouble=f"the event file cannot be written, metrics are in {metrics_file}",
+            every_seconds=every_seconds,
+        )
+        self._on = on
+
+    def start(self) -> None:
+        """Start if the configuration asks for it."""
+        if self._on:
+            super().start()
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Catches up, and ends the run if a status is given."""
+    """Copy the rest of a file, and end the run if a status is given."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.mirror", description="Copy metrics.jsonl to MLflow.")
     parser.add_argument("metrics", type=Path, help="the metrics.jsonl of a job")
     parser.add_argument("--status", choices=STATUSES, help="end the run with this status")
@@ -207,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
             mirror.end(arguments.status)
     except Exception as problem:  # MLflow raises what its stores and the network raise
         print(
-            f"error[service]: MLflow is not reachable\n  where  {to.tracking_uri}\n  says   {problem}", file=sys.stderr
+            f"error[service]: MLflow is not reachable\n  where  {to.tracking_uri}\n  reason {problem}", file=sys.stderr
         )
         print(f"  fix    python -m train_jobs.tools.mirror {in_shell(arguments.metrics)}, once it is", file=sys.stderr)
         return SERVICE

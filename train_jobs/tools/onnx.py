@@ -1,10 +1,10 @@
-"""Writes a BERT with its head as ONNX, for runtimes that know no torch, with its tokenizer beside it.
+"""Export a BERT with its head as ONNX, for runtimes without torch, with its tokenizer next to it.
 
     pip install "bert-orchestrator[onnx]"
     python -m train_jobs.tools.onnx --model out/model --output onnx/model.onnx
 
 The graph takes input_ids, attention_mask and token_type_ids, int64 [batch, length], both of any size up to the model's
-positions, and gives in fp32
+positions, and returns in fp32
 
     text-classification    logits [batch, labels]
     token-classification   logits [batch, length, labels]
@@ -12,15 +12,13 @@ positions, and gives in fp32
     fill-mask              logits [batch, length, vocabulary]
     embeddings             last_hidden_state [batch, length, hidden] and its mean, sentence_embedding
 
-Where onnxruntime is installed it is held against torch: more than 1e-4 between them is an error. Exit codes: 0 done, 2
-wrong input, 1 anything else.
+If onnxruntime is installed, its results are compared with torch: a difference above 1e-4 is an error. Exit codes: 0
+done, 2 invalid input, 1 any other error.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import shutil
 import sys
 import warnings
@@ -34,13 +32,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.host import no_telemetry
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
-from train_jobs.config.telemetry import no_telemetry
-from train_jobs.engine.runtime import storage
+from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.model_folder import TOKENIZER_FILE, Folder, Model, read_folder
+from train_jobs.inference.prediction_files import whole_file
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -48,7 +46,7 @@ OUTPUTS = {
     QUESTION_ANSWERING: ("start_logits", "end_logits"),
     EMBEDDINGS: ("last_hidden_state", "sentence_embedding"),
 }
-"""Names of what a kind gives, where that is not `logits`."""
+"""Kind -> names of its outputs, where they are not `logits`."""
 TOLERANCE = 1e-4
 BESIDE = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
 NEEDED = ("onnx", "onnxscript")
@@ -56,11 +54,11 @@ Arrays = dict[str, npt.NDArray[np.int64]]
 
 
 class Graph(nn.Module):
-    """A model with the inputs and outputs that its graph has.
+    """A model with the inputs and outputs of its graph.
 
     Args:
         kind: one of `train_jobs.config.predict.KINDS`.
-        model: with its weights.
+        model: model with its weights.
     """
 
     def __init__(self, kind: str, model: Model) -> None:
@@ -68,7 +66,7 @@ class Graph(nn.Module):
         self.kind, self.model = kind, model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        """int64 [B, S] thrice; the mask is 1 where a token is."""
+        """Compute the outputs from three int64 tensors, [B, S]; the mask is 1 at tokens."""
         mask = attention_mask > 0
         if self.kind == FILL_MASK:
             return self.model(input_ids, token_type_ids, mask)[:1]
@@ -81,18 +79,18 @@ class Graph(nn.Module):
 
 
 def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | None:
-    """Writes the graph of a folder's model, and beside it what tells of labels and tokens.
+    """Write the graph of a folder's model, with its configuration and tokenizer next to it.
 
     Args:
-        folder: of the model.
-        path: the file; there when it is whole.
+        folder: folder of the model.
+        path: path of the graph; it appears once it is complete.
         opset: version of ONNX's operators.
 
     Returns:
-        The largest difference between onnxruntime and torch; None where it is not installed.
+        The largest difference between onnxruntime and torch; None without onnxruntime.
 
     Raises:
-        UserError: packages are missing, the model cannot be loaded, the disk refuses, or the two differ.
+        UserError: packages are missing, the model cannot be loaded, the disk is full, or the two differ.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise SpecError(f"{' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"')
@@ -110,25 +108,20 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
             opset_version=opset,
             verbose=False,
         )
-    assert program is not None, "what the exporter of torch.export gives"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    assert program is not None, "the exporter returns a program unless it writes the file itself"
     with storage.storage_errors(path.parent, "the export"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with whole_file(path) as temporary:
             program.save(temporary)
             difference = _difference(graph, folder, temporary)
-            sync(temporary)
             for name in BESIDE:
                 if (folder.path / name).is_file() and folder.path.resolve() != path.parent.resolve():
                     shutil.copyfile(folder.path / name, path.parent / name)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     return difference
 
 
 def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
-    """The largest between torch and onnxruntime, over batches of several shapes."""
+    """Return the largest difference between torch and onnxruntime, over batches of several shapes."""
     if find_spec("onnxruntime") is None:
         return None
     no_telemetry()
@@ -145,18 +138,15 @@ def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
             gap = np.abs(mine.numpy() - theirs)
             largest = max(largest, float((gap[real] if gap.shape[:2] == real.shape else gap).max()))
     if not largest <= TOLERANCE:
-        raise TrainingError(
-            "onnxruntime computes something else than torch", facts={"differ by": largest, "may be": TOLERANCE}
-        )
+        raise TrainingError("onnxruntime and torch disagree", facts={"difference": largest, "tolerance": TOLERANCE})
     return largest
 
 
 def _inputs(folder: Folder, shape: tuple[int, int]) -> Arrays:
-    """Some token ids, the first row whole, the others padded."""
+    """Return drawn inputs; the first row has full length, the others are padded."""
     rows, size = shape
     draw = np.random.default_rng(rows * size)
-    lengths = np.linspace(size, max(size // 2, 1), rows).astype(np.int64)
-    real = np.arange(size) < lengths[:, None]
+    real = np.arange(size) < np.linspace(size, max(size // 2, 1), rows).astype(np.int64)[:, None]
     segments = (np.arange(size) >= size // 2) & real & (folder.shape.type_vocab_size > 1)
     ids = np.where(real, draw.integers(0, folder.rows, shape), 0)
     return dict(zip(INPUTS, (ids, real.astype(np.int64), segments.astype(np.int64)), strict=True))
@@ -164,7 +154,7 @@ def _inputs(folder: Folder, shape: tuple[int, int]) -> Arrays:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter speaks of packages that nobody needs here."""
+    """Silence the exporter, which warns of packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -177,18 +167,12 @@ def _quiet() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses, exports, and turns what went wrong into words and an exit code."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="train_jobs.tools.onnx",
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Export the model, and return an exit code."""
+    parser = boundary.documented_parser("tools.onnx", __doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--output", type=Path, default=Path("model.onnx"), help="the file (default: ./model.onnx)")
     parser.add_argument(
-        "--task", choices=[AUTO, *KINDS], default=AUTO, help="which head (default: what it is made for)"
+        "--task", choices=[AUTO, *KINDS], default=AUTO, help="head to export (default: that of the model's class)"
     )
     parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators (default: {OPSET})")
     arguments = parser.parse_args(argv)
@@ -198,7 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as problem:
         print(problem, file=sys.stderr)
         return problem.exit_code
-    checked = "not held against torch: no onnxruntime" if difference is None else f"within {difference:.1e} of torch"
+    checked = (
+        "not compared with torch: onnxruntime is not installed"
+        if difference is None
+        else f"within {difference:.1e} of torch"
+    )
     print(f"exported {arguments.output}: {folder.kind}, opset {arguments.opset}, {checked}")
     return 0
 

@@ -1,9 +1,9 @@
-"""Ten seconds that find a sick machine before hours are spent on it: GPU count, a matrix product, an all-reduce.
+"""Find a faulty machine within ten seconds, before hours are spent on it: GPU count, a matrix product, an all-reduce.
 
     torchrun --nproc-per-node 8 -m train_jobs.tools.preflight --device gpu
 
-Every process checks its own device and tells the others what it found. Exit code 0: all well; 1: the words on stderr
-name each sick process with its machine, and every process says the same.
+Every process checks its own device and shares its result with the others. Exit code 0: no problem; 1: stderr names
+each faulty process with its machine, the same on every process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-PATIENCE = timedelta(seconds=60)  # machines of one job start seconds apart
+PATIENCE = timedelta(seconds=60)  # the machines of a job start seconds apart
 SIZE = 1024  # rows of the matrices: a hundredth of a second on any GPU
 ELEMENTS = 4 * 1024 * 1024  # of the all-reduce: 16 MB, enough for every link
 TOLERANCE = 1e-2  # relative; a GPU may multiply fp32 with 10 bits of mantissa
 
 
 def check_device(device: torch.device) -> str | None:
-    """What is wrong with a device: a product of matrices is held against what it must be. None: nothing."""
+    """Return the problem of a device, found by a matrix product with a known result; None without one."""
     ones = torch.full((SIZE, SIZE), 0.5, device=device)
     product = ones @ ones
     expected = SIZE / 4
@@ -38,14 +38,14 @@ def check_device(device: torch.device) -> str | None:
 
 
 def has_code(capability: tuple[int, int], built: Sequence[str]) -> bool:
-    """Whether a build of torch has code for a GPU.
+    """Return whether a build of torch has code for a GPU.
 
     Args:
-        capability: of the GPU: (8, 0) of an A100.
-        built: what torch was built for: sm_80 is machine code of one generation, compute_90 serves later ones too.
+        capability: compute capability of the GPU, (8, 0) for an A100.
+        built: architectures of the build: sm_80 is machine code of one generation, compute_90 works on later ones too.
     """
     found = [match.groups() for name in built if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name))]
-    if not found:  # not of CUDA's names: nobody here can tell
+    if not found:  # not CUDA's names, so nothing is known
         return True
     for kind, major, minor in found:
         same = int(major) == capability[0] and int(minor) <= capability[1]
@@ -55,7 +55,7 @@ def has_code(capability: tuple[int, int], built: Sequence[str]) -> bool:
 
 
 def check_build(device: torch.device) -> str | None:
-    """Says so if this torch has no code for a GPU: each of its kernels would fail. None: it has."""
+    """Return a problem if this torch has no code for a GPU, where each of its kernels would fail; else None."""
     if device.type != "cuda":
         return None
     capability, built = torch.cuda.get_device_capability(device), torch.cuda.get_arch_list()
@@ -66,18 +66,18 @@ def check_build(device: torch.device) -> str | None:
 
 
 def find_device(kind: str, local_rank: int, local_size: int) -> tuple[torch.device, str | None]:
-    """The device of a process, and what is wrong with the number of GPUs."""
+    """Return the device of a process, and a problem if the machine has too few GPUs."""
     if kind == "cpu":
         return torch.device("cpu"), None
     there = torch.cuda.device_count()
     if there < local_size:
-        return torch.device("cpu"), f"{there} GPUs are visible, {local_size} are needed"
+        return torch.device("cpu"), f"{there} GPUs are visible, need {local_size}"
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank), None
 
 
 def check_network(device: torch.device, size: int, group: dist.ProcessGroup | None) -> str | None:
-    """What is wrong with a sum over all `size` processes. None: nothing."""
+    """Return the problem of a sum over all `size` processes; None without one."""
     values = torch.ones(ELEMENTS, device=device)
     dist.all_reduce(values, group=group)
     low, high = values.min().item(), values.max().item()
@@ -85,7 +85,7 @@ def check_network(device: torch.device, size: int, group: dist.ProcessGroup | No
 
 
 def preflight(kind: str) -> list[str]:
-    """What all processes found together, each finding with its process and machine; empty: all well."""
+    """Return the problems of all processes, each with its rank and machine."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device, wrong = find_device(kind, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -97,7 +97,7 @@ def preflight(kind: str) -> list[str]:
     mine = f"rank {rank} on {socket.gethostname()}: {wrong}" if wrong else None
     if size == 1:
         return [mine] if mine else []
-    # first by the CPUs, which work whatever the GPUs do, so that the sick can say so
+    # by the CPUs first, which work whatever the GPUs do, so that a faulty process can report
     dist.init_process_group("gloo", timeout=PATIENCE)
     found: list[str | None] = [None] * size
     dist.all_gather_object(found, mine)
@@ -112,7 +112,7 @@ def preflight(kind: str) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Checks, tells what is wrong, and ends with 1 if something is."""
+    """Run the checks, print problems, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.preflight", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     arguments = parser.parse_args(argv)
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     for line in problems:
         print(f"preflight: {line}", file=sys.stderr, flush=True)
     if not problems and rank == 0:
-        print(f"preflight: all well, {time.monotonic() - started:.1f} s", flush=True)
+        print(f"preflight: no problem, {time.monotonic() - started:.1f} s", flush=True)
     return 1 if problems else 0
 
 

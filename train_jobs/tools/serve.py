@@ -1,14 +1,14 @@
-"""Predictions on request: the scoring script of a managed endpoint of Azure ML, and the same as a small server here.
+"""Predictions on request: the scoring script of an Azure ML managed endpoint, and a small local server.
 
     python -m train_jobs.tools.serve --model MODEL_FOLDER --port 8080
     curl -d '{"inputs": ["The capital of France is [MASK]."], "top": 3}' http://127.0.0.1:8080/score
 
-Request: {"inputs": [...], "top": 5}. An input is a text; of a model that takes two, {"text": ..., "pair": ...}; of one
-that answers questions, {"question": ..., "context": ...}. Response: {"outputs": [...]}, for each input what
-`train_jobs.predict` writes of it; and of a language model a list of its masks, for each a list of {"token",
-"probability"}, the likeliest first. What is wrong with a request is answered as {"error": text}.
+Request: {"inputs": [...], "top": 5}. An input is a text, {"text": ..., "pair": ...} for a pair of texts, or
+{"question": ..., "context": ...} for a question. Response: {"outputs": [...]}, for each input the record that
+`train_jobs.predict` writes; for a language model a list of its masks, each a list of {"token", "probability"}, the most
+likely first. An invalid request returns {"error": text}.
 
-An endpoint of Azure gets this file, and the package beside it as train_jobs.zip.
+An Azure endpoint gets this file, with the package next to it as train_jobs.zip.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ if (_archive := Path(__file__).with_name(ARCHIVE)).is_file():
 
 
 def init() -> None:
-    """Loads the model that AZUREML_MODEL_DIR names; Azure calls it once."""
-    root = Path(os.environ["AZUREML_MODEL_DIR"])
-    load(next(path.parent for path in sorted(root.rglob("config.json"))))
+    """Load the model in AZUREML_MODEL_DIR; Azure calls this once."""
+    load(next(path.parent for path in sorted(Path(os.environ["AZUREML_MODEL_DIR"]).rglob("config.json"))))
 
 
 def load(folder: Path) -> None:
-    """Loads a Hugging Face folder.
+    """Load a Hugging Face folder.
 
     Raises:
-        UserError: it holds no BERT that predicts.
+        UserError: it holds no BERT for prediction.
     """
     import torch
 
@@ -50,12 +49,11 @@ def load(folder: Path) -> None:
     from train_jobs.inference.loaded_model import make_task
 
     config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _LOADED["task"] = make_task(config, device)
+    _LOADED["task"] = make_task(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def run(raw: str) -> dict[str, Any]:
-    """Answers one request; Azure calls it with the body's text."""
+    """Answer one request; Azure calls this with the text of its body."""
     from train_jobs.config import UserError
 
     try:
@@ -64,22 +62,22 @@ def run(raw: str) -> dict[str, Any]:
         _check(inputs, top)
         return {"outputs": _answers(inputs, top)}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        return {"error": f'not of the form {{"inputs": [text, ...], "top": 5}}: {problem}'}
-    except UserError as problem:  # memory that runs out, say
+        return {"error": f'invalid request, need {{"inputs": [text, ...], "top": 5}}: {problem}'}
+    except UserError as problem:  # out of memory, for example
         return {"error": str(problem)}
 
 
 def _check(inputs: Any, top: Any) -> None:
     if not isinstance(inputs, list):
-        raise ValueError("inputs is no list")
+        raise ValueError("inputs is not a list")
     if not 0 < len(inputs) <= MOST_TEXTS:
-        raise ValueError(f"{len(inputs)} inputs, from 1 to {MOST_TEXTS} are taken")
+        raise ValueError(f"{len(inputs)} inputs, need 1 to {MOST_TEXTS}")
     if not isinstance(top, int) or not 0 < top <= MOST_TOP:
-        raise ValueError(f"top is not from 1 to {MOST_TOP}")
+        raise ValueError(f"invalid top {top!r}, need 1 to {MOST_TOP}")
 
 
 def _answers(inputs: list[Any], top: int) -> list[Any]:
-    from train_jobs.tasks.rows.tables import Table
+    from train_jobs.tasks.rows.tables import RowTable
 
     task = copy.copy(_LOADED["task"])
     paired = any(isinstance(one, dict) and "pair" in one for one in inputs)
@@ -87,8 +85,7 @@ def _answers(inputs: list[Any], top: int) -> list[Any]:
     task.config = task.config.model_copy(update={"top_k": top, "data": data})
     rows = [_row(one, task.text_columns) for one in inputs]
     columns = {name: [row[name] for row in rows] for name in task.text_columns}
-    table = Table(Path("inputs"), columns, list(range(1, len(rows) + 1)))
-    found = task.predict(table, 0).records
+    found = task.predict(RowTable(Path("inputs"), columns, list(range(1, len(rows) + 1))), 0).records
     return [_plain(record) for record in found]
 
 
@@ -101,13 +98,13 @@ def _row(one: Any, columns: list[str]) -> dict[str, str]:
 
 
 def _plain(record: dict[str, Any]) -> Any:
-    """As JSON has it; words for masks as they were answered before there was anything else."""
+    """Return a record as JSON; of a language model only its masks, the format of the first version."""
     found = {name: getattr(value, "tolist", lambda same=value: same)() for name, value in record.items()}
     return found["masks"] if found.keys() == {"masks"} else found
 
 
 class Handler(BaseHTTPRequestHandler):
-    """POST /score as an endpoint answers it; GET / says that the server lives."""
+    """Answers POST /score like an endpoint, and GET / with the status of the server."""
 
     def do_GET(self) -> None:
         self._reply(200, {"status": "ready"})
@@ -115,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         if self.path != "/score":
-            return self._reply(404, {"error": f"no page {self.path}"})
+            return self._reply(404, {"error": f"unknown path {self.path}"})
         if size > LARGEST_REQUEST:
             return self._reply(413, {"error": f"more than {LARGEST_REQUEST} bytes"})
         answer = run(self.rfile.read(size).decode(errors="replace"))
@@ -131,10 +128,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Loads the model and answers on the loopback interface until it is ended."""
+    """Load the model, and answer on the loopback interface until interrupted."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.serve", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
     arguments = parser.parse_args(argv)
     from train_jobs.config import UserError
 
@@ -150,20 +147,20 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _server(port: int) -> ThreadingHTTPServer:
-    """One that listens on the loopback interface.
+    """Return a server on the loopback interface.
 
     Raises:
-        ConflictError: something else has the port.
-        SpecError: there is no such port, or none for this user.
+        ConflictError: the port is in use.
+        SpecError: the port does not exist, or this user may not use it.
     """
     from train_jobs.config import ConflictError, SpecError
 
-    free = "--port 0, for any free one"
+    free = "--port 0 uses any free port"
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as problem:
         if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
-            raise ConflictError(f"port {port} is taken", fix=free) from None
+            raise ConflictError(f"cannot listen on port {port}: it is in use", fix=free) from None
         raise SpecError(f"cannot listen on port {port}", facts={"why": problem}, fix=free) from None
 
 

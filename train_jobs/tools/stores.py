@@ -1,10 +1,9 @@
-"""Looks into token stores: what is in one, and whether all of it is as it was written.
+"""Inspect token stores: show their content, and verify every byte.
 
     python -m train_jobs.tools.stores show STORE
     python -m train_jobs.tools.stores verify STORE
 
-Prints one JSON document; `orchestrator data` prints the same for people. Exit codes: 0 all is well, 1 something is not
-as it was written, 2 there is no store.
+Prints one JSON document; `orchestrator data` prints the same for people. Exit codes: 0 valid, 1 damaged, 2 no store.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from train_jobs.config import DataConfig, ObjectiveConfig, UserError
 from train_jobs.corpus.examples.batches import PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.examples.pairs import plan_block
-from train_jobs.corpus.store.lengths import Histogram, histogram
+from train_jobs.corpus.store.inspection import Histogram, histogram, verify
 from train_jobs.corpus.store.token_store import Block, TokenStore
-from train_jobs.corpus.store.verification import verify
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 
 BLOCKS_READ = 32  # of each split, for lengths: 32 million tokens
@@ -37,7 +35,7 @@ IGNORED = -100
 
 
 def show(folder: Path, *, samples: int, sequence_length: int) -> dict[str, Any]:
-    """Manifest, lengths, some documents, and an example as training sees it.
+    """Return manifest, lengths, some documents, and a training example.
 
     Raises:
         DataError: there is no store, or a shard is damaged.
@@ -53,17 +51,15 @@ def show(folder: Path, *, samples: int, sequence_length: int) -> dict[str, Any]:
         "lengths": {
             split: {name: found.as_dict() for name, found in of_split.items()} for split, of_split in lengths.items()
         },
-        "samples": [_document(first, number, tokenizer) for number in range(min(samples, _documents(first)))],
+        "samples": [
+            _document(first, number, tokenizer) for number in range(min(samples, len(first.document_offsets) - 1))
+        ],
         "example": _example(store, tokenizer, sequence_length),
     }
 
 
-def _documents(block: Block) -> int:
-    return len(block.document_offsets) - 1
-
-
 def _lengths(store: TokenStore, split: Split) -> dict[str, Histogram]:
-    """Tokens of sentences and of documents, of blocks spread evenly over the split."""
+    """Return histograms of sentence and document lengths, from blocks spread evenly over the split."""
     count = store.blocks(split)
     chosen = np.unique(np.linspace(0, count - 1, min(count, BLOCKS_READ)).astype(int))
     sentences: list[npt.NDArray[Any]] = []
@@ -79,7 +75,7 @@ def _lengths(store: TokenStore, split: Split) -> dict[str, Histogram]:
 
 
 def _document(block: Block, number: int, tokenizer: Tokenizer) -> list[str]:
-    """The first sentences of a document, as its tokens spell them."""
+    """Return the first sentences of a document, decoded from its tokens."""
     first, last = block.document_offsets[number : number + 2]
     bounds = block.sentence_offsets[first : min(last, first + SAMPLE_SENTENCES) + 1].tolist()
     spans = (block.tokens[start:end].tolist() for start, end in pairwise(bounds))
@@ -87,7 +83,7 @@ def _document(block: Block, number: int, tokenizer: Tokenizer) -> list[str]:
 
 
 def _example(store: TokenStore, tokenizer: Tokenizer, sequence_length: int) -> dict[str, Any]:
-    """The first training example of the first epoch of seed 42, with pairs and masks as BERT has them."""
+    """Return the first training example of the first epoch of seed 42, with BERT's pairs and masks."""
     objective = ObjectiveConfig()
     data = PretrainingData(
         store,
@@ -113,13 +109,15 @@ def _example(store: TokenStore, tokenizer: Tokenizer, sequence_length: int) -> d
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parses, looks, prints."""
+    """Run the command, print its JSON document, and return an exit code."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.stores", description="Look into a token store.")
     actions = parser.add_subparsers(dest="action", required=True)
-    showing = actions.add_parser("show", help="manifest, lengths, documents, an example")
+    showing = actions.add_parser("show", help="show manifest, lengths, documents and an example")
     showing.add_argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)")
-    showing.add_argument("--sequence-length", type=int, default=64, metavar="N", help="of the example (default: 64)")
-    verifying = actions.add_parser("verify", help="check every byte")
+    showing.add_argument(
+        "--sequence-length", type=int, default=64, metavar="N", help="sequence length of the example (default: 64)"
+    )
+    verifying = actions.add_parser("verify", help="verify every byte")
     for action in (showing, verifying):
         action.add_argument("store", type=Path, help="folder of the store")
     given = parser.parse_args(argv)

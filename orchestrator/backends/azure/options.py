@@ -1,16 +1,32 @@
-"""What only Azure ML needs to know of a job."""
+"""Settings of Azure ML: the section `azure` of specs, and the workspace that specs, variables or config.json name."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from train_jobs.config.base import Config
+from orchestrator.support.errors import SpecError, UsageError
+from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
-MOST_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}  # Azure ends a job after so long
+MOST_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}  # Azure ends a job after this time
+VARIABLES = {
+    "subscription_id": "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID",
+    "resource_group": "ORCHESTRATOR_AZURE_RESOURCE_GROUP",
+    "workspace": "ORCHESTRATOR_AZURE_WORKSPACE",
+}
+CONFIG_KEYS = {
+    "subscription_id": "subscription_id",
+    "resource_group": "resource_group",
+    "workspace": "workspace_name",
+}  # our key -> key of the config.json that Azure ML's studio offers
+UNKNOWN = {"subscription_id": "SUBSCRIPTION", "resource_group": "RESOURCE_GROUP", "workspace": "WORKSPACE"}
+_NAME = re.compile(r"[\w.()-]+")
 
 
 def _asset(text: str) -> str:
@@ -28,7 +44,7 @@ def _remote(text: str) -> str:
 
 
 def is_remote(text: str) -> bool:
-    """Whether data named so lies in Azure, and not on this machine."""
+    """Return whether data of that name is in Azure, and not on this machine."""
     return bool(re.match(r"azureml:[A-Za-z0-9][\w.-]*:[\w.-]+$|azureml://datastores/\w+/paths/.+|https://.+", text))
 
 
@@ -39,7 +55,7 @@ def _bytes(text: str) -> str:
 
 
 class AzureSpec(Config):
-    """What only Azure ML needs to know of a job."""
+    """Settings that only Azure ML has."""
 
     subscription_id: str | None = None
     """Subscription. None: ORCHESTRATOR_AZURE_SUBSCRIPTION_ID, or config.json of the workspace."""
@@ -50,16 +66,98 @@ class AzureSpec(Config):
     environment: Annotated[str, AfterValidator(_asset)] = "auto"
     """auto: environments/train-gpu or train-cpu, by the device, built once; or azureml:NAME:VERSION."""
     datastore: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")] = "workspaceblobstore"
-    """Datastore that code, text, checkpoints and outputs lie in."""
+    """Datastore of code, text, checkpoints and outputs."""
     data: Annotated[str, AfterValidator(_remote)] | None = None
-    """Text that lies in Azure and takes the place of data.text: azureml:NAME:VERSION, azureml://datastores/..., https://..."""
+    """Text in Azure that replaces data.text: azureml:NAME:VERSION, azureml://datastores/..., https://..."""
     data_mode: Literal["ro_mount", "download"] = "ro_mount"
-    """How the job gets at the text: streamed as it is read, or copied to the machine before the job starts."""
+    """Access to the text: streamed while the job reads it, or copied to the machine before the job starts."""
     identity: Literal["none", "managed", "user"] = "none"
-    """As whom the job reaches its data: by the datastore's key, by the cluster's identity, or as you."""
+    """Identity of the job towards its data: the datastore's key, the cluster's identity, or your own."""
     shm_size: Annotated[str, AfterValidator(_bytes)] = "auto"
     """Shared memory of the container; auto: half of the machine's memory, at most 64g."""
     timeout_hours: Annotated[float, Field(gt=0, le=21 * 24)] | None = None
-    """The job is ended after so many hours. None: Azure's own limit, 21 days, or 7 days on low-priority machines."""
+    """Time limit of the job in hours. None: Azure's own limit, 21 days, or 7 days on low-priority machines."""
     preflight: bool = True
     """Check the GPUs and the network of all nodes for 10 s before training, and name the sick one."""
+
+
+class Workspace(Config):
+    """Names of a workspace."""
+
+    subscription_id: str
+    """Id of the subscription."""
+    resource_group: str
+    """Name of the resource group."""
+    workspace: str
+    """Name of the workspace."""
+
+    @property
+    def id(self) -> str:
+        """Azure's id of it; the ids of everything in it begin with this."""
+        return (
+            f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+    @property
+    def missing(self) -> list[str]:
+        """Environment variables of the names that are not given, as in a dry run."""
+        return [variable for key, variable in VARIABLES.items() if getattr(self, key) == UNKNOWN[key]]
+
+    def require(self) -> Workspace:
+        """Return this workspace.
+
+        Raises:
+            UsageError: some of its names are not given.
+        """
+        if missing := self.missing:
+            raise UsageError(
+                "no Azure ML workspace is given",
+                facts={"missing": ", ".join(missing), "or": "config.json of the workspace in this folder or above it"},
+                fix=f"export {' '.join(f'{variable}=...' for variable in missing)}",
+            )
+        return self
+
+
+def find_workspace(
+    given: Mapping[str, str | None], environ: Mapping[str, str], folder: Path, *, name: str | None = None
+) -> Workspace:
+    """Return the workspace: each of its three names from the first source that has it, else a placeholder.
+
+    Args:
+        given: from a spec or from flags: subscription_id, resource_group, workspace. The first source.
+        environ: environment variables. The second source.
+        folder: config.json or .azureml/config.json is searched for here and above. The third source.
+        name: the workspace that a handle names; replaces the name from the sources.
+
+    Raises:
+        SpecError: config.json cannot be read, or a name has a character that Azure does not allow.
+    """
+    config = _read_config(folder)
+    found = {
+        key: given.get(key) or environ.get(variable) or config.get(CONFIG_KEYS[key]) or UNKNOWN[key]
+        for key, variable in VARIABLES.items()
+    }
+    if name is not None:
+        found["workspace"] = name
+    for key, value in found.items():
+        if not _NAME.fullmatch(value):
+            raise SpecError(f"invalid {key} {value!r}", fix=f"export {VARIABLES[key]}=...")
+    return Workspace(**found)
+
+
+def _read_config(folder: Path) -> dict[str, str]:
+    here = folder.absolute()
+    places = [place for parent in (here, *here.parents) for place in (parent / ".azureml", parent)]
+    path = next((found for place in places if (found := place / "config.json").is_file()), None)
+    if path is None:
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise SpecError(
+            f"cannot read {path}", facts={"why": problem}, fix="download it again from the studio"
+        ) from None
+    if not isinstance(document, dict) or "workspace_name" not in document:
+        return {}  # of another program: many have a config.json
+    return {key: str(value) for key, value in document.items()}

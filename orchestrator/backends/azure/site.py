@@ -1,20 +1,26 @@
-"""Azure ML as planning sees it: see `orchestrator.specs.site`."""
+"""Azure ML as a site of jobs: its settings, machines, prices and data, see `orchestrator.specs.site`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure.options import AZURE, AzureSpec, is_remote
-from orchestrator.specs.compute import ComputeSpec, ResolvedCompute
-from orchestrator.specs.job import JobSpec
-from orchestrator.specs.sections import PACKAGES
+from orchestrator.specs.compute import ComputeSpec, Gpu, ResolvedCompute
+from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
+from orchestrator.support.errors import SpecError
 from orchestrator.support.redact import SECRET
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
+
+if TYPE_CHECKING:
+    from orchestrator.backends.azure.sizes import Size
 
 OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+GB = 10**9
+MOST_RDMA_NODES = 100  # of one cluster with InfiniBand
+THREADS_UNKNOWN = 4  # of each process on machines of unknown cores
 
 
 class AzureSite(Site):
@@ -26,19 +32,27 @@ class AzureSite(Site):
     this_python = False
 
     def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
-        """Replace every `auto` by what machines of the cluster's size have."""
-        from orchestrator.backends.azure.machines.placement import resolve_on_cluster
+        """Replace every `auto` by what machines of the cluster's size have.
 
-        return resolve_on_cluster(wanted)
+        Raises:
+            SpecError: no cluster is given; its size is retired, has too few GPUs, or is unknown where it decides.
+        """
+        from orchestrator.backends.azure.sizes import find_size
+
+        if wanted.cluster is None:
+            raise SpecError(
+                "no cluster to run on",
+                facts={"key": "compute.cluster"},
+                fix="--cluster NAME --sku Standard_NC4as_T4_v3 (see orchestrator skus)",
+            )
+        size = find_size(wanted.sku)
+        return _unknown_machines(wanted) if size is None else _machines(wanted, size)
 
     def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
         """Add the list price of the machines, unless the user gave a price."""
-        if compute.size is None or compute.price_per_hour is not None:
-            return compute
-        from orchestrator.backends.azure.machines.prices import read_prices
-        from orchestrator.backends.azure.machines.sizes import find_size, price_of_size
+        from orchestrator.backends.azure.sizes import find_size, price_of_size, read_prices
 
-        size = find_size(compute.size)
+        size = find_size(compute.size) if compute.price_per_hour is None else None
         price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
         if price is None:
             return compute
@@ -48,14 +62,13 @@ class AzureSite(Site):
 
     def size_names(self) -> Sequence[str]:
         """Return the names of Azure's machine sizes."""
-        from orchestrator.backends.azure.machines.sizes import SIZES
+        from orchestrator.backends.azure.sizes import SIZES
 
         return [size.name for size in SIZES]
 
     def sizes(self, home: Path, gpus: str | None, region: str | None) -> list[dict[str, Any]]:
         """Return machine sizes, each with its GPUs, memory and list price."""
-        from orchestrator.backends.azure.machines.prices import read_prices, refresh_prices
-        from orchestrator.backends.azure.machines.sizes import SIZES, parse_gpus, sizes_with
+        from orchestrator.backends.azure.sizes import SIZES, parse_gpus, read_prices, refresh_prices, sizes_with
 
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES
         prices = read_prices(home) if region is None else refresh_prices(home, self.size_names(), region)
@@ -66,7 +79,7 @@ class AzureSite(Site):
         named = spec.settings_of(AzureSpec).environment
         if named != "auto":
             return {"environment": named}
-        from orchestrator.backends.azure.assets.images import pinned_versions
+        from orchestrator.backends.azure.assets import pinned_versions
 
         return pinned_versions(PACKAGES)
 
@@ -90,4 +103,54 @@ class AzureSite(Site):
     def warnings(self, spec: JobSpec) -> Iterator[str]:
         """Warn about secrets among the job's variables."""
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
-            yield f"{', '.join(secrets)}: variables of a job can be read by everybody in the workspace"
+            yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
+
+
+def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
+    if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MOST_RDMA_NODES:
+        raise SpecError(
+            f"a cluster of {size.name} has at most {MOST_RDMA_NODES} machines",
+            facts={"key": "compute.max_nodes" if wanted.max_nodes else "compute.nodes"},
+            fix=f"--set compute.nodes={MOST_RDMA_NODES}",
+        )
+    device = wanted.device if wanted.device != "auto" else ("gpu" if size.gpus else "cpu")
+    if device == "gpu" and not size.gpus:
+        raise SpecError(
+            f"compute.device is gpu, but {size.name} has none",
+            facts={"key": "compute.device"},
+            fix="--set compute.device=cpu, or --sku Standard_NC4as_T4_v3",
+        )
+    limit, what = (size.gpus, "GPUs") if device == "gpu" else (size.cores, "cores")
+    processes, threads = wanted.processes_per_node, wanted.threads_per_process
+    if processes == "auto":
+        processes = size.gpus if device == "gpu" else 1
+    if processes > limit:
+        raise SpecError(
+            f"compute.processes_per_node {processes} is more than {size.name} has {what} ({limit})",
+            facts={"key": "compute.processes_per_node"},
+            fix=f"--set compute.processes_per_node={limit}",
+        )
+    return wanted.resolved(
+        processes,
+        device,
+        max(1, size.cores // processes) if threads == "auto" else threads,
+        size=size.name,
+        gpu=Gpu(size.gpu, size.gpu_memory_gb * GB) if size.gpu else None,
+        memory_bytes=size.memory_gb * GB,
+    )
+
+
+def _unknown_machines(wanted: ComputeSpec) -> ResolvedCompute:
+    """Machines of a size that is not given, or not in the table of sizes."""
+    processes, threads = wanted.processes_per_node, wanted.threads_per_process
+    if processes == "auto" and wanted.device != "cpu":
+        raise SpecError(
+            f"the GPUs of cluster {wanted.cluster} are unknown",
+            facts={"key": "compute.sku" if wanted.sku else "compute.cluster"},
+            fix="--processes N, or --sku SIZE of orchestrator skus",
+        )
+    return wanted.resolved(
+        1 if processes == "auto" else processes,
+        "cpu" if wanted.device == "cpu" else "gpu",
+        THREADS_UNKNOWN if threads == "auto" else threads,
+    )

@@ -1,64 +1,71 @@
-"""The exact request: every body that is sent for a run, made of the plan alone, without Azure or its SDK."""
+"""The exact request: every body that is sent for a run, derived from the plan alone, without Azure or its SDK.
+
+`${{inputs.NAME}}` and `${{outputs.NAME}}` in a job's command become paths on the machine that runs it.
+"""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
 import json
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.assets import Asset, _code, _data, _environment, asset_id, data_name
-from orchestrator.backends.azure.assets.command import job_command, job_variables
-from orchestrator.backends.azure.machines.clusters import Cluster, _shared_memory, _silent, cluster_body, duration
-from orchestrator.backends.azure.machines.sizes import check_runs_torch, find_size
-from orchestrator.backends.azure.options import MOST_HOURS, AzureSpec
-from orchestrator.backends.azure.wire.control_plane import Body
-from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.backends.base import Request
-from orchestrator.specs.sections import NotifySpec
+import yaml
+
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets, seen_on
+from orchestrator.backends.azure.az_yaml import job_file
+from orchestrator.backends.azure.clusters import Cluster, plan_cluster, shape_text
+from orchestrator.backends.azure.options import AZURE, MOST_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
+from orchestrator.backends.azure.wire.control_plane import Body, duration
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request, Submission
+from orchestrator.jobs.inputs import START, At
+from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
+from train_jobs.artifacts.host import METADATA_VARIABLE, MLFLOW
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
+MOST_SHARED_GB = 64
+DEFAULT_SHARED = "16g"  # on machines of unknown memory
+JOB = "job"  # input with the job's own documents and its small files
+NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
+METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
+ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"  # ND A100 v4 needs it to find its network cards; others do not
+BUILD_MINUTES = 10  # of an environment, roughly
 
 
 class AzureRequest(Request):
-    """What is sent to Azure ML. `{account}`, `{endpoint}` and `{container}` in it are the datastore's."""
+    """Request to Azure ML. `{account}`, `{endpoint}` and `{container}` in it are the datastore's."""
 
     workspace: Workspace
-    """Where it is sent to."""
+    """The workspace."""
     cluster: Cluster
-    """On what it runs."""
+    """The cluster that it runs on."""
     assets: tuple[Asset, ...]
-    """What it needs there: environment, code, text, what training starts from."""
+    """Assets that it needs in the workspace: environment, code, text, start of the training."""
     datastore: str
-    """That all files lie in."""
+    """Datastore of all its files."""
     job: Body
     """The job."""
     nodes: int
     """Machines."""
     processes_per_node: int
-    """Ranks on each."""
+    """Ranks on each machine."""
     max_restarts: int
     """How often a follower submits a failed or preempted attempt again."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
 
-    @property
-    def world_size(self) -> int:
-        """Ranks of the whole job."""
-        return self.nodes * self.processes_per_node
-
-    def asset(self, kind: str, name: str | None = None) -> Asset | None:
-        """The asset of a kind."""
-        return next((one for one in self.assets if one.kind == kind and name in (None, one.name)), None)
-
     def attempt(self, number: int) -> Body:
-        """The body of a later attempt: the same job, that says which attempt it is."""
+        """Return the body of an attempt: the same job, with its number in tag and display name."""
         if number == 1:
             return self.job
         properties = self.job["properties"]
@@ -66,34 +73,48 @@ class AzureRequest(Request):
         return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
 
 
+def plan_submission(plan: Plan, request: AzureRequest, home: Path) -> Submission:
+    """Return the submission that sends the request of a plan."""
+    job = request.job["properties"]
+    is_command = job["jobType"] == "Command"
+    return Submission(
+        backend=AZURE,
+        plan=plan,
+        request=request,
+        command=(job["command"],) if is_command else (),
+        variables=job["environmentVariables"] if is_command else {},
+        documents=job_documents(request, plan),
+        notes=tuple(request_notes(request, plan, home)),
+        export=job_file(request.name, request.job) if is_command else request.job,
+    )
+
+
 def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
-    """Puts the request for a run together.
+    """Return the request for a run of a plan.
 
     Raises:
         SpecError: the service would refuse it.
     """
     _check(plan)
-    spec, compute = plan.spec, plan.compute
-    assets = [_environment(plan), _code(plan), *_data(plan)]
-    body = _job_body(plan, run, workspace, {asset.name: asset for asset in assets})
+    assets = plan_assets(plan)
     return AzureRequest(
         name=run,
         workspace=workspace,
-        cluster=Cluster(name=str(spec.compute.cluster), body=cluster_body(plan), silent=_silent(plan)),
+        cluster=plan_cluster(plan),
         assets=tuple(assets),
-        datastore=spec.settings_of(AzureSpec).datastore,
-        job=body,
-        nodes=compute.nodes,
-        processes_per_node=compute.processes_per_node,
-        max_restarts=spec.max_restarts,
-        notify=spec.notify,
+        datastore=plan.spec.settings_of(AzureSpec).datastore,
+        job=_job_body(plan, run, workspace, assets),
+        nodes=plan.compute.nodes,
+        processes_per_node=plan.compute.processes_per_node,
+        max_restarts=plan.spec.max_restarts,
+        notify=plan.spec.notify,
     )
 
 
 def _check(plan: Plan) -> None:
     if plan.needs.stays:
-        raise SpecError("some of what is named cannot go to Azure", problems=list(plan.needs.stays), fix="-b local")
-    size = find_size(plan.compute.size) if plan.compute.size else None
+        raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.stays), fix="-b local")
+    size = find_size(plan.compute.size)
     azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
@@ -106,10 +127,10 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
+def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -> Body:
     spec, compute, azure = plan.spec, plan.compute, plan.spec.settings_of(AzureSpec)
-    ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets.values()}
-    own = places.outputs_folder(run)
+    ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets}
+    folders = {True: places.TOKEN_STORES, False: places.outputs_folder(run)}
     properties: Body = {
         "jobType": "Command",
         "displayName": run,
@@ -121,50 +142,58 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asse
         "distribution": {"distributionType": "PyTorch", "processCountPerInstance": compute.processes_per_node},
         "resources": {"instanceCount": compute.nodes, "shmSize": _shared_memory(plan), "properties": {}},
         "environmentVariables": job_variables(plan),
-        "inputs": _inputs(plan, run, workspace, assets),
+        "inputs": {name: _folder("Input", *place) for name, place in _inputs(plan, run, workspace, assets)},
         "outputs": {
-            output.name: _output(azure.datastore, places.TOKEN_STORES if output.shared else own)
+            output.name: _folder(
+                "Output", places.datastore_uri(azure.datastore, folders[output.shared]), "ReadWriteMount"
+            )
             for output in plan.makes
         },
         "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
     if azure.timeout_hours is not None:
-        timeout = duration(round(azure.timeout_hours * 3600))
-        properties["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
+        properties["limits"] = {"jobLimitsType": "Command", "timeout": duration(round(azure.timeout_hours * 3600))}
     if azure.identity != "none":
         properties["identity"] = {"identityType": IDENTITIES[azure.identity]}
-    request = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
-    properties["tags"]["orchestrator.request"] = request[: places.DIGITS]
+    properties["tags"]["orchestrator.request"] = body_digest(properties)
     return {"properties": properties}
 
 
-def _inputs(plan: Plan, run: str, workspace: Workspace, assets: dict[str, Asset]) -> Body:
+def body_digest(properties: Body) -> str:
+    """Return the hash of a job's body, by which a job that arrived is recognised as ours."""
+    return hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[: places.DIGITS]
+
+
+def _shared_memory(plan: Plan) -> str:
+    if (asked := plan.spec.settings_of(AzureSpec).shm_size) != "auto":
+        return asked
+    size = find_size(plan.compute.size)
+    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
+
+
+def _inputs(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the name of each input with its address and mode."""
     azure = plan.spec.settings_of(AzureSpec)
-    found = {"job": _input(places.datastore_uri(azure.datastore, places.job_folder(run)), "Download")}
+    mode = MODES[azure.data_mode]
+    ids = {one.name: asset_id(workspace, "data", one.name, one.version) for one in assets if one.kind == "data"}
+    yield JOB, (places.datastore_uri(azure.datastore, places.job_folder(run)), "Download")
     for one in plan.needs.inputs:
         if one.remote is not None:
             uri = one.remote
             if not uri.startswith(("azureml://", "https://")):
-                _, name, version = uri.split(":")
-                uri = asset_id(workspace, "data", name, version)
-            found[one.name] = _input(uri, MODES[azure.data_mode])
-        elif (known := assets.get(data_name(one))) is not None:
-            found[one.name] = _input(asset_id(workspace, "data", known.name, known.version), MODES[azure.data_mode])
-    return found
+                uri = asset_id(workspace, "data", *uri.split(":")[1:])
+            yield one.name, (uri, mode)
+        elif (known := ids.get(data_name(one))) is not None:
+            yield one.name, (known, mode)
 
 
-def _input(uri: str, mode: str) -> Body:
-    return {"uri": uri, "mode": mode, "jobInputType": "uri_folder"}
-
-
-def _output(datastore: str, folder: str) -> Body:
-    uri = places.datastore_uri(datastore, folder)
-    return {"uri": uri, "mode": "ReadWriteMount", "jobOutputType": "uri_folder"}
+def _folder(direction: str, uri: str, mode: str) -> Body:
+    return {"uri": uri, "mode": mode, f"job{direction}Type": "uri_folder"}
 
 
 def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
-    """What finds a run again, tells its attempts apart and says what it is of; the user's own tags below."""
+    """Return the tags of a job: of its run, attempt, recipe, code and data, and the user's own."""
     commit = plan.snapshot.git.label if plan.snapshot.git else None
     return {
         **plan.spec.tags,
@@ -179,3 +208,136 @@ def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
         "orchestrator.user": getpass.getuser(),
         **({"orchestrator.commit": commit} if commit else {}),
     }
+
+
+def job_command(plan: Plan) -> str:
+    """Return the command of each process, one line of shell."""
+    words = [
+        *("python", "-m", plan.spec.code.entry, "--config", f"${{{{inputs.{JOB}}}}}/{CONFIG}"),
+        *(word for text in settings(plan) for word in ("--set", shlex.quote(text))),
+        *("--output", "${{outputs.run}}"),
+        *(("--cache", "${{outputs.stores}}") if plan.stores else ()),
+        *("--device", plan.compute.device),
+    ]
+    check = f"python -m train_jobs.tools.preflight --device {plan.compute.device} && "
+    first = check if plan.spec.settings_of(AzureSpec).preflight else ""
+    return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.{JOB}}}}}/{TAGS}; {first}exec {' '.join(words)}"
+
+
+def settings(plan: Plan) -> Iterator[str]:
+    """Yield `path.to.key=value` for each value of the configuration whose path differs on the machine."""
+    folders = {output.name: f"${{{{outputs.{output.name}}}}}" for output in plan.makes}
+    folders |= {one.name: f"${{{{inputs.{JOB if one.inline else one.name}}}}}" for one in plan.needs.inputs}
+    plain = {*NAMED_BY_US, *(one.name for one in plan.needs.inputs if one.inline)}
+    for key, value in plan.needs.placed.items():
+        if isinstance(value, At) and (value.name in plain or not value.below):
+            yield f"{key}={_path(value, folders)}"
+        else:
+            yield f"{key}={_yaml(value, folders)}"
+
+
+def _yaml(value: Any, folders: dict[str, str]) -> str:
+    """Return a value in YAML's flow style."""
+    if isinstance(value, At):
+        return f'"{_path(value, folders)}"'
+    if isinstance(value, list):
+        return f"[{', '.join(_yaml(one, folders) for one in value)}]"
+    if isinstance(value, dict):  # `path` without quotes, as people write it
+        paths = [f"{key}: {_yaml(one, folders)}" for key, one in value.items() if _holds_path(one)]
+        more = {key: one for key, one in value.items() if not _holds_path(one)}
+        return f"{{{', '.join([*paths, *([json.dumps(more)[1:-1]] if more else [])])}}}"
+    return json.dumps(value)
+
+
+def _holds_path(value: Any) -> bool:
+    return isinstance(value, At) or (isinstance(value, list) and any(_holds_path(one) for one in value))
+
+
+def _path(at: At, folders: dict[str, str]) -> str:
+    """Return the path below an input or output, escaped for YAML's quotation marks."""
+    below = at.below.replace("\\", "\\\\").replace('"', '\\"')
+    return folders[at.name] + (f"/{below}" if below else "")
+
+
+def job_variables(plan: Plan) -> dict[str, str]:
+    """Return the environment variables of each process: NCCL and InfiniBand by the machine's size, the user's last."""
+    compute = plan.compute
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(compute.threads_per_process),
+        "LOCAL_WORLD_SIZE": str(compute.processes_per_node),  # Azure's launcher sets the other four, and not this one
+        "TOKENIZERS_PARALLELISM": "true",
+        MLFLOW: "true",
+        **(_network(find_size(compute.size), compute.nodes) if compute.device == "gpu" else {}),
+        **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "low-priority" else {}),
+        **plan.spec.environment.variables,
+    }
+
+
+def _network(size: Size | None, nodes: int) -> dict[str, str]:
+    common = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if size is None:
+        return common
+    if not size.infiniband_gbps:
+        return {**common, "NCCL_IB_DISABLE": "1"} if nodes > 1 else common
+    rdma = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
+    return {**common, **rdma, **({"NCCL_TOPO_FILE": ND_A100_TOPOLOGY} if size.gpu == "A100" else {})}
+
+
+def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
+    """Return the documents that the job, and any client that attaches to its run, reads: name -> text."""
+    tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
+    return {
+        CONFIG: json.dumps(plan.portable(), indent=1),
+        TAGS: json.dumps(tags),
+        PLAN: json.dumps(plan.as_dict(), indent=1),
+        SPEC: yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
+        REQUEST: request.model_dump_json(indent=1),
+    }
+
+
+def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str]:
+    """Yield the lines that a plan shows only for a run on Azure, `label: text` each."""
+    workspace, cluster = request.workspace, request.cluster
+    missing = f"not given yet: export {', '.join(workspace.missing)}, or add config.json"
+    yield f"workspace: {missing if workspace.missing else f'{workspace.workspace} in {workspace.resource_group}'}"
+    if cluster.body is None:
+        yield f"cluster: {cluster.name}, which must exist, and is not changed"
+    else:
+        idle = f"machines released after {plan.spec.compute.idle_seconds} s"
+        yield f"cluster: {cluster.name}: {shape_text(cluster.body)}, {idle}; created or changed to fit"
+    environment = next((one for one in request.assets if one.kind == "environments"), None)
+    if environment is not None:
+        yield f"image: {environment.name}:{environment.version}, {_cached(home, workspace, environment)}"
+    if plan.spec.compute.tier != "dedicated":
+        yield f"eviction: {_eviction(plan)}"
+
+
+def _eviction(plan: Plan) -> str:
+    """Return the most work that one eviction loses: Azure promises no warning before it."""
+    restarts = "the run is not restarted (--max-restarts 0)"
+    if plan.spec.max_restarts:
+        restarts = f"a process that follows the run restarts it up to {plan.spec.max_restarts} times"
+    again = f"and Azure promises no warning; {restarts}"
+    checkpoint = plan.saves
+    if checkpoint is None:
+        return f"each loses the parts in progress, {again}"
+    parts = [f"{checkpoint.every:,} steps"] if checkpoint.every else []
+    if checkpoint.every_minutes:
+        parts.append(f"{checkpoint.every_minutes:g} minutes")
+    price = plan.compute.price_per_hour
+    money = ""
+    if price is not None and checkpoint.every_minutes:
+        money = f", up to ${price * plan.compute.nodes * checkpoint.every_minutes / 60:,.2f}"
+    return (
+        f"each loses the work since the last checkpoint ({' or '.join(parts) or 'none is saved'}, whichever is"
+        f" sooner{money}), {again}"
+    )
+
+
+def _cached(home: Path, workspace: Workspace, environment: Asset) -> str:
+    if environment.body is None:
+        return "which must exist"
+    if (seen := seen_on(home, workspace, environment)) is not None:
+        return f"cached (seen {seen})"
+    return f"will build, about {BUILD_MINUTES} minutes, unless the workspace has it"

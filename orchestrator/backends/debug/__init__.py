@@ -1,1 +1,1 @@
-"""Runs inside the process that submits them, where a breakpoint in the training step stops."""
+"""Runs inside the process that submits them, so that a breakpoint in a training step opens a debugger."""

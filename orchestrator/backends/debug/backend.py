@@ -2,7 +2,8 @@
 
     orchestrator submit pretrain -b debug --set train.steps=20
 
-One process, the installed code and not its snapshot, Ctrl-C ends the job; all else is as with `local`.
+It runs one process and the installed code instead of a snapshot, and Ctrl-C ends the job; otherwise it works like
+`local`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.base import Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
-from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import UsageError
 
-if TYPE_CHECKING:  # who only lists runs waits for none of them
+if TYPE_CHECKING:  # listing runs needs none of these
     from orchestrator.jobs.base import Plan
 
 
 class DebugBackend(FolderBackend, Resumes, Preempts):
-    """Runs below HOME/debug-runs. `submit` and `resume` return when the job has ended."""
+    """Runs below HOME/debug-runs. `submit` and `resume` return when the job has finished."""
 
     name = "debug"
     place = "debug-runs"
@@ -31,10 +32,9 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         """Return the module that will run, its arguments and the documents of the run's folder.
 
         Raises:
-            UsageError: the job wants more than one process.
+            UsageError: the job needs more than one process.
         """
         from orchestrator.backends.debug.session import DebugRequest
-        from orchestrator.backends.folder.submission import job_arguments
 
         compute = plan.compute
         if compute.world_size != 1:
@@ -42,8 +42,10 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
                 f"the debug backend runs one process, not {compute.world_size}",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
-        request = DebugRequest(
-            **DebugRequest.shared(plan, run, self._home),
+        request = DebugRequest.of(
+            plan,
+            run,
+            self._home,
             module=plan.spec.code.entry,
             code=str(plan.spec.code.folder) if plan.spec.code.folder else None,
             arguments=job_arguments(plan, self._folder(run), self._home),
@@ -61,11 +63,11 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         return self._run(self._make(submission))
 
     def preempt(self, name: str) -> None:
-        """Simulates that the machine is taken away: the job saves and stops."""
+        """Simulate a preemption: the job saves a checkpoint and stops."""
         self._signal(name, signal.SIGUSR1)
 
     def resume(self, name: str, *, processes: int | None = None) -> Handle:
-        """Another attempt in the same folder."""
+        """Start another attempt in the same folder."""
         if processes not in {None, 1}:
             raise UsageError(f"the debug backend runs one process, not {processes}", fix=f"orchestrator resume {name}")
         run = self._existing(name)

@@ -1,4 +1,7 @@
-"""A run inside this process: its output on the terminal and in the run's log, its signals and environment put back."""
+"""A run inside this process: its output goes to the terminal and to the run's log.
+
+Signal handlers and environment are restored when it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from runpy import run_module
 from types import FrameType
 from typing import Any, TextIO
 
-from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE
-from orchestrator.backends.folder.submission import FolderRequest
-from orchestrator.backends.folder.supervise.endings import Ending, ending_of
-from orchestrator.backends.folder.supervise.supervision import Supervision
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest
+from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -23,59 +24,60 @@ INTERRUPT_CODE = 130
 
 
 class DebugRequest(FolderRequest):
-    """What runs in this process."""
+    """Request of a run in this process."""
 
     module: str
-    """What `python -m` would run."""
+    """Module to run, as with `python -m`."""
     code: str | None
-    """The user's own folder, where it lies: modules are looked for there first."""
+    """The user's own folder, first on the module path; None: the job needs none."""
     arguments: list[str]
-    """With these."""
+    """Arguments of the module."""
 
 
 class DebugSession(Supervision):
-    """Makes attempts as `python -m` would. Signals reach it in the main thread alone."""
+    """Attempts of a run, each as `python -m` would make it. Signals are handled only in the main thread."""
 
     request: DebugRequest
     request_kind = DebugRequest
 
     def supervise(self) -> None:
-        """All attempts, with signals and environment as the job wants them."""
-        with _signals_put_back(), self._environment():
+        """Run all attempts, with the signals and environment of the job."""
+        with _signals_restored(), self._environment():
             self.listen()
             super().supervise()
 
     def attempt(self) -> Ending:
-        """Calls the job.
+        """Run the job.
 
         Raises:
             ServiceError: MLflow could not open a run.
         """
-        self.tracked.open_now()
+        self.tracked.open()
+        self.tracked.wait()
         self.update(state=RunState.RUNNING, mlflow_run_id=self.tracked.run_id)
         exits = self.run.exits(self.state.attempt)
         exits.mkdir(parents=True, exist_ok=True)
-        with self.run.rank_log(0).open("a", encoding="utf-8") as log, _shown_and_kept(log):
+        with self.run.rank_log(0).open("a", encoding="utf-8") as log, _output_copied(log):
             code = INTERRUPT_CODE if self.stop_requested() else self._call()
         (exits / "rank-0").write_text(f"{code}\n")
-        self.listen()  # the job took SIGTERM for itself
+        self.listen()  # the job replaced the handler of SIGTERM
         return ending_of(self.run, attempt=self.state.attempt, world_size=1, agent_code=code, stopped=self.preempted)
 
     def _call(self) -> int:
-        """The job's exit code. Ctrl-C asks for the run's end, as `cancel` would."""
+        """Run the module and return its exit code. Ctrl-C cancels the run."""
         before, sys.argv = sys.argv, [self.request.module, *self.request.arguments]
         try:
             run_module(self.request.module, run_name="__main__", alter_sys=True)
             return 0
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-            if code == INTERRUPT_CODE:  # the job took Ctrl-C for itself, and ended in order
+            if code == INTERRUPT_CODE:  # the job handled Ctrl-C itself
                 self.run.cancel_file.touch()
             return code
         except KeyboardInterrupt:
             self.run.cancel_file.touch()
             return INTERRUPT_CODE
-        except Exception:  # of the user's own module; the job's own turns its errors into exit codes
+        except Exception:  # from the user's own module; our jobs turn errors into exit codes
             traceback.print_exc()
             return 1
         finally:
@@ -83,7 +85,7 @@ class DebugSession(Supervision):
 
     @contextmanager
     def _environment(self) -> Iterator[None]:
-        """The variables and the code of the job, for as long as it runs."""
+        """Set the variables and the module path of the job while it runs."""
         before, path = dict(os.environ), list(sys.path)
         if self.request.code:
             sys.path.insert(0, self.request.code)
@@ -91,7 +93,7 @@ class DebugSession(Supervision):
             {
                 RUN_VARIABLE: str(self.run.path),
                 TAGS_VARIABLE: str(self.run.tags),
-                "ORCHESTRATOR_DEBUG": "1",  # nobody ends a job for standing at a breakpoint
+                "ORCHESTRATOR_DEBUG": "1",  # the watchdog must not end a job that waits at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
                 **self.tracked.variables(),
                 **self.request.variables,
@@ -106,11 +108,11 @@ class DebugSession(Supervision):
 
     def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
         super()._note_preemption(signum, frame)
-        signal.raise_signal(signal.SIGTERM)  # to the job, which listens to this one alone
+        signal.raise_signal(signal.SIGTERM)  # the job handles only this signal
 
 
 @contextmanager
-def _signals_put_back() -> Iterator[None]:
+def _signals_restored() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         yield
@@ -120,7 +122,7 @@ def _signals_put_back() -> Iterator[None]:
 
 
 class _Tee:
-    """A stream that goes to two places; asked for anything else, it answers as the first."""
+    """A stream that writes to two streams; other attributes are those of the first."""
 
     def __init__(self, shown: TextIO, kept: TextIO) -> None:
         self._shown, self._kept = shown, kept
@@ -138,10 +140,8 @@ class _Tee:
 
 
 @contextmanager
-def _shown_and_kept(log: TextIO) -> Iterator[None]:
-    """What the job prints goes to stderr, because stdout is the command's result, and to the run's log."""
-    with ExitStack() as stack:
-        tee: Any = _Tee(sys.stderr, log)
-        stack.enter_context(redirect_stdout(tee))
-        stack.enter_context(redirect_stderr(tee))
+def _output_copied(log: TextIO) -> Iterator[None]:
+    """Send the job's output to stderr, because stdout is the command's result, and to the run's log."""
+    tee: Any = _Tee(sys.stderr, log)
+    with redirect_stdout(tee), redirect_stderr(tee):
         yield

@@ -1,1 +1,1 @@
-"""Runs whose folder lies on this machine: what `local` and `debug` have in common."""
+"""Runs whose folder is on this machine: the common part of the backends `local` and `debug`."""

@@ -1,4 +1,4 @@
-"""Reads, follows and ends runs by their folders; who starts them is another's business."""
+"""Runs that are folders of this machine: their status, logs, outputs and end; derived backends start them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,27 +24,25 @@ from orchestrator.backends.base import (
     Submission,
 )
 from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects, Registers
-from orchestrator.backends.folder.logs.selection import choose_sources, read_logs
-from orchestrator.backends.folder.run_checkpoints import best_checkpoint
-from orchestrator.backends.folder.run_folder import LocalState, RunFolder
-from orchestrator.backends.folder.stacks import hang_files, ranks_stacks
-from orchestrator.backends.folder.submission import FolderRequest
+from orchestrator.backends.folder.log_files import choose_sources, read_logs
+from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
+from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
+from orchestrator.backends.folder.served_models import delete, deploy, register
+from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import Attempt, Handle, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import Handle, RunAttempt, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
-from train_jobs.artifacts.files import write_draft
-from train_jobs.config.names import in_shell
+from train_jobs.artifacts.files import write_draft, write_text
+from train_jobs.config.errors import did_you_mean, in_shell
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
-    from train_jobs.config.base import Config
-
-LEFT_SECONDS = 3600.0  # making a run folder takes a second, deleting one seconds to minutes
+    from train_jobs.config.fields import Config
 
 
 class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
@@ -62,12 +60,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         self._runs = home / self.place
 
     def describe(self, name: str) -> RunStatus:
-        """How a run stands; one whose folder is damaged has failed, and says how."""
+        """Return the status of a run; a run whose folder is damaged has failed."""
         run = self._existing(name)
         try:
             return self._describe(run)
         except (OSError, ValueError, KeyError) as problem:
-            if not run.path.is_dir():  # deleted while it was looked at
+            if not run.path.is_dir():  # deleted meanwhile
                 raise NotFoundError(f"no run {name}", fix="orchestrator list") from None
             return RunStatus(
                 name=name,
@@ -80,15 +78,14 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             )
 
     def _describe(self, run: RunFolder) -> RunStatus:
-        name, state = run.name, run.read_state()
-        plan, request = run.read_json("plan.json"), run.read_json("request.json")
+        state, result = run.state(), self.result(run.name)
+        plan, request = run.read_json(PLAN), run.read_json(REQUEST)
         last, target = last_report(run.metrics), Target.of(plan)
         attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
-        result = self.result(name)
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
-            name=name,
-            handle=str(Handle(self.name, name)),
+            name=run.name,
+            handle=str(Handle(self.name, run.name)),
             kind=kind.name,
             state=state.state,
             exit_code=state.exit_code,
@@ -124,7 +121,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def list(self) -> Iterator[RunStatus]:
         """Yield all runs, the newest first."""
         for name in self.names():
-            with suppress(NotFoundError):  # deleted in the meantime
+            with suppress(NotFoundError):  # deleted meanwhile
                 yield self.describe(name)
 
     def names(self) -> Sequence[str]:
@@ -149,83 +146,70 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             raise StorageError(f"run {name} is damaged", facts=where, fix=f"orchestrator status {name}") from problem
 
     def cancel(self, name: str) -> None:
-        """Asks the supervisor to end the job; the job saves a checkpoint first."""
+        """Ask the supervisor to end the job; the job saves a checkpoint first."""
         run = self._existing(name)
-        if run.read_state().state.terminal:
+        if run.state().state.terminal:
             return
         run.cancel_file.touch()
-        pid = run.read_state().pid
-        if pid is not None and run.locked():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        with suppress(ConflictError):  # it has no supervisor any more
+            self._signal(name, signal.SIGTERM)
 
     def stacks(self, name: str) -> dict[int, str]:
-        """Asks every rank where it stands."""
+        """Return each rank's Python stack."""
         run = self._existing(name)
-        state = run.read_state().state
+        state = run.state().state
         if state != RunState.RUNNING:
-            left = hang_files(run)
+            left = sorted(run.stacks.glob("hang-rank-*.txt"))
             raise ConflictError(
-                f"run {name} is {state}: its ranks cannot be asked where they stand",
-                facts={"last hang": ", ".join(str(path) for path in left)} if left else None,
+                f"cannot show the stacks of run {name}: it is {state}",
+                facts={"last hang": ", ".join(map(str, left))} if left else None,
                 fix=f"less {in_shell(left[0])}" if left else f"orchestrator status {name}",
             )
-        request = run.read_json("request.json")
+        request = run.read_json(REQUEST)
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
-        """Deletes a run that has ended; it is out of sight at once, however long its files take."""
+        """Delete a finished run; its folder is renamed first, so that it disappears immediately."""
         run, state = self._existing(name), self.describe(name).state
         if not state.terminal or run.locked():
-            raise ConflictError(f"run {name} is {state}", fix=f"orchestrator cancel {name}")
-        grave = self._runs / f".deleted.{name}.{os.getpid()}"
+            raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
         try:
-            run.path.rename(grave)
-            shutil.rmtree(grave)
+            shutil.rmtree(run.path.rename(self._runs / f".deleted.{name}.{os.getpid()}"))
         except OSError as problem:
             raise StorageError(f"cannot delete run {name}: {problem.strerror}", facts={"where": run.path}) from problem
 
     def delete_weights(self, name: str, why: str) -> bool:
-        """Deletes checkpoints and models of a run that has ended."""
-        from orchestrator.backends.folder.run_checkpoints import delete_weights
-
+        """Delete checkpoints and models of a finished run."""
         return delete_weights(self._existing(name), why)
 
     def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
-        """Into the registry of the run's MLflow store."""
-        from orchestrator.backends.folder.models import register
-
+        """Register the model in the registry of the run's MLflow store."""
         return register(self._existing(name), self.describe(name), self.plan(name), model)
 
     def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """A server on the loopback interface, with the requests and answers of an endpoint on Azure."""
-        from orchestrator.backends.folder.models import deploy
-
+        """Start a server on the loopback interface, with the requests and answers of an endpoint on Azure."""
         return deploy(self._home, self.describe(name), endpoint)
 
     def delete_endpoint(self, endpoint: str) -> None:
-        """Ends the server."""
-        from orchestrator.backends.folder.models import delete
-
+        """Stop the server."""
         delete(self._home, endpoint)
 
-    def leftovers(self) -> Sequence[Path]:
-        """Return hidden folders beside the runs that nothing has touched for an hour."""
-        if not self._runs.is_dir():
-            return []
-        before = time.time() - LEFT_SECONDS
+    def leftovers(self, older_than: float = 3600.0) -> Sequence[Path]:
+        """Return hidden folders next to the runs that have not changed for `older_than` seconds.
+
+        Creating a run takes a second and deleting one minutes at most: after an hour both were interrupted.
+        """
+        before = time.time() - older_than
         return sorted(path for path in self._runs.glob(".*") if path.is_dir() and path.stat().st_ctime < before)
 
     def fetch(
         self, name: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
     ) -> Sequence[Path]:
         """Copy outputs, all of them or none."""
-        from orchestrator.backends.folder.outputs import download
-
         return download(self._existing(name), outputs, to, force=force, progress=progress)
 
     def folder(self, name: str) -> Path | None:
-        """The run's folder."""
+        """Return the run's folder."""
         return self._existing(name).path
 
     def _submission(self, plan: Plan, request: FolderRequest, command: Sequence[str]) -> Submission:
@@ -243,46 +227,52 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return Submission(self.name, plan, request, tuple(command), request.variables, documents)
 
     def _make(self, submission: Submission) -> RunFolder:
-        """Create the run's folder.
+        """Create the run's folder with everything that the run needs.
 
         Raises:
             ConflictError: the name is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
-            UsageError: a webhook is wanted, and no address is given.
+            UsageError: the spec asks for notifications, and the environment has no address for them.
         """
+        plan = submission.plan
+        assert plan is not None
         submission.request.notify.check(os.environ)
         run = self._folder(submission.run)
-        draft = self._runs / f".{run.name}.{os.getpid()}"
-        try:
-            _fill(RunFolder(draft), submission)
-            draft.rename(run.path)
-        except OSError as problem:
-            shutil.rmtree(draft, ignore_errors=True)
-            if run.path.exists():
-                raise ConflictError(f"run {run.name} exists", fix=f"orchestrator status {run.name}") from None
-            raise StorageError(
-                f"cannot make the run's folder: {problem.strerror}",
-                facts={"where": self._runs},
-                fix="free some space, or set ORCHESTRATOR_HOME to a folder that can be written",
-            ) from problem
+        with run.draft() as draft:
+            for folder in (draft.code, draft.outputs, draft.logs):
+                folder.mkdir()
+            plan.snapshot.write(draft.code)
+            for one in plan.needs.inputs:
+                for below, content in one.list_files().items() if one.inline else ():
+                    (draft.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+            draft.reserve()
+            (draft.path / "lock").touch()
+            state = LocalState(state=RunState.QUEUED, created=time.time())
+            documents = {**submission.documents, draft.state_file.name: state.model_dump_json(indent=1)}
+            write_draft({draft.path / name: text for name, text in documents.items()})
         return run
 
     def _resumable(self, run: RunFolder) -> LocalState:
-        """The state of a run that did not complete.
+        """Return the state of a run that can be resumed.
 
         Raises:
-            ConflictError: it completed, or goes on.
+            ConflictError: it completed, or is still running.
         """
-        state = run.read_state()
+        state = run.state()
         if not state.state.resumable or run.locked():
             raise ConflictError(
-                f"run {run.name} is {state.state} and cannot be resumed",
+                f"cannot resume run {run.name}: it is {state.state}",
                 fix=f"orchestrator {'status' if state.state.terminal else 'attach'} {run.name}",
             )
         return state
 
-    def _requeue(self, run: RunFolder, state: LocalState) -> None:
-        """Makes it ready for another attempt.
+    def _requeue(self, run: RunFolder, state: LocalState, request: FolderRequest | None = None) -> None:
+        """Prepare a run for another attempt.
+
+        Args:
+            run: its folder.
+            state: its state so far.
+            request: new request; None: the one it has.
 
         Raises:
             StorageError: its folder cannot be written.
@@ -292,36 +282,44 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             "attempt": state.attempt + 1,
             "reason": None,
             "exit_code": None,
-            "pid": None,  # a lost supervisor's, which may be anybody's by now
+            "pid": None,  # a lost supervisor's: another process may have it by now
         }
-        with writable(run):
+        try:
+            if request is not None:
+                write_text(run.path / REQUEST, request.model_dump_json(indent=1))
             run.cancel_file.unlink(missing_ok=True)
-            with suppress(OSError):  # on a disk that is nearly full it goes on without
+            with suppress(OSError):  # a run on an almost full disk does without
                 run.reserve()
             run.write_state(state.model_copy(update=queued))
+        except OSError as problem:
+            raise StorageError(
+                f"cannot resume run {run.name}: {problem.strerror}",
+                facts={"where": run.path},
+                fix="free some space, or make the folder writable; then run the same command again",
+            ) from problem
 
-    def _signal(self, name: str, what: signal.Signals) -> None:
-        """Sends a signal to whoever holds the run.
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the supervisor of a run.
 
         Raises:
-            ConflictError: nobody does.
+            ConflictError: it has none.
         """
         run = self._existing(name)
-        pid = run.read_state().pid
+        pid = run.state().pid
         if pid is None or not run.locked():
-            raise ConflictError(f"run {name} is not running", fix=f"orchestrator status {name}")
+            raise ConflictError(f"cannot preempt run {name}: it is not running", fix=f"orchestrator status {name}")
         with suppress(ProcessLookupError):
-            os.kill(pid, what)
+            os.kill(pid, number)
 
     def _job(self, name: str, plan: Plan) -> Config:
-        """What the job reads, with the run's own copies of small inputs: they outlive the originals."""
+        """Return the job's configuration, with the run's own copies of small inputs: they outlive the originals."""
         from orchestrator.jobs.inputs import At
 
         inline = {one.name for one in plan.needs.inputs if one.inline}
         job = plan.job
         for key, value in plan.needs.placed.items():
             if isinstance(value, At) and value.name in inline:
-                job = _with(job, key.split("."), self._folder(name).path / value.below)
+                job = _replaced(job, key.split("."), self._folder(name).path / value.below)
         return job
 
     def _folder(self, name: str) -> RunFolder:
@@ -329,49 +327,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
 
     def _existing(self, name: str) -> RunFolder:
         run = self._folder(name)
-        if not (run.path / "request.json").is_file():
-            from train_jobs.config.names import did_you_mean
-
+        if not (run.path / REQUEST).is_file():
             raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
 
 
-def _fill(run: RunFolder, submission: Submission) -> None:
-    """Write all that a run needs into a folder that is not visible yet."""
-    plan = submission.plan
-    assert plan is not None
-    for folder in (run.path, run.code, run.outputs, run.logs):
-        folder.mkdir(parents=True)
-    plan.snapshot.write(run.code)
-    for one in plan.needs.inputs:
-        for below, content in one.list_files().items() if one.inline else ():
-            (run.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
-    run.reserve()
-    (run.path / "lock").touch()
-    state = LocalState(state=RunState.QUEUED, created=time.time())
-    documents = {**submission.documents, "state.json": state.model_dump_json(indent=1)}
-    write_draft({run.path / name: text for name, text in documents.items()})
-
-
-@contextmanager
-def writable(run: RunFolder) -> Iterator[None]:
-    """Inside, a run is made ready for another attempt.
-
-    Raises:
-        StorageError: its folder cannot be written.
-    """
-    try:
-        yield
-    except OSError as problem:
-        raise StorageError(
-            f"cannot resume run {run.name}: {problem.strerror}",
-            facts={"where": run.path},
-            fix="free some space, or make the folder writable; then the same command again",
-        ) from problem
-
-
-def _attempts(state: LocalState, last: dict[str, Any]) -> list[Attempt]:
-    """The run's attempts; one that lost its supervisor ended with its last report, as far as anybody knows."""
+def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
+    """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
     if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
         return state.attempts
     lost = state.attempts[-1]
@@ -380,23 +342,22 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[Attempt]:
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:
-    commit = plan.snapshot.git.label if plan.snapshot.git else None
-    parent = plan.parent
-    return {
-        **plan.spec.tags,
-        **({"orchestrator.parent": parent.facts.get("run") or parent.name} if parent else {}),
-        **({"orchestrator.parent_lineage": parent.hash} if parent else {}),
+    """Return the tags by which MLflow and the lineage identify a run; the user's own come first."""
+    tags: dict[str, Any] = {
+        "orchestrator.parent": plan.parent and (plan.parent.facts.get("run") or plan.parent.name),
+        "orchestrator.parent_lineage": plan.parent and plan.parent.hash,
         "orchestrator.run": handle.name,
         "orchestrator.handle": str(handle),
         "orchestrator.run_hash": plan.run_hash,
         "orchestrator.recipe": plan.spec.recipe,
         "orchestrator.snapshot": plan.snapshot.digest,
         "orchestrator.data": plan.data.sha256,
-        **({"orchestrator.commit": commit} if commit else {}),
+        "orchestrator.commit": plan.snapshot.git and plan.snapshot.git.label,
     }
+    return {**plan.spec.tags, **{name: value for name, value in tags.items() if value is not None}}
 
 
-def _with(config: Config, keys: Sequence[str], value: Any) -> Config:
-    """A configuration with another value of a key."""
+def _replaced(config: Config, keys: Sequence[str], value: Any) -> Config:
+    """Return a configuration with another value of one key."""
     key, *rest = keys
-    return config.model_copy(update={key: _with(getattr(config, key), rest, value) if rest else value})
+    return config.model_copy(update={key: _replaced(getattr(config, key), rest, value) if rest else value})

@@ -1,52 +1,65 @@
-"""Outputs of a run by name, and copies of them that appear whole or not at all."""
+"""Outputs of a run by name, copies of them that are complete or absent, and the weights among them.
+
+Checkpoints are known by their COMMIT.json; the job verifies their files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT
 from train_jobs.artifacts.files import sync
 
-COPIED_AT_ONCE = 16 * 1024 * 1024
+BLOCK_BYTES = 16 * 1024 * 1024
+WEIGHTS = ("checkpoints", "model")
+GRAVE = ".deleted."  # prefix of a folder that is being deleted
+PLACES = ("", "*/", "*/*/")  # below the outputs: of a run, of a seed or a task, of a seed of a task
 
 
 def outputs_of(run: RunFolder) -> dict[str, Path]:
-    """What can be downloaded: what was submitted, the logs, and whatever the job has written, by its name."""
+    """Return what can be downloaded, by name: what was submitted, the logs, and everything that the job has written."""
     found = {"code": run.code, "logs": run.logs, "plan": run.path / "plan.json", "spec": run.path / "spec.yaml"}
-    written = [path for path in sorted(run.outputs.glob("*")) if not path.name.startswith((".", "error-"))]
-    found |= {path.stem if path.is_file() else path.name: path for path in written}
-    if (store := run.read_result().get("store")) is not None:  # lies elsewhere: all runs share it
-        found["store"] = Path(store)
+    for path in sorted(run.outputs.glob("*")):
+        if not path.name.startswith((".", "error-")):
+            found[path.stem if path.is_file() else path.name] = path
+    if "result" in found and "store" in (result := run.read_json("outputs/result.json")):
+        found["store"] = Path(result["store"])  # shared by all runs, and therefore elsewhere
     return {name: path for name, path in sorted(found.items()) if path.exists()}
 
 
 def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, progress: Progress | None) -> list[Path]:
-    """Copies outputs to below `to`, all of them or none: beside their places first, then into them.
+    """Copy outputs to below `to`, all of them or none: first into a hidden folder there, then to their places.
 
     Args:
-        run: whose.
+        run: folder of the run.
         outputs: names as in `outputs_of`; none: all.
         to: folder; made if missing.
-        force: replace what is there.
-        progress: told bytes done and bytes in all.
+        force: replace existing copies.
+        progress: called with bytes done and bytes in total.
 
     Raises:
-        NotFoundError: the run has no such output; tells those that it has.
-        ConflictError: there is something in the place of one, or it changed while it was copied.
+        NotFoundError: the run has no such output; lists those that it has.
+        ConflictError: a copy exists already, or an output changed while it was copied.
         StorageError: `to` cannot be written.
     """
-    sources = _chosen(run, outputs)
+    known = outputs_of(run)
+    if unknown := [name for name in outputs if name not in known]:
+        raise no_such_output(run.name, run.state().state, unknown, known)
+    sources = [known[name] for name in outputs or known]
     targets = [to / source.name for source in sources]
-    taken = [target for target in targets if _in_the_way(target)]
+    taken = [target for target in targets if (any(target.iterdir()) if target.is_dir() else target.exists())]
     if taken and not force:
         raise ConflictError(
-            f"there is something at {taken[0]}",
+            f"{taken[0]} already exists",
             facts={"and": ", ".join(map(str, taken[1:]))} if taken[1:] else None,
             fix="--to another folder, or --force to replace it",
         )
@@ -54,14 +67,14 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
     try:
         draft.mkdir(parents=True)
         _copy(sources, draft, progress)
-        for source, target in zip(sources, targets, strict=True):
-            _move(draft / source.name, target)
+        for target in targets:
+            _move(draft / target.name, target)
         sync(to)
     except FileNotFoundError as problem:
         raise ConflictError(
-            f"run {run.name} changed while it was copied",
+            f"cannot download run {run.name}: it changed while it was copied",
             facts={"gone": problem.filename},
-            fix="the same command again",
+            fix="run the same command again",
         ) from problem
     except OSError as problem:
         raise StorageError(
@@ -72,29 +85,17 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
     return targets
 
 
-def _chosen(run: RunFolder, outputs: Sequence[str]) -> list[Path]:
-    known = outputs_of(run)
-    unknown = [name for name in outputs if name not in known]  # or not written yet
-    if unknown:
-        raise no_such_output(run.name, run.read_state().state, unknown, known)
-    return [known[name] for name in outputs or known]
-
-
-def _in_the_way(target: Path) -> bool:
-    return any(target.iterdir()) if target.is_dir() else target.exists()
-
-
 def _copy(sources: list[Path], draft: Path, progress: Progress | None) -> None:
     files = [(path, draft / path.relative_to(source.parent)) for source in sources for path in _files(source)]
     total = sum(path.stat().st_size for path, _ in files)
     done = 0
     for source in sources:
         if source.is_dir():
-            (draft / source.name).mkdir()  # also of an output without a file yet
+            (draft / source.name).mkdir()  # also of an output that has no files yet
     for path, copy in files:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as reading, copy.open("wb") as writing:
-            while block := reading.read(COPIED_AT_ONCE):
+            while block := reading.read(BLOCK_BYTES):
                 writing.write(block)
                 done += len(block)
                 if progress:
@@ -105,20 +106,19 @@ def _copy(sources: list[Path], draft: Path, progress: Progress | None) -> None:
 
 
 def _files(source: Path) -> Iterator[Path]:
-    """Files of an output; of checkpoints those that are committed."""
+    """Yield the files of an output; of checkpoints only the committed ones."""
     if source.is_file():
         yield source
-        return
     for folder, subfolders, names in os.walk(source):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         if source.name == "checkpoints" and Path(folder).parent == source and COMMIT not in names:
             subfolders.clear()
-            continue
-        yield from (Path(folder, name) for name in sorted(names))
+        else:
+            yield from (Path(folder, name) for name in sorted(names))
 
 
 def _move(copy: Path, target: Path) -> None:
-    """Into its place; what lies there is moved out of the way first, and back if that fails."""
+    """Rename a copy to its place; a file or folder there is moved aside first, and back if the renaming fails."""
     old = copy.with_name(f"{copy.name}.old")
     if target.exists():
         target.rename(old)
@@ -128,3 +128,60 @@ def _move(copy: Path, target: Path) -> None:
         if old.exists():
             old.rename(target)
         raise
+
+
+def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | None:
+    """Return the committed checkpoint of lowest validation loss, the earliest in a tie; None without any.
+
+    Args:
+        folder: of checkpoints.
+        scored: whether a fine-tuning wrote them: its engine minimises the negative score as its loss.
+    """
+    found = []
+    for path in folder.glob(f"step-*/{COMMIT}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # being written, being deleted, of another format
+            document = json.loads(path.read_text())
+            found.append((float(document["validation_loss"]), int(document["step"]), str(path.parent)))
+    if not found:
+        return None
+    loss, step, place = min(found)
+    figure = {"score": -loss} if scored else {"validation_loss": loss}
+    return BestCheckpoint(step=step, folder=place, **figure)
+
+
+def delete_weights(run: RunFolder, why: str) -> bool:
+    """Delete checkpoints and models; they are renamed first, and leftovers of a killed deletion go with the next one.
+
+    Args:
+        run: folder of a finished run.
+        why: shown by its status from now on.
+
+    Returns:
+        False if another process still holds the run: call again later.
+
+    Raises:
+        StorageError: something cannot be deleted.
+    """
+    weights, graves = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [GRAVE + name for name in WEIGHTS])
+    if not weights and not graves:
+        return True
+    state = run.state()
+    if run.locked():
+        return False
+    try:
+        with run.lock():
+            for grave in graves:  # before the new ones, which get the same names
+                shutil.rmtree(grave)
+            graves = [folder.rename(folder.with_name(GRAVE + folder.name)) for folder in weights]
+            run.write_state(state.model_copy(update={"warning": why}))
+            for grave in graves:
+                shutil.rmtree(grave)
+    except OSError as problem:
+        raise StorageError(
+            f"cannot delete the weights of run {run.name}: {problem.strerror}", facts={"where": run.outputs}
+        ) from problem
+    return True
+
+
+def _folders(outputs: Path, names: Iterable[str]) -> list[Path]:
+    return [path for place in PLACES for name in names for path in outputs.glob(place + name) if path.is_dir()]

@@ -1,7 +1,7 @@
-"""Asks the live ranks of a run where they stand: a signal, upon which each writes its stacks to a file of the run.
+"""Python stacks of live ranks: a signal makes each rank write them to a file of the run.
 
-train_jobs/engine/runtime/rank_stacks.py is the other half. A rank is signalled only if it is the very process that said
-so.
+train_jobs/engine/runtime/diagnostics.py is the other half. A rank is signalled only if its process is the very one that
+left its identity in rank-N.json: SIGUSR2 would kill any other.
 """
 
 from __future__ import annotations
@@ -18,79 +18,71 @@ from pathlib import Path
 from orchestrator.backends.folder.run_folder import RunFolder
 from train_jobs.artifacts.host import boot_id, process_started, process_state
 
-ANSWER_SECONDS = 5.0
-SETTLED_SECONDS = 0.3  # an answer that has not grown for so long is complete: it has no end mark
+SETTLED_SECONDS = 0.3  # a dump has no end mark: it is complete when it has not grown for this time
 POLL_SECONDS = 0.02
 STATES = {
-    "T": "stopped by a signal (kill -CONT {pid} lets it go on)",
+    "T": "stopped by a signal (kill -CONT {pid} resumes it)",
     "t": "stopped by a debugger",
     "D": "waiting for a disk or a network file system",
+    None: "no longer there",
 }
 
 
 @dataclass
-class Answer:
-    """What a rank writes, from a place in its file on."""
+class StackDump:
+    """Stacks that a rank appends to its file."""
 
     path: Path
     pid: int
     begin: int
+    """Size of the file before the signal."""
     size: int
     grown: float
-    """When it was seen to grow last."""
+    """Time of the last growth that was seen."""
 
-    def look(self) -> None:
-        """Notes whether it has grown."""
+    def settled(self) -> bool:
+        """Return whether the dump is complete."""
         size = self.path.stat().st_size
         if size != self.size:
             self.size, self.grown = size, time.monotonic()
-
-    @property
-    def complete(self) -> bool:
-        """True once there is one that grows no more."""
-        return self.size > self.begin and time.monotonic() - self.grown > SETTLED_SECONDS
-
-    def text(self) -> str:
-        """The answer, or why there is none."""
-        with self.path.open("rb") as stream:
-            stream.seek(self.begin)
-            said = stream.read().decode(errors="replace").strip()
-        return said or f"no answer within {ANSWER_SECONDS:g} s: process {self.pid} is {_condition(self.pid)}"
+        return size > self.begin and time.monotonic() - self.grown > SETTLED_SECONDS
 
 
-def ranks_stacks(run: RunFolder, ranks: Iterable[int]) -> dict[int, str]:
-    """Python stacks of all threads of each rank, innermost frame first; where there are none, a line that says why."""
-    asked = {rank: _ask(run.stacks, rank) for rank in ranks}
-    answers = [answer for answer in asked.values() if isinstance(answer, Answer)]
-    limit = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < limit and not all(answer.complete for answer in answers):
+def ranks_stacks(run: RunFolder, ranks: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
+    """Return the Python stacks of all threads of each rank, innermost frame first; or one line with the reason.
+
+    Args:
+        run: its folder.
+        ranks: ranks to signal.
+        seconds: how long to wait for all of them together.
+    """
+    found = {rank: _request(run.stacks, rank) for rank in ranks}
+    dumps = [dump for dump in found.values() if isinstance(dump, StackDump)]
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and dumps:
         time.sleep(POLL_SECONDS)
-        for answer in answers:
-            answer.look()
-    return {rank: answer.text() if isinstance(answer, Answer) else answer for rank, answer in asked.items()}
+        settled = [dump.settled() for dump in dumps]  # of every dump: each notes its growth
+        if all(settled):
+            break
+    return {rank: dump if isinstance(dump, str) else _text(dump, seconds) for rank, dump in found.items()}
 
 
-def hang_files(run: RunFolder) -> list[Path]:
-    """What the ranks left of their stacks when the run hung for the last time."""
-    return sorted(run.stacks.glob("hang-rank-*.txt"))
-
-
-def _ask(folder: Path, rank: int) -> Answer | str:
-    """Signals a rank, or says why it cannot be asked."""
+def _request(folder: Path, rank: int) -> StackDump | str:
+    """Signal a rank, or return why it cannot be signalled."""
     try:
-        who = json.loads((folder / f"rank-{rank}.json").read_text())
+        identity = json.loads((folder / f"rank-{rank}.json").read_text())
     except FileNotFoundError:
         return "not up yet: it is still loading its packages"
-    pid = int(who["pid"])
-    gone = f"its process {pid} is gone, and no other has come up yet"
-    if who["host"] != socket.gethostname():
-        return f"it is process {pid} of {who['host']}: ask there"
+    pid = int(identity["pid"])
+    gone = f"its process {pid} no longer exists, and no other has started yet"
+    if identity["host"] != socket.gethostname():
+        return f"it is process {pid} of {identity['host']}: run the command there"
     try:
         process = os.pidfd_open(pid)  # from here on the number cannot pass to another process unnoticed
     except ProcessLookupError:
         return gone
     try:
-        if who["boot"] != boot_id() or who["started"] != process_started(pid):
+        if identity["boot"] != boot_id() or identity["started"] != process_started(pid):
             return gone
         if process_state(pid) in {"T", "t"}:
             return f"process {pid} is {_condition(pid)}"
@@ -101,12 +93,18 @@ def _ask(folder: Path, rank: int) -> Answer | str:
         return gone
     finally:
         os.close(process)
-    return Answer(path, pid, begin, begin, time.monotonic())
+    return StackDump(path, pid, begin, begin, time.monotonic())
+
+
+def _text(dump: StackDump, seconds: float) -> str:
+    """Return what a rank wrote, or that it did not answer."""
+    with dump.path.open("rb") as stream:
+        stream.seek(dump.begin)
+        stacks = stream.read().decode(errors="replace").strip()
+    return stacks or f"no answer within {seconds:g} s: process {dump.pid} is {_condition(dump.pid)}"
 
 
 def _condition(pid: int) -> str:
-    """What keeps a process from answering, as far as the kernel tells."""
+    """Return what keeps a process from answering, by the kernel's letter for its state."""
     state = process_state(pid)
-    if state is None:
-        return "gone by now"
     return STATES.get(state, f"in state {state}").format(pid=pid)

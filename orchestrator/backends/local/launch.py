@@ -1,4 +1,4 @@
-"""What is started for a local run: torchrun's agents, one a node, and below them ranks with a log and an exit code."""
+"""The processes of a local run: an agent of torchrun for each node and, below it, ranks with a log and an exit code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, RunFolder
-from orchestrator.backends.folder.submission import FolderRequest
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest, RunFolder
 from orchestrator.support.errors import ConflictError
+from train_jobs.artifacts.host import process_started
 
 LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 SECONDS_TO_DIE = 20.0  # a killed process with many gigabytes takes seconds to give them back
 
-# The shell appends both streams to one file a rank, and leaves the exit code of a rank that could not leave it itself.
-# TERM is caught, not ignored: an ignored signal would be inherited by the rank, a caught one is reset for it.
+# The shell appends both streams to one file per rank, and writes the exit code: a killed rank cannot.
+# TERM is caught, not ignored: the rank would inherit an ignored signal, a caught one is reset for it.
 RANK_WRAPPER = (
     'trap : TERM; "$0" "$@" >>"$RUN_LOGS/rank-$RANK.log" 2>&1; code=$?; echo $code >"$RUN_EXITS/rank-$RANK"; exit $code'
 )
 
 
 class LocalRequest(FolderRequest):
-    """What runs on this machine."""
+    """Request for a run on this machine."""
 
     command: list[str]
     """The command of each rank."""
@@ -38,23 +38,21 @@ class LocalRequest(FolderRequest):
 
 
 def check_port(port: int) -> None:
-    """Raises ConflictError if the rendezvous port is taken; 0 never is."""
-    if port == 0:
-        return
+    """Raise ConflictError if the rendezvous port is taken; 0, which means any free port, never is."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as problem:
             raise ConflictError(
-                f"port {port} is in use",
+                f"cannot use port {port}: it is in use",
                 facts={"where": f"compute.master_port on {LOOPBACK}", "says": problem.strerror},
                 fix="--set compute.master_port=0 (any free port)",
             ) from None
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port on which no process listens at this moment."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -64,9 +62,12 @@ def free_port() -> int:
 def start_agents(
     run: RunFolder, request: LocalRequest, *, attempt: int, tracking: Mapping[str, str]
 ) -> list[subprocess.Popen[bytes]]:
-    """Starts torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
+    """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
     Args:
+        run: folder of the run.
+        request: number of nodes and ranks, their command and their environment.
+        attempt: number of the attempt.
         tracking: environment variables by which the ranks find the MLflow run.
     """
     exits = run.exits(attempt)
@@ -101,7 +102,7 @@ def _start_agent(
 
 
 def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, str]:
-    """What a cluster tells each of its nodes; with several nodes on this machine each gets its part of the GPUs."""
+    """Return the variables that a cluster sets on each node; several nodes on this machine divide the GPUs."""
     found = {"NODE_RANK": str(node), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
     if request.device == "gpu" and request.nodes > 1:
         first = node * request.processes_per_node
@@ -115,7 +116,7 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
         TAGS_VARIABLE: str(run.tags),
         "RUN_LOGS": str(run.logs),
         "RUN_EXITS": str(exits),
-        "PYTHONPATH": str(run.code),  # the snapshot, and nothing else of the caller's
+        "PYTHONPATH": str(run.code),  # the snapshot alone, without the caller's folders
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": str(request.threads),
@@ -124,18 +125,18 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
     }
     if request.device == "cpu":
         ours["CUDA_VISIBLE_DEVICES"] = ""
-        # threads that spin while they wait starve one another as soon as anything else runs on the machine
+        # waiting threads that spin starve one another as soon as anything else runs on the machine
         ours["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
     return {**ours, **request.variables}
 
 
 def _die_with_parent() -> None:
-    """A supervisor that is killed takes its agents along: SIGTERM, upon which the ranks save and stop."""
+    """Have the kernel send SIGTERM when the supervisor is killed: the ranks then save and stop."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Process ids that carry a run's folder in their environment, but for this process."""
+    """Return the ids of processes that have a run's folder in their environment, without this process."""
     found = []
     needle = f"{RUN_VARIABLE}={folder}".encode()
     for entry in Path("/proc").iterdir():
@@ -150,20 +151,11 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def kill_leftovers(folder: Path) -> None:
-    """SIGKILL to whatever still carries the run's folder, and waits until its memory, GPUs and ports are free again."""
+    """Kill the processes that a run left, and wait until their memory, GPUs and ports are free again."""
     killed = processes_of(folder)
     for pid in killed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + SECONDS_TO_DIE
-    while not all(_ended(pid) for pid in killed) and time.monotonic() < deadline:
+    while any(process_started(pid) is not None for pid in killed) and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def _ended(pid: int) -> bool:
-    """Whether nothing is left of a process but the exit code that somebody has yet to read."""
-    try:
-        _, _, after_name = Path("/proc", str(pid), "stat").read_text().rpartition(")")
-    except OSError:
-        return True
-    return after_name.split()[0] in "ZX"

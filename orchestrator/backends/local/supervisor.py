@@ -1,14 +1,15 @@
-"""The process that watches a local run, in a session of its own: it outlives the command that made it.
+"""The process that supervises a local run, in a session of its own: it outlives the command that started it.
 
     python -m orchestrator.backends.local.supervisor RUN_FOLDER READY_FD
 
-Writes to READY_FD once it holds the lock. Ends the agents on SIGTERM (`cancel`, or a machine going down) or SIGUSR1 (a
-simulated preemption), reads how each rank ended, starts another attempt where the run allows it, sees to it that MLflow
-has everything, and has the last word in state.json.
+It writes to READY_FD once it holds the lock. It ends the agents on SIGTERM (`cancel`, or a machine that shuts down) or
+SIGUSR1 (a simulated preemption), reads the exit code of each rank, starts another attempt where the run allows it,
+completes the metrics in MLflow, and writes the last state to state.json.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -17,34 +18,33 @@ import time
 from pathlib import Path
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.folder.supervise.endings import Ending, ending_of
-from orchestrator.backends.folder.supervise.supervision import POLL_SECONDS, Supervision
+from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, Supervision, ending_of
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import UserError
 
-GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM; only then do we lose patience
-PEER_SECONDS = 5.0  # what the other nodes get to say why they end, once one has failed
+GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
+PEER_SECONDS = 5.0  # after one node failed, time for the others to report their errors
 
 
 class Supervisor(Supervision):
-    """Makes attempts with torchrun's agents, one a node."""
+    """Runs attempts with torchrun's agents, one for each node."""
 
     request: LocalRequest
     request_kind = LocalRequest
 
     def attempt(self) -> Ending:
-        """Starts the agents, waits for them, reads what became of the ranks.
+        """Start the agents, wait for them, and read the exit codes of the ranks.
 
         Raises:
             ConflictError: the port is taken.
-            ServiceError: MLflow could not open a run.
+            ServiceError: MLflow refused to open a run.
         """
         kill_leftovers(self.run.path)
         check_port(self.request.master_port)
         self.tracked.open()
-        variables = self.tracked.variables()
-        agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=variables)
+        tracking = self.tracked.variables()
+        agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
         self.update(state=RunState.RUNNING)
         try:
             problem = self._watch(agents)
@@ -55,44 +55,38 @@ class Supervisor(Supervision):
         return ending_of(
             self.run,
             attempt=self.state.attempt,
-            world_size=self.request.world_size,
+            world_size=self.request.nodes * self.request.processes_per_node,
             agent_code=next((agent.returncode for agent in agents if agent.returncode), 0),
             stopped=self.asked_to_stop or self.preempted,
         )
 
     def _watch(self, agents: list[subprocess.Popen[bytes]]) -> UserError | None:
-        """Until all agents have ended, of themselves or because they were told to; returns what MLflow refused."""
+        """Wait until all agents have finished, by themselves or on request; return the error of MLflow, if any."""
         problem: UserError | None = None
-        stopping_since: float | None = None
-        failed_since: float | None = None
+        stopping_since = failed_since = math.inf
         while any(agent.poll() is None for agent in agents):
             now = time.monotonic()
-            problem = problem or self._look_at_tracking()
+            try:
+                if self.tracked.poll():
+                    self.update(mlflow_run_id=self.tracked.run_id)
+            except UserError as refused:  # ends the run now, before it spends much
+                problem = refused
             self.look()
-            if failed_since is None and any(agent.returncode for agent in agents):
-                failed_since = now
-            alone = failed_since is not None and now - failed_since > PEER_SECONDS
-            if stopping_since is None and (self.stop_requested() or self.preempted or alone or problem):
+            if any(agent.returncode for agent in agents):
+                failed_since = min(failed_since, now)
+            alone = now - failed_since > PEER_SECONDS
+            if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone or problem):
                 stopping_since = now
                 for agent in agents:
                     agent.terminate()
-            if stopping_since is not None and now - stopping_since > GRACE_SECONDS:
+            if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
         return problem
 
-    def _look_at_tracking(self) -> UserError | None:
-        """Notes the MLflow run once it is open. A store that refuses it ends the run, before much is spent."""
-        try:
-            if self.tracked.poll():
-                self.update(mlflow_run_id=self.tracked.run_id)
-        except UserError as problem:
-            return problem
-        return None
-
 
 def main() -> int:
-    """Takes the lock, says so, supervises."""
+    """Take the lock, report it, and supervise the run."""
     run, ready = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     with run.lock():
         supervisor = Supervisor(run)

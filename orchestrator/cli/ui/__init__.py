@@ -1,1 +1,1 @@
-"""What the verbs share: arguments, completion, drawing on the terminal."""
+"""Shared by the commands: declarations, completion, output on the terminal."""

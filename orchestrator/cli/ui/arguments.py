@@ -1,142 +1,197 @@
-"""Arguments that several verbs share."""
+"""Declarations of commands as data, from which the parser is built.
+
+A handler is named, not imported: its module is loaded when its command runs, and so may import at its top all that the
+command needs. `--help` loads argparse alone.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from orchestrator.cli.ui import completers
 
-if TYPE_CHECKING:
-    from orchestrator.client import Orchestrator
-    from orchestrator.run import Run
-import re
-
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 STYLES = ("text", "json", "yaml")
 ENDED = ("completed", "failed", "cancelled", "preempted")
 STATES = ("queued", "starting", "running", *ENDED)
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions, and leaves examples as they are."""
+    """Wrap descriptions, and keep the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example") else super()._fill_text(text, width, indent)
 
 
-def add_verb(
-    verbs: Any, name: str, run: Callable[[argparse.Namespace], int], *, summary: str, description: str, example: str
-) -> argparse.ArgumentParser:
-    """A verb: what it does in a word, in a sentence, and one command line of it without `orchestrator`."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"example:\n  orchestrator {example}",
-        formatter_class=HelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
+class Argument(NamedTuple):
+    """An argument of a verb."""
+
+    flags: tuple[str, ...]
+    """Its flags, the long one last; or the name of a positional."""
+    settings: dict[str, Any]
+    """Keyword arguments of `add_argument`."""
+    completer: completers.Completer | None
+    """Function that returns what a shell offers for it."""
+    key: str
+    """Dotted key of a spec that it sets."""
+
+    @property
+    def dest(self) -> str:
+        """Its name in the parsed namespace."""
+        return str(self.settings.get("dest") or self.flags[-1].lstrip("-").replace("-", "_"))
+
+    def add_to(self, parser: Any) -> None:
+        """Add it to a parser, or to a group of arguments that exclude each other."""
+        action = parser.add_argument(*self.flags, **self.settings)
+        if self.completer is not None:
+            action.completer = self.completer
 
 
-def add_group(verbs: Any, name: str, *, summary: str, description: str, example: str) -> Any:
-    """A verb that is a group of verbs, as `data fetch`; returns what `add_verb` adds those to."""
-    group: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=f"example:\n  orchestrator {example}",
-        formatter_class=HelpFormatter,
-    )
-    return group.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True, help="what to do")
+def argument(*flags: str, completer: completers.Completer | None = None, key: str = "", **settings: Any) -> Argument:
+    """Declare an argument; `settings` are those of `add_argument`."""
+    return Argument(flags, settings, completer, key)
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """-o text|json|yaml."""
-    parser.add_argument("-o", "--output", choices=STYLES, default="text", help="form of the result on stdout")
+def switch(*flags: str, meaning: str) -> Argument:
+    """Declare a flag without a value."""
+    return argument(*flags, action="store_true", help=meaning)
 
 
-def add_backend(parser: argparse.ArgumentParser) -> None:
-    """-b NAME."""
-    argument = parser.add_argument("-b", "--backend", metavar="NAME", help="look for runs on this backend only")
-    completers.attach(argument, completers.backends)
+class OneOf(NamedTuple):
+    """Arguments that exclude each other."""
+
+    arguments: tuple[Argument, ...]
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add them to a parser."""
+        group = parser.add_mutually_exclusive_group()
+        for each in self.arguments:
+            each.add_to(group)
 
 
-def add_run(parser: argparse.ArgumentParser, *, count: int | str | None = None, sweep: bool = False) -> None:
-    """RUN, or as many of them as argparse's `nargs` says; and -b, for those that are not handles.
+class Command(NamedTuple):
+    """A verb, an action of a verb such as `data fetch`, or a verb that is a group of actions."""
 
-    Args:
-        parser: of the verb.
-        count: `nargs`.
-        sweep: it may be a sweep too.
-    """
-    metavar = "RUN|SWEEP" if sweep else "RUN"
-    argument = parser.add_argument("name", metavar=metavar, nargs=count, help="handle, name, its beginning, or @last")
-    completers.attach(argument, completers.runs_and_sweeps if sweep else completers.runs)
-    add_backend(parser)
+    name: str
+    """The word that is typed."""
+    summary: str
+    """A few words for the list of commands."""
+    description: str
+    """Sentences for its own help."""
+    examples: Sequence[str]
+    """Command lines without `orchestrator`."""
+    handler: str = ""
+    """MODULE.FUNCTION of `orchestrator.cli.verbs`: takes the parsed arguments, returns the exit code, or None for 0."""
+    arguments: Sequence[Argument | OneOf] = ()
+    """In the order of its help."""
+    actions: Sequence[Command] = ()
+    """The actions of a group."""
+
+    def add_to(self, commands: Any) -> None:
+        """Add it to the commands of a parser."""
+        parser = commands.add_parser(
+            self.name,
+            help=self.summary,
+            description=self.description,
+            epilog="\n".join(["example:", *(f"  orchestrator {line}" for line in self.examples)]),
+            formatter_class=HelpFormatter,
+            conflict_handler="resolve",  # a command may declare a --help of its own
+        )
+        parser.set_defaults(handler=self.handler)
+        for each in self.arguments:
+            each.add_to(parser)
+        if self.actions:
+            below = parser.add_subparsers(
+                title="actions", dest="action", metavar="ACTION", required=True, help="what to do"
+            )
+            for action in self.actions:
+                action.add_to(below)
 
 
-def add_states(parser: argparse.ArgumentParser, *flags: str, choices: Sequence[str] = STATES) -> None:
-    """--state STATE, repeated."""
+OUTPUT = argument("-o", "--output", choices=STYLES, default="text", help="form of the result on stdout")
+BACKEND = argument(
+    "-b", "--backend", completer=completers.backends, metavar="NAME", help="look for runs on this backend only"
+)
+YES = switch("-y", "--yes", meaning="do not ask")
+
+
+def run(*, count: int | str | None = None) -> tuple[Argument, Argument]:
+    """Declare RUN, `count` of them as in `nargs`, and -b for names that are not handles."""
+    words = "handle, name, unique prefix of one, or @last"
+    return argument("name", completer=completers.runs, metavar="RUN", nargs=count, help=words), BACKEND
+
+
+def run_or_sweep(*, count: int | str | None = None) -> tuple[Argument, Argument]:
+    """Declare RUN|SWEEP as `run` does RUN."""
+    name, backend = run(count=count)
+    settings = {**name.settings, "metavar": "RUN|SWEEP"}
+    return name._replace(settings=settings, completer=completers.runs_and_sweeps), backend
+
+
+def states(*flags: str, choices: Sequence[str] = STATES) -> Argument:
+    """Declare --state STATE, which may be repeated."""
     words = f"only runs in this state; may be repeated: {', '.join(choices)}"
-    parser.add_argument(
-        *flags, dest="states", action="append", default=[], choices=choices, metavar="STATE", help=words
-    )
+    return argument(*flags, dest="states", action="append", default=[], choices=choices, metavar="STATE", help=words)
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Return a whole number above 0."""
     if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"not a whole number above 0: {text}")
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be a whole number above 0")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """Return a whole number of 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be a whole number")
     return int(text)
 
 
 def above_zero(text: str) -> float:
-    """A number above 0."""
+    """Return a finite number above 0."""
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"not a number above 0: {text}")
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be above 0")
     return number
 
 
-def orchestrator_of(arguments: argparse.Namespace) -> Orchestrator:
-    """The client that looks where -b says."""
-    from orchestrator.client import Orchestrator
-
-    return Orchestrator(arguments.backend)
-
-
-def attached(arguments: argparse.Namespace) -> Run:
-    """The run that the command line names."""
-    return orchestrator_of(arguments).attach(arguments.name)
-
-
-def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None) -> dict[str, Any]:
-    """`K=V` words as a dict; with `environ`, a bare `K` takes its value from there.
-
-    Raises:
-        UsageError: a word of another form.
-    """
-    from orchestrator.support.errors import UsageError
-
-    found = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or (not equals and (environ is None or key not in environ)):
-            raise UsageError(f"{flag} {word}: not of the form KEY=VALUE", fix=f"{flag} KEY=VALUE")
-        found[key] = value if equals else (environ or {})[key]
-    return found
+def idle_seconds(text: str) -> int:
+    """Return how long an idle machine is kept; Azure takes no less than a minute."""
+    if not_negative(text) < 60:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be at least 60 seconds")
+    return int(text)
 
 
 def seconds(text: str) -> float:
-    """`90`, `90s`, `10m`, `2h`, `1d` in seconds."""
+    """Return `90`, `90s`, `10m`, `2h` or `1d` in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"not a time: {text} (30, 90s, 10m, 2h, 1d)")
+        raise argparse.ArgumentTypeError(f"invalid duration {text!r} (30, 90s, 10m, 2h, 1d)")
     return float(match[1]) * UNITS[match[2]]
+
+
+def moment(text: str) -> float:
+    """Return `10m` ago, or an ISO 8601 time, in seconds since the epoch."""
+    from datetime import datetime
+
+    try:
+        return time.time() - seconds(text)
+    except argparse.ArgumentTypeError:
+        pass
+    try:
+        then = datetime.fromisoformat(text).timestamp()  # local time, unless it has a time zone
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"invalid time {text!r} (90s, 10m, 2h, 1d, 2026-11-21, 2026-11-21T10:00)"
+        ) from None
+    if then > time.time():
+        raise argparse.ArgumentTypeError(f"invalid time {text!r}: it is in the future")
+    return then

@@ -1,4 +1,4 @@
-"""What the shell offers when TAB is pressed: argcomplete asks these. Each loads only what its answer needs."""
+"""Completions that argcomplete offers in a shell. Each function loads only what its answer needs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ LOCAL = "local://"
 Completer = Callable[..., list[str]]
 
 
-def attach(argument: argparse.Action, completer: Completer) -> None:
-    """Gives an argument of the command line what argcomplete looks for on it."""
-    argument.completer = completer  # type: ignore[attr-defined]
-
-
 def runs(prefix: str, **_: Any) -> list[str]:
-    """@last and the names of all runs of the home folder, the newest first; handles once one begins to write one."""
+    """Return @last and the runs of the home folder, newest first; handles if the prefix begins one."""
     from orchestrator.support.home import RUNS, home_folder, run_names
 
     home = home_folder(os.environ)
@@ -31,26 +26,26 @@ def runs(prefix: str, **_: Any) -> list[str]:
 
 
 def sweeps(**_: Any) -> list[str]:
-    """@last and the names of all sweeps of the home folder, the newest first."""
+    """Return @last and the sweeps of the home folder, newest first."""
     from orchestrator.support.home import home_folder, sweep_names
 
     return ["@last", *sweep_names(home_folder(os.environ))]
 
 
 def runs_and_sweeps(prefix: str, **_: Any) -> list[str]:
-    """What `runs` offers, and then the sweeps."""
+    """Return runs, then sweeps."""
     return [*runs(prefix), *sweeps()[1:]]
 
 
 def backends(**_: Any) -> list[str]:
-    """Names of the backends."""
+    """Return the names of the backends."""
     from orchestrator.backends import backend_names
 
     return backend_names()
 
 
 def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Names of the shipped recipes of the kind of job that was written before."""
+    """Return the recipes of the kind of job that precedes on the command line."""
     from orchestrator.jobs.registry import DEFAULT, is_kind, job_kind
     from train_jobs.artifacts.layers import preset_names
 
@@ -59,21 +54,21 @@ def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str
 
 
 def tasks(**_: Any) -> list[str]:
-    """Names of the tasks that a model can be tuned on."""
+    """Return the names of the fine-tuning tasks."""
     from train_jobs.config.tasks import task_names
 
     return list(task_names())
 
 
 def sizes(**_: Any) -> list[str]:
-    """Names of machine sizes."""
+    """Return the names of machine sizes."""
     from orchestrator.specs.site import our_sites
 
     return [name for site in our_sites() for name in site.size_names()]
 
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Dotted keys of a spec with their `=`; behind it the values, where there are only a few."""
+    """Return dotted keys of a spec followed by `=`; after the `=` the values of an enumeration."""
     from orchestrator.jobs.registry import job_kind
     from orchestrator.specs.site import spec_model
     from orchestrator.specs.sweep_spec import SweepSpec
@@ -98,7 +93,7 @@ def explained_keys(parsed_args: argparse.Namespace | None = None, **_: Any) -> l
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:
-    """Dotted name of each value of a config -> what it can be, empty where that is more than a few words."""
+    """Return dotted key -> its possible values, empty unless it is an enumeration or a boolean."""
     from pydantic import BaseModel
 
     found: dict[str, list[str]] = {}

@@ -1,42 +1,45 @@
-"""Following a run: its log as it grows, and Ctrl-C that stops the following and never the job."""
+"""Following runs: their logs as they grow, their status as it changes. Ctrl-C stops following, never the job."""
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
-
-from orchestrator.backends.log_query import LogQuery
-from orchestrator.cli.ui.render import LogPrinter, duration, next_commands
-from orchestrator.runs.status import RunState
-from orchestrator.support.errors import Interrupted
-
-if TYPE_CHECKING:
-    from orchestrator.run import Run
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
-ATTACH_LINES = 20  # of what a run has printed already, to one who comes back to it
+from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.cli.ui.render import next_commands, status_text
+from orchestrator.cli.ui.terminal import hint, live_view, print_document, print_result, redraws, show_block
+from orchestrator.run import Run
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import Interrupted
+from orchestrator.support.formatting import duration
 
-QUIET_SECONDS = 10.0  # then a follower says that it is still there
-BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two beats, on a terminal and in a file
+ATTACH_LINES = 20  # last lines of the log that are printed when following starts late
+PROGRESS_PREFIX = "step "  # of the job's progress lines; on a terminal each replaces the one before
+QUIET_SECONDS = 10.0  # without output; then a heartbeat is printed
+BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two heartbeats, on a terminal and in a file
+WATCH_SECONDS = 1.0
+TICKING = {"node_hours", "cost"}  # grow while nothing happens
 
 
 @contextmanager
 def leaving_alone(run: Run) -> Iterator[None]:
-    """Ctrl-C inside ends the command, tells that the job goes on and how to reach it.
+    """Turn Ctrl-C into an error with the commands that reach the job, which continues.
 
     Raises:
-        Interrupted: Ctrl-C came.
+        Interrupted: Ctrl-C was pressed.
     """
     try:
         yield
     except KeyboardInterrupt:
         status = run.status()
         problem = Interrupted(
-            "not following any more" if status.state.terminal else "not following any more; the job goes on",
+            "stopped following" if status.state.terminal else "stopped following; the job continues",
             facts={"run": run.handle, "state": status.state.value},
             fix=f"orchestrator logs {run.name} -f",
         )
@@ -44,11 +47,68 @@ def leaving_alone(run: Run) -> Iterator[None]:
         raise problem from None
 
 
-def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
-    """Prints logs as they come, with signs of life on stderr while it follows; False if there was nothing to print.
+def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
+    """Follow a run if asked to, then print its status; return the job's exit code.
+
+    Args:
+        run: the run.
+        style: form of the result on stdout.
+        follow: wait until it has finished.
+        delivery: file for its predictions; None: as its submission asked.
 
     Raises:
-        BrokenPipeError: nobody reads `stream` any more.
+        Interrupted: Ctrl-C was pressed; the job continues.
+    """
+    if follow and not run.status().state.terminal:
+        if not run.created:
+            hint(f"the last {ATTACH_LINES} lines; for all of them: orchestrator logs {run.name}")
+        with leaving_alone(run):
+            print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
+            run.wait()
+    status = run.status()
+    if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
+        hint(f"predictions  {path}")
+    whole = follow or status.state.terminal
+    print_result(style, status.as_dict(), status_text(status) if whole else status.handle)
+    if whole and style == "text":
+        next_commands(status)
+    return (status.exit_code or 1) if status.state.resumable else 0
+
+
+def watch(run: Run, stream: TextIO, style: str) -> None:
+    """Show the status of a run until it has finished: in place on a terminal, as a block for each change elsewhere.
+
+    With a style other than text only the last status is printed, so that stdout is one document.
+    """
+    shown: RunStatus | None = None
+    with ExitStack() as drawn:
+        view = drawn.enter_context(live_view(stream)) if style == "text" and redraws(stream) else None
+        while not (status := run.status()).state.terminal:
+            if view is not None:
+                show_block(view, status_text(status))
+            elif style == "text" and (shown is None or changed(shown, status)):
+                print(status_text(status), end="\n\n", file=stream, flush=True)
+                shown = status
+            time.sleep(WATCH_SECONDS)
+        if view is not None:
+            view.transient = True  # the last status is printed below, whole; after Ctrl-C the last view stays
+    if style != "text":
+        print_document(status.as_dict(), style)
+    else:
+        print(status_text(status), file=stream, flush=True)
+        next_commands(status)
+
+
+def changed(before: RunStatus, now: RunStatus) -> bool:
+    """Return whether anything but time differs between two statuses."""
+    return before.model_dump(exclude=TICKING) != now.model_dump(exclude=TICKING)
+
+
+def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
+    """Print logs as they grow, with a heartbeat on stderr while following; return whether anything was printed.
+
+    Raises:
+        BrokenPipeError: the reader of `stream` closed it.
     """
     printer, heartbeat, anything = LogPrinter(stream, labels=query.several), Heartbeat(run, sys.stderr), False
     try:
@@ -59,7 +119,7 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
                 printer.block(block)
             elif _reader_left(stream):  # `logs -f | head`
                 raise BrokenPipeError
-            elif not printer.in_place:  # a progress line is a sign of life itself
+            elif not printer.in_place:  # a progress line is a heartbeat itself
                 heartbeat.beat()
         printer.end()
     finally:
@@ -69,11 +129,11 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
 
 
 class Heartbeat:
-    """Says that a run that prints nothing is being followed all the same: in place on a terminal, else rarely.
+    """A line that shows a quiet run is still followed: updated in place on a terminal, printed rarely elsewhere.
 
     Args:
-        run: which one.
-        stream: where to.
+        run: the run.
+        stream: where the line is printed.
     """
 
     def __init__(self, run: Run, stream: TextIO) -> None:
@@ -85,7 +145,7 @@ class Heartbeat:
         self._due = self._quiet_since + QUIET_SECONDS
 
     def beat(self) -> None:
-        """There is nothing new."""
+        """Print the line if the run has been quiet for long enough."""
         now = time.monotonic()
         if now < self._due:
             return
@@ -96,13 +156,13 @@ class Heartbeat:
         text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
         if status.state == RunState.QUEUED and status.warning:
             text += f" ({status.warning})"
-        self._shown = self._live  # before it is: Ctrl-C may come in between, and what stands there is to go
+        self._shown = self._live  # set before writing: after a Ctrl-C between the two the line must still be cleared
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
         self._stream.flush()
         self._due = now + (BEAT_SECONDS if self._live else BEAT_SECONDS_ELSEWHERE)
 
     def clear(self) -> None:
-        """Makes way for what there is."""
+        """Erase the line before output is printed, and restart the clock."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -112,47 +172,78 @@ class Heartbeat:
 
 
 def _reader_left(stream: TextIO) -> bool:
-    """True if the other end of a pipe is closed, which writing would only tell with the next line."""
+    """Return whether the other end of a pipe is closed; a write would fail only with the next line."""
     try:
         descriptor = stream.fileno()
-    except OSError:  # a stream of Python's own
+    except OSError:  # a stream without a file descriptor
         return False
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
-    """Follow a run if asked to, then print its status; the exit code is the job's.
+class LogPrinter:
+    """Print blocks of logs. On a terminal, progress lines of a single log replace each other.
+
+    Output to a pipe or a file bypasses Python's buffers: it is fast, and Ctrl-C leaves nothing to flush to a reader
+    that does not read.
 
     Args:
-        run: which.
-        style: of the result on stdout.
-        follow: wait for its end.
-        delivery: where its predictions are put; None: where it was told at its submission.
-
-    Raises:
-        Interrupted: Ctrl-C; the job goes on.
+        stream: where the lines are printed.
+        labels: begin each line with the label of its log.
     """
-    from orchestrator.backends.log_query import LogQuery
-    from orchestrator.cli.ui.follow import leaving_alone, print_logs
-    from orchestrator.cli.ui.render import hint, next_commands, print_document, status_text
-    from orchestrator.runs.status import RunState
 
-    if follow and not run.status().state.terminal:
-        if not run.created:
-            hint(f"from its last {ATTACH_LINES} lines on; all of them: orchestrator logs {run.name}")
-        with leaving_alone(run):
-            print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
-            run.wait()
-    status = run.status()
-    if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
-        hint(f"predictions  {path}")
-    if style != "text":
-        print_document(status.as_dict(), style)
-    elif follow or status.state.terminal:
-        print(status_text(status), flush=True)
-        next_commands(status)
-    else:
-        print(status.handle)
-    return (status.exit_code or 1) if status.state.resumable else 0
+    def __init__(self, stream: TextIO, *, labels: bool = False) -> None:
+        self._stream = stream
+        self._labels = labels
+        self._live = stream.isatty() and not labels
+        self._unfinished: str | None = None  # label of the log whose last line is incomplete
+        self.in_place = False  # whether the cursor is after a progress line
+
+    def block(self, block: LogBlock) -> None:
+        """Print a block."""
+        if self._live:
+            for line in block.lines():
+                self._line(line.text)
+            return
+        label, data = block.source.label, block.data
+        if self._labels:
+            mark = f"[{label}] ".encode()
+            data = data[:-1].replace(b"\n", b"\n" + mark) + data[-1:]
+            data = data if self._unfinished == label else mark + data
+        if self._unfinished not in (None, label):
+            data = b"\n" + data
+        self._write(data)
+        self._unfinished = None if data.endswith(b"\n") else label
+
+    def end(self) -> None:
+        """End an incomplete last line."""
+        if self._unfinished is not None:
+            self._write(b"\n")
+
+    def leave_line(self) -> None:
+        """End a progress line."""
+        if self.in_place:
+            self._stream.write("\n")
+            self._stream.flush()
+            self.in_place = False
+
+    def _line(self, text: str) -> None:
+        if text.startswith(PROGRESS_PREFIX):
+            self._stream.write(f"\r\x1b[K{text}")
+            self.in_place = True
+        else:
+            self.leave_line()
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _write(self, data: bytes) -> None:
+        self._stream.flush()
+        try:
+            descriptor = self._stream.fileno()
+        except OSError:  # a stream without a file descriptor, as in a notebook
+            self._stream.write(data.decode(errors="replace"))
+            return
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]

@@ -1,4 +1,4 @@
-"""Sweep view."""
+"""Sweeps as text for people, and following them. Ctrl-C stops following, never the sweep."""
 
 from __future__ import annotations
 
@@ -7,28 +7,77 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from orchestrator.cli.ui.terminal import Terminal
-    from orchestrator.sweep import PlannedSweep, Sweep
-    from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
+from orchestrator.cli.ui import follow
+from orchestrator.cli.ui.terminal import (
+    NARROWEST,
+    Terminal,
+    aligned,
+    hint,
+    paint_word,
+    print_result,
+    shortened,
+    table,
+    terminal_of,
+)
+from orchestrator.run import Run
+from orchestrator.specs.settings import settings_text
+from orchestrator.support.errors import Interrupted
+from orchestrator.support.formatting import duration
+from orchestrator.sweep import PlannedSweep, Sweep
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 
 HEAD_LINES = 2  # of the table
 
 
 def plan_text(planned: PlannedSweep) -> str:
-    """A planned sweep for humans."""
-    rows = [("sweep", planned.record.name), *planned.facts()]
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"  {label:<{width}}  {text}" for label, text in rows)
+    """Return a planned sweep as facts."""
+    return "\n".join(aligned([("sweep", planned.record.name), *planned.facts()]))
 
 
-def follow(sweep: Sweep) -> None:
-    """Shows the table until the sweep has ended: in place on a terminal, else a line whenever a trial begins or ends.
+@contextmanager
+def leaving_alone(found: Run | Sweep) -> Iterator[None]:
+    """Turn Ctrl-C into an error with the commands that reach the run or the sweep, which continues.
 
     Raises:
-        Interrupted: Ctrl-C; the sweep goes on.
+        Interrupted: Ctrl-C was pressed.
+    """
+    if isinstance(found, Run):
+        with follow.leaving_alone(found):
+            yield
+        return
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "stopped following; the sweep continues",
+            facts={"sweep": found.name, "cancel": f"orchestrator cancel {found.name}"},
+            fix=f"orchestrator sweep show {found.name} -w",
+        ) from None
+
+
+def finish(found: Run | Sweep, style: str, *, followed: bool) -> int:
+    """Follow a run or a sweep if asked to, then print its status; return the exit code.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed; the sweep continues.
+    """
+    if isinstance(found, Run):
+        return follow.finish(found, style, follow=followed)
+    if followed:
+        follow_sweep(found)
+    status = found.status()
+    whole = followed or status.state.terminal
+    print_result(style, status.as_dict(), sweep_text(status) if whole else status.name)
+    hint(f"\nnext\n  show  orchestrator sweep show {found.name}\n  best  orchestrator sweep best {found.name}")
+    return 1 if status.state.resumable else 0
+
+
+def follow_sweep(sweep: Sweep) -> None:
+    """Show the trials until the sweep has finished: as a table in place on a terminal, else a line for each change.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed; the sweep continues.
     """
     shown = SweepFollower(live=sys.stderr.isatty())
     with leaving_alone(sweep):
@@ -40,41 +89,20 @@ def follow(sweep: Sweep) -> None:
             time.sleep(sweep.poll_seconds)
 
 
-@contextmanager
-def leaving_alone(sweep: Sweep) -> Iterator[None]:
-    """End the command on Ctrl-C, and print that the sweep continues and how to reach it.
-
-    Raises:
-        Interrupted: Ctrl-C came.
-    """
-    from orchestrator.support.errors import Interrupted
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "not following any more; the sweep goes on",
-            facts={"sweep": sweep.name, "cancel": f"orchestrator cancel {sweep.name}"},
-            fix=f"orchestrator sweep show {sweep.name} -w",
-        ) from None
-
-
 class SweepFollower:
-    """What a follower has seen already.
+    """Trials of a followed sweep: a table redrawn in place, or a line for each change.
 
     Args:
-        live: whether the table may be redrawn in place.
+        live: whether the table is redrawn in place.
     """
 
     def __init__(self, *, live: bool) -> None:
         self._live = live
         self._lines = 0
-        self._told: dict[int, str] = {}
+        self._printed: dict[int, str] = {}
 
     def update(self, status: SweepStatus) -> None:
-        """Shows what is new."""
-        from orchestrator.cli.ui.terminal import Terminal
-
+        """Show what changed."""
         if self._live:
             columns, rows = shutil.get_terminal_size()
             lines = fitted(sweep_text(status, Terminal(columns - 1)).splitlines(), columns, rows)
@@ -83,32 +111,26 @@ class SweepFollower:
             self._lines = len(lines)
             return
         for row in status.rows:
-            if self._told.get(row.trial) != row.state:
-                self._told[row.trial] = row.state
+            if self._printed.get(row.trial) != row.state:
+                self._printed[row.trial] = row.state
                 print(row_line(row), file=sys.stderr, flush=True)
 
 
 def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
-    """What of a table a terminal has room for, its head and the newest trials: more could not be redrawn in place."""
+    """Return the head of a table and its newest trials, as many as a terminal can redraw in place."""
     room = max(rows - 1, HEAD_LINES + 1)
     kept = lines if len(lines) <= room else [*lines[:HEAD_LINES], *lines[len(lines) - room + HEAD_LINES :]]
     return [line[: columns - 1] for line in kept]
 
 
 def row_line(row: TrialRow) -> str:
-    """A trial whose state changed, in one line."""
-    from orchestrator.specs.settings import settings_text
-
-    told = "" if row.outcome is None else f"  {row.outcome:.6g}"
-    return f"trial {row.trial}  {row.state}{told}  {row.why or settings_text(row.settings)}"
+    """Return a trial whose state changed, in one line."""
+    outcome = "" if row.outcome is None else f"  {row.outcome:.6g}"
+    return f"trial {row.trial}  {row.state}{outcome}  {row.why or settings_text(row.settings)}"
 
 
 def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
-    """A sweep and its trials for humans; the incumbent has a star."""
-    from orchestrator.cli.ui.render import duration
-    from orchestrator.cli.ui.terminal import table, terminal_of
-    from orchestrator.specs.settings import settings_text
-
+    """Return a sweep and its trials; the best one has a star."""
     header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
     rows = [
         (
@@ -127,9 +149,7 @@ def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
 
 
 def _lead(status: SweepStatus, terminal: Terminal) -> str:
-    """Name, state and how far it is; on a terminal the name, and then the reason, give way."""
-    from orchestrator.cli.ui.terminal import NARROWEST, paint_word, shortened
-
+    """Return name, state and progress; on a terminal the name, then the reason, are shortened to fit."""
     state, reason = status.state.value, f": {status.reason}" if status.reason else ""
     rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
     rest += "".join(f", began with {earlier.text}" for earlier in status.earlier)
@@ -143,22 +163,6 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def _best_text(status: SweepStatus) -> str:
+def best_text(status: SweepStatus) -> str:
+    """Return the outcome of the best trial, or nothing."""
     return "" if status.best is None else f"{_number(status.best.outcome)} (trial {status.best.trial})"
-
-
-def _finish(sweep: Sweep, style: str, *, followed: bool) -> int:
-    """Follow a sweep if asked to, then print its status."""
-    from orchestrator.cli.ui.render import hint, print_document
-
-    if followed:
-        follow(sweep)
-    status = sweep.status()
-    if style != "text":
-        print_document(status.as_dict(), style)
-    elif followed or status.state.terminal:
-        print(sweep_text(status))
-    else:
-        print(status.name)
-    hint(f"\nnext\n  show  orchestrator sweep show {sweep.name}\n  best  orchestrator sweep best {sweep.name}")
-    return 1 if status.state.resumable else 0

@@ -1,26 +1,33 @@
-"""What a stream is to its reader: how wide, and whether in colours. In a pipe or a file nothing is cut or coloured.
+"""Output on terminals: width, colours, tables, progress bars. In a pipe or a file nothing is cut or coloured.
 
-Bars and views that are redrawn are rich's. Tables are ours: rich cuts cells at their end, and the hash at the end of a
-run's name is what tells it from others (`shortened`).
+Bars and live views are rich's. Tables are ours: rich cuts cells at their end, and the hash at the end of a run's name
+distinguishes it from others (`shortened`).
 
-NO_COLOR (no-color.org) and --no-color win over FORCE_COLOR, which colours what is no terminal too.
+NO_COLOR (no-color.org) and --no-color override FORCE_COLOR, which adds colours outside a terminal too.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from orchestrator.support.formatting import bytes_text, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
+    from rich.progress import Progress
 
-USUAL = 80  # columns of a terminal that does not say
-NARROWEST = 9  # of a column that had to give way: a state, or a name that still tells something
-HASH_WIDTH = 9  # of a hyphen and eight digits
+SECONDS_BETWEEN = 0.2  # updates of a transfer on a terminal, in place
+SECONDS_BETWEEN_LINES = 30.0  # elsewhere, a line each
+WORTH_SHOWING = 2.0  # seconds that a transfer may take without progress shown
+USUAL = 80  # columns of a terminal that does not report its width
+NARROWEST = 9  # columns of a shortened cell: a state, or a recognisable name
+HASH_WIDTH = 9  # a hyphen and eight digits
 RESET = "\x1b[0m"
 CODES = {"good": "\x1b[32m", "bad": "\x1b[1;31m", "warn": "\x1b[33m", "busy": "\x1b[36m", "calm": "\x1b[2m"}
 WORDS = {
@@ -35,21 +42,21 @@ _forbidden = False
 
 
 class Terminal(NamedTuple):
-    """What there is to write to."""
+    """Width and colours of a stream."""
 
     columns: int | None = None
-    """Width; None: any, it is no terminal."""
+    """Width; None: unlimited, it is not a terminal."""
     colours: bool = False
 
 
 def forbid_colours(forbidden: bool) -> None:
-    """Whether --no-color was given, from now on."""
+    """Set whether --no-color was given."""
     global _forbidden
     _forbidden = forbidden
 
 
 def terminal_of(stream: TextIO | None = None, environ: Mapping[str, str] | None = None) -> Terminal:
-    """What a stream is.
+    """Return the width and the colours of a stream.
 
     Args:
         stream: None: stdout.
@@ -61,10 +68,12 @@ def terminal_of(stream: TextIO | None = None, environ: Mapping[str, str] | None 
 
 
 def _columns(stream: TextIO, environ: Mapping[str, str]) -> int:
-    """As COLUMNS says, or the terminal itself."""
-    said = environ.get("COLUMNS", "")
+    """Return the value of COLUMNS, or the width of the terminal."""
+    width = environ.get("COLUMNS", "")
     with suppress(OSError):
-        return int(said) if said.isdecimal() and int(said) else os.get_terminal_size(stream.fileno()).columns or USUAL
+        return (
+            int(width) if width.isdecimal() and int(width) else os.get_terminal_size(stream.fileno()).columns or USUAL
+        )
     return USUAL
 
 
@@ -77,7 +86,7 @@ def _colours(is_terminal: bool, environ: Mapping[str, str]) -> bool:
 
 
 def redraws(stream: TextIO) -> bool:
-    """Return whether what was drawn can be drawn over: on a terminal that moves its cursor."""
+    """Return whether a stream is a terminal whose cursor can move, so that lines can be redrawn."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
 
 
@@ -106,25 +115,25 @@ def show_block(view: Live, text: str) -> None:
 
 
 def paint(text: str, kind: str, terminal: Terminal) -> str:
-    """Text in the colour of a kind, where there are colours."""
+    """Return a text in the colour of a kind, or unchanged without colours."""
     return f"{CODES[kind]}{text}{RESET}" if terminal.colours else text
 
 
 def paint_word(text: str, terminal: Terminal) -> str:
-    """A state or a level in its colour; any other word as it is. Blanks around it count for nothing."""
+    """Return a state or a level in its colour, and any other word unchanged; surrounding blanks are ignored."""
     kind = WORDS.get(text.strip())
     return paint(text, kind, terminal) if kind else text
 
 
 def paint_head(text: str, terminal: Terminal) -> str:
-    """`error[KIND]:` and `warning:` at the beginning of a text in their colours."""
+    """Return a text with a leading `error[KIND]:` or `warning:` in its colour."""
     head, colon, rest = text.partition(":")
     kind = "bad" if head.startswith("error[") else "warn" if head == "warning" else None
     return paint(head + colon, kind, terminal) + rest if kind else text
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Terminal | None = None) -> str:
-    """Columns as wide as their widest cell; where the lines would not fit the terminal, the widest columns give way.
+    """Return a table with columns as wide as their widest cell; on a narrow terminal the widest columns shrink.
 
     Args:
         rows: cells.
@@ -151,8 +160,14 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
     return "\n".join(line.rstrip() for line in lines)
 
 
+def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return label and text of each row, indented, with the texts below each other."""
+    width = max((len(label) for label, _ in rows), default=0)
+    return [f"  {label:<{width}}  {text}" for label, text in rows]
+
+
 def shortened(text: str, width: int | None) -> str:
-    """Cut in the middle: how a name begins and the hash that it ends with both tell runs apart. None: as it is."""
+    """Return a text cut in the middle: both the prefix and the final hash of a name distinguish runs. None: uncut."""
     if width is None or len(text) <= width:
         return text
     end = min(HASH_WIDTH, (width - 3) // 2)
@@ -160,7 +175,7 @@ def shortened(text: str, width: int | None) -> str:
 
 
 def print_document(document: Any, style: str) -> None:
-    """One JSON or YAML document on stdout."""
+    """Print one JSON or YAML document on stdout."""
     import json
 
     if style == "json":
@@ -171,14 +186,86 @@ def print_document(document: Any, style: str) -> None:
     print(yaml.safe_dump(document, sort_keys=False), end="")
 
 
-def print_result(style: str, document: Any, text: Callable[[], object]) -> None:
-    """Print a result on stdout: `text()` in the style `text`, else the document."""
-    if style == "text":
-        print(text())
-    else:
+def print_result(style: str, document: Any, text: object) -> None:
+    """Print a result on stdout: its text in the style `text`, None for no text, else the document."""
+    if style != "text":
         print_document(document, style)
+    elif text is not None:
+        print(text, flush=True)
+
+
+def confirmed(question: str, *, again: str) -> bool:
+    """Ask on the terminal; return whether the answer is yes.
+
+    Args:
+        question: without its question mark.
+        again: a command that needs no answer.
+
+    Raises:
+        UsageError: stdin is not a terminal.
+    """
+    from orchestrator.support.errors import UsageError
+
+    if not sys.stdin.isatty():
+        raise UsageError(f"cannot {question}: confirmation needed, and stdin is not a terminal", fix=again)
+    print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def hint(text: str) -> None:
-    """Anything that is not the result."""
+    """Print a text that is not the result on stderr."""
     print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)
+
+
+class TransferLine:
+    """Progress of a transfer: amount, speed, time left.
+
+    Args:
+        stream: where it is printed; on a terminal as rich's bar, redrawn in place.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = redraws(stream)
+        self._bar: Progress | None = None
+        self._name = ""
+        self._began = self._last = 0.0
+        self._before = 0  # bytes that existed at the start
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        """Show the state of a file, unless it was shown a moment ago."""
+        now = time.monotonic()
+        if name != self._name or done < self._before:
+            self.end()
+            self._name, self._before, self._began, self._last = name, done, now, now
+        often = SECONDS_BETWEEN if self._live else SECONDS_BETWEEN_LINES
+        if now - self._began < WORTH_SHOWING or (now - self._last < often and done != total):
+            return
+        self._last = now
+        if not self._live:
+            print(self._text(done, total, now - self._began), file=self._stream, flush=True)
+            return
+        self._bar = self._bar or self._start(total)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total, refresh=True)
+
+    def end(self) -> None:
+        """Leave the bar as it is and begin a new line; without a bar do nothing."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _start(self, total: int | None) -> Progress:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
+        bar = Progress(*columns, console=console_of(self._stream), auto_refresh=False, get_time=time.monotonic)
+        bar.add_task(self._name, completed=self._before, total=total)
+        bar.start()
+        return bar
+
+    def _text(self, done: int, total: int | None, seconds: float) -> str:
+        speed = (done - self._before) / seconds
+        amount = bytes_text(done) + (f" of {bytes_text(total)}" if total else "")
+        text = f"{self._name}: {amount}, {speed / 1e6:.1f} MB/s"
+        return f"{text}, {duration((total - done) / speed)} left" if total and speed > 0 else text

@@ -1,1 +1,1 @@
-"""The commands, a file for each family."""
+"""Handlers of the commands."""

@@ -1,77 +1,29 @@
-"""data: what runs are fed with."""
+"""data fetch, show, verify: the data that runs are trained on."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.ui import completers
-from orchestrator.cli.ui.arguments import add_group, add_output, add_verb
-from orchestrator.cli.ui.terminal import hint, print_document, print_result, table
+from orchestrator.cli.ui.terminal import TransferLine, hint, print_result, table
+from orchestrator.support.errors import DataError, ServiceError, SpecError, StorageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
 
 BAR = 40
 SHORT = 100  # characters of a sentence
-
-PUBLISHED = ("glue", "squad", "wikipedia")
-
-
-def add_verbs(verbs: Any) -> None:
-    """Adds the verbs to the parser."""
-    actions = add_group(
-        verbs,
-        "data",
-        summary="fetch data, look at prepared text",
-        description="Get hold of data that runs are fed with, and look at it.",
-        example="data fetch glue:MRPC",
-    )
-    _add_fetch(actions)
-    add_actions(actions)
+KINDS = {kind.kind: kind for kind in (DataError, StorageError, SpecError)}  # of errors that reading a store raises
 
 
-def _add_fetch(actions: Any) -> None:
-    fetch = add_verb(
-        actions,
-        "fetch",
-        run_fetch,
-        summary="fetch Wikipedia, GLUE, SQuAD or a model",
-        description="Fetch data from where it is published: whole and checked, or not at all. Interrupted, the same"
-        " command goes on from where it stopped; what is there already is checked and left alone. Prints the paths."
-        " Proxies are taken from HTTPS_PROXY; where to look, from mirrors.yaml in the orchestrator's folder.",
-        example="data fetch wikipedia:de --to dumps/",
-    )
-    what = fetch.add_argument(
-        "what",
-        metavar="NAME",
-        help="wikipedia[:LANGUAGE], glue[:TASK], squad[:VERSION], or a model on the Hugging Face Hub",
-    )
-    completers.attach(what, lambda **_: list(PUBLISHED))
-    fetch.add_argument("--to", type=Path, metavar="DIR", help="where to (default: data/NAME; a model: the Hub's cache)")
-    fetch.add_argument(
-        "--mirror",
-        dest="mirrors",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="look here instead of at the configured places; may be repeated",
-    )
-    fetch.add_argument("--date", default="latest", metavar="YYYYMMDD", help="of a Wikipedia dump (default: the newest)")
-    add_output(fetch)
-
-
-def run_fetch(arguments: argparse.Namespace) -> int:
-    """Fetches, prints where to."""
-    import os
-
-    from orchestrator.cli.ui.transfer import TransferLine
-    from orchestrator.fetch import fetch
+def fetch_data(arguments: argparse.Namespace) -> None:
+    """Fetch data, and print its paths."""
+    from orchestrator.fetch import Transfer, fetch  # loads `requests`, which takes 0.1 s
 
     progress = TransferLine(sys.stderr)
 
@@ -86,109 +38,67 @@ def run_fetch(arguments: argparse.Namespace) -> int:
             mirrors=arguments.mirrors,
             home=home_folder(os.environ),
             date=arguments.date,
-            progress=progress,
-            notice=notice,
+            transfer=Transfer(progress=progress, notice=notice),
         )
     except KeyboardInterrupt:
-        progress.end()
-        hint("what has come is kept: the same command goes on from there")
+        notice("partial files are kept; repeat the command to continue")
         raise
     finally:
         progress.end()
-    if arguments.output != "text":
-        files = [
-            {"path": str(file.path), "bytes": file.bytes, "new": file.new, "checked": file.checked} for file in found
-        ]
-        print_document({"name": arguments.what, "files": files}, arguments.output)
-        return 0
-    print("\n".join(str(file.path) for file in found))
-    for file in found:
-        hint(f"{file.path.name}: {'fetched' if file.new else 'was there'}, checked: {file.checked}")
-    return 0
+    files = [{"path": str(file.path), "bytes": file.bytes, "new": file.new, "checked": file.checked} for file in found]
+    document = {"name": arguments.what, "files": files}
+    print_result(arguments.output, document, "\n".join(str(file.path) for file in found))
+    for file in found if arguments.output == "text" else ():
+        hint(f"{file.path.name}: {'fetched' if file.new else 'already exists'}, checked: {file.checked}")
 
 
-def add_actions(actions: Any) -> None:
-    """Adds the actions to the verb group."""
-    show = add_verb(
-        actions,
-        "show",
-        run_show,
-        summary="what is in a token store",
-        description="What is in a token store: its sources, how long sentences and documents are, some documents, and"
-        " an example as training sees it.",
-        example="data show stores/wiki --png lengths.png",
-    )
-    show.add_argument("store", type=Path, metavar="STORE", help="folder of a token store")
-    show.add_argument("--png", type=Path, metavar="FILE", help="write the lengths as a picture too")
-    show.add_argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)")
-    show.add_argument("--sequence-length", type=int, default=64, metavar="N", help="of the example (default: 64)")
-    add_output(show)
-    verify = add_verb(
-        actions,
-        "verify",
-        run_verify,
-        summary="check a token store",
-        description="Check every byte of a token store: checksums, counts, offsets, ids, vocabulary. Names whatever is"
-        " not as it was written; the exit code is then 1.",
-        example="data verify stores/wiki",
-    )
-    verify.add_argument("store", type=Path, metavar="STORE", help="folder of a token store")
-    add_output(verify)
-
-
-def run_show(arguments: argparse.Namespace) -> int:
-    """Prints what is in it."""
+def show(arguments: argparse.Namespace) -> None:
+    """Print the contents of a token store."""
     words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
-    found = _ask("show", *words, str(arguments.store))
+    found = _inspect("show", *words, str(arguments.store))
     if arguments.png:
-        from orchestrator.reports.pages.length_chart import draw_lengths
+        from orchestrator.reports.charts.drawing import draw_lengths
 
         draw_lengths(found["lengths"], arguments.png)
-    print_result(arguments.output, found, lambda: "\n".join(_lines(found)))
+    print_result(arguments.output, found, "\n".join(_lines(found)))
     if arguments.png:
         hint(f"written: {arguments.png}")
-    return 0
 
 
-def run_verify(arguments: argparse.Namespace) -> int:
-    """Prints what is wrong with it."""
-    found = _ask("verify", str(arguments.store))
-    if arguments.output != "text":
-        print_document(found, arguments.output)
-    elif found["valid"]:
-        print(f"valid: {found['folder']}")
-    else:
-        print("\n".join(found["problems"]))
-        fix = f"rm -r {shlex.quote(found['folder'])}, and prepare it again"
-        hint(f"\n{found['folder']} is not as it was written\n  fix  {fix}")
-    return 0 if found["valid"] else 1
+def verify(arguments: argparse.Namespace) -> int:
+    """Print the problems of a token store; the exit code is 1 if it has any."""
+    found = _inspect("verify", str(arguments.store))
+    text = f"valid: {found['folder']}" if found["valid"] else "\n".join(found["problems"])
+    print_result(arguments.output, found, text)
+    if found["valid"]:
+        return 0
+    if arguments.output == "text":
+        fix = f"rm -r {shlex.quote(found['folder'])}, then prepare it again"
+        hint(f"\n{found['folder']} does not match its manifest\n  fix  {fix}")
+    return 1
 
 
-def _ask(*words: str) -> Any:
-    """What `python -m train_jobs.tools.stores` says.
+def _inspect(*words: str) -> Any:
+    """Return the document that `python -m train_jobs.tools.stores` prints.
 
     Raises:
-        UserError: what it met.
+        UserError: the error that it printed.
     """
-    from orchestrator.support.errors import ServiceError
-    from train_jobs.config import errors
-
     command = [sys.executable, "-m", "train_jobs.tools.stores", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found = json.loads(done.stdout)
     except ValueError:
         last = done.stderr.splitlines()[-1:] or ["nothing"]
-        raise ServiceError("cannot look into the store", facts={"says": last[0]}, fix=shlex.join(command)) from None
+        raise ServiceError("cannot read the token store", facts={"output": last[0]}, fix=shlex.join(command)) from None
     if "error" not in found:
         return found
     error = found["error"]
-    kinds = {kind.kind: kind for kind in (errors.DataError, errors.StorageError, errors.SpecError)}
-    raise kinds.get(error["kind"], errors.DataError)(error["message"], facts=error["facts"], fix=error["fix"])
+    raise KINDS.get(error["kind"], DataError)(error["message"], facts=error["facts"], fix=error["fix"])
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """All of it for people."""
+    """Yield the contents of a token store as text."""
     manifest = found["manifest"]
     size = sum(shard["size"] for shard in manifest["shards"])
     yield found["folder"]
@@ -196,7 +106,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  shards      {len(manifest['shards'])}, {bytes_text(size)}"
     case = "lower case" if manifest["lowercase"] else "cased"
     yield f"  vocabulary  {manifest['vocab_size']:,} pieces, {case}, sha256 {manifest['vocab_sha256'][:8]}"
-    yield f"  entropy     {manifest['validation_unigram_entropy']:.4f} nats (of validation's single tokens)"
+    yield f"  entropy     {manifest['validation_unigram_entropy']:.4f} nats (validation unigrams)"
     for split, counts in manifest["splits"].items():
         parts = (f"{counts[name]:,} {name}" for name in ("documents", "sentences", "tokens", "blocks"))
         yield f"  {split:<10}  {', '.join(parts)}"

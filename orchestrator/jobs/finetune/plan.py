@@ -1,4 +1,4 @@
-"""The plan of a fine-tuning: which rows, how many steps, from which model on."""
+"""The plan of a fine-tuning: its rows, its steps and the model that it starts from."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.estimates.rows import tokens_per_row
-from orchestrator.estimates.shortages import disk_warnings, training_warnings
-from orchestrator.jobs.base import Plan
-from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows
-from orchestrator.jobs.finetune.estimate import FinetuneEstimates, estimate_finetuning
-from orchestrator.jobs.finetune.inputs import finetuning_needs
+from orchestrator.estimates.memory import disk_warnings, training_warnings
+from orchestrator.estimates.pace import tokens_per_row
+from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, files_fingerprint, remote_data
+from orchestrator.jobs.facts import plan_rows, start_text, training_rows
+from orchestrator.jobs.finetune.estimate import FinetuneEstimates, TuningWork, estimate_finetuning
 from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
-from orchestrator.jobs.ground import SharedFacts, files_fingerprint, remote_data
+from orchestrator.jobs.inputs import DATA, START, At, JobInput, Needs, model_input
 from orchestrator.jobs.row_counts import count_rows
 from orchestrator.runs.status import Counts
-from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.resolved import Resolved
-from orchestrator.support.formatting import bytes_text, counted, duration_text
+from orchestrator.support.formatting import counted
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link
-from train_jobs.artifacts.start_model import InitialModel, initial_lineage, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import initial_lineage, initial_weights, read_initial_model
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
-from train_jobs.config import CheckpointConfig, FinetuneConfig, ModelConfig
-from train_jobs.config.base import Config
+from train_jobs.config import FinetuneConfig
+from train_jobs.config.fields import Config
+from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, data_folder
-from train_jobs.config.text import SourceConfig
 
 
 class TaskRows(Config):
-    """Rows of a task by what they are for; None where only the job can tell."""
+    """Rows of a task by split; None: this machine cannot count them."""
 
     train: int | None
     """To learn from: lines of a table, questions of SQuAD, sentences of NER."""
@@ -42,7 +41,7 @@ class TaskRows(Config):
     """To predict."""
 
 
-class FinetunePlan(Plan):
+class FinetunePlan(TrainingPlan):
     """A fine-tuning."""
 
     spec: FinetuneSpec
@@ -51,13 +50,11 @@ class FinetunePlan(Plan):
     """What the job itself will read."""
     parent: Link
     """The model that training starts from, as the last link of its lineage."""
-    accumulation_steps: int | None
-    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
     rows: dict[str, TaskRows]
-    """Task -> its rows; empty if nobody here can read them."""
+    """Task -> its rows; empty if this machine cannot read them."""
     steps_per_epoch: dict[str, int]
-    """Task -> optimizer steps of an epoch; without those that cannot be told here. A SQuAD question, or a sentence of
-    NER, that is too long for one sequence is several, and the steps are more."""
+    """Task -> optimizer steps of an epoch, for the tasks whose rows are known. A SQuAD question or a sentence of NER
+    that is too long for one sequence counts several times, which adds steps."""
     estimates: FinetuneEstimates
     """What it will need."""
 
@@ -73,14 +70,14 @@ class FinetunePlan(Plan):
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps of a single run, runs of several seeds, tasks of GLUE; None: nobody can tell."""
+        """Optimizer steps of a single run, or the number of runs or GLUE tasks; None: unknown."""
         if self.job.task == GLUE:
             return len(self.tasks)
         return self.runs if self.runs > 1 else self.all_steps
 
     @property
     def all_steps(self) -> int | None:
-        """Optimizer steps of all runs; None: nobody can tell."""
+        """Optimizer steps of all runs; None: unknown."""
         if not self.tasks.keys() <= self.steps_per_epoch.keys():
             return None
         each = self.steps_per_epoch
@@ -93,28 +90,19 @@ class FinetunePlan(Plan):
             return "tasks"
         return "runs" if self.runs > 1 else "steps"
 
-    @property
-    def saves(self) -> CheckpointConfig:
-        """When checkpoints are saved."""
-        return self.job.checkpoint
-
-    @property
-    def weights_bytes(self) -> int:
-        """Most that checkpoints and models take of the disk."""
-        return self.estimates.disk_bytes
-
     def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
-        return plan_rows(self, tuned_model_rows(self), finetuning_rows(self))
+        """Return the plan for humans: label and fact; an empty label continues the row above."""
+        how = training_rows(self, _steps(self), self.estimates.time_rows(), kept_by=" by score")
+        return plan_rows(self, _model_rows(self), how)
 
 
 def task_config(job: FinetuneConfig, task: str) -> FinetuneConfig:
-    """What holds for one task of a job."""
+    """Return the configuration of one task of a job."""
     return job.of_task(task) if job.task == GLUE else job
 
 
 def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
-    """The tasks of a job, whether there is data of all of them or not."""
+    """Return the tasks of a job, including those without data."""
     return GLUE_TASKS if job.task == GLUE else (job.task,)
 
 
@@ -146,7 +134,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
         for task, found in rows.items()
         if found.train is not None
     }
-    estimates = _estimates(job, initial, files, rows, per_epoch, shared.compute)
+    estimates = estimate_finetuning(job, initial, shared.compute, _work(job, files, rows, per_epoch))
     sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
     warnings = [
         *_left_out(job, rows),
@@ -166,7 +154,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
 
 
 def _accumulation(job: FinetuneConfig, world_size: int) -> int | None:
-    """Micro batches of a process in a step; a process whose share is less than one takes all of it at once."""
+    """Return the micro batches of a process in a step. A share smaller than a micro batch is a single one."""
     if job.train.micro_batch_size == "auto":
         return None
     (micro,) = job.micro_batches(world_size, on_cpu=True)
@@ -180,7 +168,7 @@ def _data_paths(job: FinetuneConfig) -> list[Path]:
 
 
 def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> DataFingerprint:
-    """The files of the task by content, wherever they lie."""
+    """Return a fingerprint of the files of the task by content, independent of their place."""
     key = data_folder(job.task)
     folder = getattr(job.data, key) if key else None
     if job.data.dataset is not None and not files:
@@ -190,7 +178,7 @@ def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> Dat
 
 
 def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
-    """The rows of each task."""
+    """Return the number of rows of each task."""
     tasks = dict.fromkeys(file.task for file in files if file.split == "train")
     return {task: TaskRows(**{split: _sum(job, task, split, files) for split in SPLITS}) for task in tasks}
 
@@ -202,13 +190,13 @@ def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) 
 
 
 def _left_out(job: FinetuneConfig, rows: dict[str, TaskRows]) -> list[str]:
-    """A warning where some tasks of GLUE have no data."""
+    """Return a warning if some tasks of GLUE have no data."""
     missing = [task for task in tasks_of(job) if rows and task not in rows]
-    return [f"{job.data.glue} has no training data of {', '.join(missing)}: left out"] if missing else []
+    return [f"{job.data.glue} has no training data for {', '.join(missing)}: skipped"] if missing else []
 
 
 def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Path) -> dict[str, Any]:
-    """What of a fine-tuning shapes the result: files and models by content."""
+    """Return the settings that shape the result, with hashes in place of files and models."""
     config = job.model_dump(mode="json", exclude={*OBSERVERS})
     config["data"] = _without_paths(config["data"]) | {"sha256": data.sha256}
     config["init_from"] = parent.weights
@@ -224,98 +212,48 @@ def _without_paths(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in DATA_PATHS}
 
 
-def _estimates(
-    job: FinetuneConfig,
-    initial: InitialModel,
-    files: list[TaskFile],
-    rows: dict[str, TaskRows],
-    per_epoch: dict[str, int],
-    compute: ResolvedCompute,
-) -> FinetuneEstimates:
-    """Rows over all epochs and seeds, and how long they are."""
-    trained = evaluated = size = counted = runs = 0
-    tasks = tuple(rows) or tasks_of(job)
-    known = all(task in rows and rows[task].train is not None for task in tasks)
-    for task in tasks:
-        own = task_config(job, task)
-        runs += len(own.seeds)
-        if known:
-            found = rows[task]
-            times = len(own.seeds) * own.train.epochs
-            trained += times * (found.train or 0)
-            evaluated += times * (found.validation or 0)
-            counted += found.train or 0
-            size += sum(file.path.stat().st_size for file in files if (file.task, file.split) == (task, "train"))
-    steps = max((task_config(job, task).train.epochs * count for task, count in per_epoch.items()), default=None)
-    return estimate_finetuning(
-        job,
-        ModelConfig(**initial.shape, **job.model.model_dump(), pad_vocab_to_multiple_of=1),
-        initial.rows,
-        compute=compute,
-        steps=steps,
-        runs=runs,
-        tokens=tokens_per_row(size, counted, job.max_length) if known else None,
-        trained_rows=trained if known else None,
-        evaluated_rows=evaluated if known else None,
+def _work(
+    job: FinetuneConfig, files: list[TaskFile], rows: dict[str, TaskRows], per_epoch: dict[str, int]
+) -> TuningWork:
+    """Return rows over all epochs and seeds, and how long they are."""
+    configs = {task: task_config(job, task) for task in rows or tasks_of(job)}
+    runs = sum(len(own.seeds) for own in configs.values())
+    steps = max((configs[task].train.epochs * count for task, count in per_epoch.items()), default=None)
+    if not rows or any(found.train is None for found in rows.values()):
+        return TuningWork(runs, steps, None)
+    times = {task: len(own.seeds) * own.train.epochs for task, own in configs.items()}
+    size = sum(file.path.stat().st_size for file in files if file.task in rows and file.split == "train")
+    return TuningWork(
+        runs,
+        steps,
+        tokens_per_row(size, sum(found.train or 0 for found in rows.values()), job.max_length),
+        trained_rows=sum(times[task] * (found.train or 0) for task, found in rows.items()),
+        evaluated_rows=sum(times[task] * (found.validation or 0) for task, found in rows.items()),
     )
 
 
-def tuned_model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
-    """Task, rows, and the model that is fine-tuned."""
-    tasks = len(plan.rows) > 1
+def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
+    """Yield the rows of each task, and the model that is fine-tuned."""
     for task, rows in plan.rows.items():
-        yield "rows" if task == next(iter(plan.rows)) else "", (f"{task}: " if tasks else "") + _row_counts(rows)
+        yield (
+            "rows" if task == next(iter(plan.rows)) else "",
+            (f"{task}: " if len(plan.rows) > 1 else "") + _split_counts(rows),
+        )
     if not plan.rows:
         yield "rows", "known to the job alone"
-    origin = f"  ({plan.changes['init_from'].origin})" if "init_from" in plan.changes else ""
-    yield "from", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
-    yield (
-        "model",
-        f"{plan.estimates.parameters:,} parameters and a new head, sequences of {plan.job.max_length} at most",
-    )
+    yield "from", start_text(plan, "init_from")
+    parameters = f"{plan.estimates.parameters:,} parameters"
+    yield "model", f"{parameters} and a new head, sequences of {plan.job.max_length} at most"
 
 
-def _row_counts(rows: TaskRows) -> str:
+def _split_counts(rows: TaskRows) -> str:
     found = {"train": rows.train, "validation": rows.validation, "test": rows.test}
     shown = {split: count for split, count in found.items() if count != 0}
     return ", ".join(f"{split} {count:,}" if count is not None else f"{split} ?" for split, count in shown.items())
 
 
-def finetuning_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
-    """Batch, steps, time, memory, checkpoints."""
-    job, estimates, train = plan.job, plan.estimates, plan.job.train
-    if plan.accumulation_steps is None:
-        batch = "micro x accumulation x world; micro is auto: the largest that fits is found before the first step"
-    else:
-        micro = -(-train.global_batch_size // (plan.accumulation_steps * plan.world_size))
-        batch = f"{micro} x {plan.accumulation_steps} x {plan.world_size} (global = micro x accumulation x world)"
-    yield "batch", f"{train.global_batch_size} = {batch}"
-    yield "steps", _steps(plan)
-    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
-    if estimates.seconds is not None:
-        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
-        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
-        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
-    libraries = f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else ""
-    yield (
-        "memory",
-        (
-            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state, "
-            f"{bytes_text(estimates.activation_bytes)} activations{libraries} (estimate)"
-        ),
-    )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)} by score"
-    yield (
-        "disk",
-        (
-            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
-            f"{bytes_text(estimates.checkpoint_bytes)}, and models of {bytes_text(estimates.model_bytes)} (estimate)"
-        ),
-    )
-
-
 def _steps(plan: FinetunePlan) -> str:
-    """Steps of one run, and of all where there are several."""
+    """Return the steps of one run, or of all runs if there are several."""
     job, epochs = plan.job, plan.job.train.epochs
     several = f"{plan.runs} runs" + (f", seeds {', '.join(map(str, job.seeds))}" if len(job.seeds) > 1 else "")
     if plan.all_steps is None:
@@ -323,3 +261,43 @@ def _steps(plan: FinetunePlan) -> str:
     if plan.runs == 1:
         return f"{plan.all_steps:,} = {counted(epochs, 'epoch')} x {plan.steps_per_epoch[job.task]:,}"
     return f"{plan.all_steps:,} over {several}"
+
+
+def finetuning_needs(
+    job: FinetuneConfig, files: list[TaskFile], data: DataFingerprint, remote: str | None, weights: str | None
+) -> Needs:
+    """Return the needs of a fine-tuning.
+
+    Args:
+        job: what is trained.
+        files: those of its task.
+        data: them by content.
+        remote: name of the folder with them at the site.
+        weights: SHA-256 of the model that is tuned.
+    """
+    inputs, placed = list[JobInput](), dict[str, Any]()
+    if remote is not None:
+        inputs.append(JobInput(DATA, "tables", remote=remote))
+        placed[f"data.{data_folder(job.task)}"] = At(DATA)
+    else:
+        if job.data.dataset is None:  # else the job fetches it
+            tables = {file.portable: file.path for file in files}
+            inputs.append(JobInput(DATA, "tables", data.sha256, list_files=lambda: tables))
+        for key in DATA_PATHS:
+            path: Path | None = getattr(job.data, key)
+            if path is not None:
+                placed[f"data.{key}"] = At(DATA, key if path.is_dir() else f"{key}/{path.name}")
+    inputs.append(model_input(Path(job.init_from), weights or ""))
+    placed[INIT_FROM] = At(START)
+    local = (INIT_FROM, *(f"data.{key}" for key in DATA_PATHS))
+    return Needs(tuple(inputs), placed, local, tuple(_left_behind(job)))
+
+
+def _left_behind(job: FinetuneConfig) -> list[str]:
+    """Return a line for each path that cannot be delivered: overrides of single GLUE tasks, a dataset in a folder."""
+    found = {f"per_task.{task}.{INIT_FROM}": own.init_from for task, own in job.per_task.items()}
+    for task, own in job.per_task.items():
+        found |= {f"per_task.{task}.data.{key}": getattr(own.data, key) for key in DATA_PATHS}
+    if (dataset := job.data.dataset) is not None and Path(dataset).is_dir():
+        found["data.dataset"] = Path(dataset)
+    return [f"{key}: {path} is on this machine" for key, path in found.items() if path is not None]

@@ -1,7 +1,7 @@
-"""What a user may write in short of a fine-tuning, and what it stands for: the layers of values below and above it.
+"""The spec of a fine-tuning, and its short forms, which are written out as layers of values.
 
-task: reviews.yaml     the columns and files of a task of one's own: the keys of `data`, in a file of theirs
-data: FOLDER           the files of the task, where it expects them in a folder
+task: reviews.yaml     columns and files of a custom task: the keys of `data`, in a file of their own
+data: FOLDER           the files of the task, in the folder that it expects
 """
 
 from __future__ import annotations
@@ -13,20 +13,15 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.specs.job import JobSpec
+from orchestrator.specs.job import CodeSpec, JobSpec, ModuleName
 from orchestrator.specs.paths import PathKeys, anchor
-from orchestrator.specs.sections import CodeSpec, ModuleName
-from orchestrator.specs.site import Site
+from orchestrator.specs.resolved import engine_rules
+from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import DataError, SpecError
-from train_jobs.artifacts.layers import Layer, leaves, merge, read_file
+from train_jobs.artifacts.layers import ConfigLayer, leaves, merge, read_file
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.config import FinetuneConfig
-from train_jobs.config.finetune import (
-    ExamplesConfig,
-    FinetuneTrainConfig,
-    TaskName,
-)
-from train_jobs.config.pretrain import TrainConfig
+from train_jobs.config.finetune import ExamplesConfig, TaskName
 from train_jobs.config.tasks import OWN, TASKS, data_folder
 
 TASK_FILES = (".yaml", ".yml")
@@ -69,15 +64,15 @@ PATHS = PathKeys(
 
 
 def known_task(name: Any) -> str | None:
-    """A task as it is spelled, whatever the user wrote; None: there is none, as validation will say."""
+    """Return the official spelling of a task; None: it is unknown, which validation reports."""
     try:
         return TypeAdapter[str](TaskName).validate_python(name)
     except ValidationError:
         return None
 
 
-def written_out(written: Sequence[Layer], shown: Path, site: Site) -> list[Layer]:
-    """The layers with what they say in short written out, and with the recipe of the task below them.
+def written_out(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list[ConfigLayer]:
+    """Return the layers with short forms written out, above a layer with the recipe of the task.
 
     Args:
         written: what the user wrote, lowest first, with absolute paths.
@@ -85,61 +80,72 @@ def written_out(written: Sequence[Layer], shown: Path, site: Site) -> list[Layer
         site: where the run is sent.
 
     Raises:
-        SpecError: the file of a task cannot be read, or has other keys; a folder is not there.
+        SpecError: the file of a task cannot be read, or has unknown keys; a folder is missing.
         DataError: a folder has no table to learn from, or more than one.
     """
     found = merge(replace(layer, tree=_without_data(layer.tree)) for layer in written)
-    named, below, above = found.tree.get("task", OWN), list[Layer](), list[Layer]()
+    named, below, above = found.tree.get("task", OWN), list[ConfigLayer](), list[ConfigLayer]()
     if isinstance(named, str) and named.endswith(TASK_FILES):
         where = str(found.origin(("task",)))
         below = [_task_layer(Path(named), shown, where)]
         named = below[0].tree["task"]
-        above = [Layer(where, {"task": named})]
+        above = [ConfigLayer(where, {"task": named})]
     task = known_task(named)
     key = data_folder(task)
     if key and (remote := dict(leaves(found.tree)).get(site.data_key)):
-        below.append(Layer(str(found.origin(site.data_key)), {"data": {key: remote}}))
-    recipe = Layer(f"of the task {task}", {"recipe": TASKS[task].recipe if task in TASKS else RECIPE})
+        below.append(ConfigLayer(str(found.origin(site.data_key)), {"data": {key: remote}}))
+    recipe = ConfigLayer(f"of the task {task}", {"recipe": TASKS[task].recipe if task in TASKS else RECIPE})
     return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
 
 
-def check_batch(train: FinetuneTrainConfig, world_size: int) -> None:
-    """Sees to it that a global batch divides into processes, and their shares into micro batches.
+def check_batch(spec: FinetuneSpec, world_size: int) -> None:
+    """Check that the global batch divides into processes, and their shares into micro batches.
 
-    A process whose share is less than a micro batch takes all of it at once.
+    A process whose share is smaller than a micro batch processes it as one micro batch.
 
     Raises:
         SpecError: it does not; the message names the nearest that do.
     """
-    asked: TrainConfig = train.for_engine(1, 0)
+    train = spec.train
+    asked = train.for_engine(1, 0)
     asked.model_copy(update={"micro_batch_size": "auto"}).accumulation_steps(world_size)
     if train.micro_batch_size != "auto":
         micro = min(train.micro_batch_size, train.global_batch_size // world_size)
         asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
 
 
+def ignored(spec: FinetuneSpec, world_size: int, site: Site) -> list[Rule]:
+    """Return the rules about settings that have no effect because of others."""
+    rules = engine_rules(spec.optimizer, spec.schedule, world_size)
+    return [*rules, *((key, True, f"task is {spec.task}") for key in spec.ignored())]
+
+
 def _without_data(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key != "data"}
 
 
-def _task_layer(path: Path, shown: Path, where: str) -> Layer:
-    """The file of a task as a layer of the spec: its keys are those of `data`, and `task` where it is not `own`."""
+def _task_layer(path: Path, shown: Path, where: str) -> ConfigLayer:
+    """Return the file of a task as a layer of the spec: its keys are those of `data`, and `task` unless it is `own`."""
     if not path.is_file():
-        raise SpecError(f"no such file: {path}", facts={"where": f"{where}: task, which names one by its ending"})
+        raise SpecError(
+            f"no such file: {path}", facts={"where": f"{where}: task, which ends in .yaml and is therefore a file"}
+        )
     read = read_file(path, str(path.relative_to(shown) if path.is_relative_to(shown) else path))
     tree = {key: value for key, value in read.tree.items() if key != "task"}
     if unknown := [key for key in tree if key not in ExamplesConfig.model_fields]:
         raise SpecError(
-            f"{read.source} is no task of your own",
+            f"invalid task file {read.source}",
             problems=[f"{read.origin((key,))}: {key}: unknown key" for key in unknown],
             facts={"known": ", ".join(["task", *ExamplesConfig.model_fields])},
         )
     lines = {key if key[0] == "task" else ("data", *key): line for key, line in read.lines.items()}
-    return anchor(Layer(read.source, {"data": tree, "task": read.tree.get("task", OWN)}, lines), path.parent, PATHS)
+    return anchor(
+        ConfigLayer(read.source, {"data": tree, "task": read.tree.get("task", OWN)}, lines), path.parent, PATHS
+    )
 
 
-def _with_files(layer: Layer, task: str | None) -> Layer:
-    """The layer with the keys of `data` in place of the folder that it may name there."""
+def _with_files(layer: ConfigLayer, task: str | None) -> ConfigLayer:
+    """Return the layer with the keys of `data` in place of a folder."""
     named, where = layer.tree.get("data"), layer.origin(("data",))
     if not isinstance(named, str):
         return layer
@@ -147,17 +153,17 @@ def _with_files(layer: Layer, task: str | None) -> Layer:
     if (key := data_folder(task)) is not None:
         found = {key: named}
     elif not folder.is_dir():
-        found = {"train": named}  # is missed like any other path
-    elif task is not None:  # else nobody can tell what is looked for
+        found = {"train": named}  # reported as missing like any other path
+    elif task is not None:  # an unknown task: the expected files are unknown too
         found = dict(_tables(folder))
     lines = dict(layer.lines)
     if where.line is not None:
         lines |= dict.fromkeys((("data", key) for key in found), where.line)
-    return Layer(layer.source, {**layer.tree, "data": found}, lines)
+    return ConfigLayer(layer.source, {**layer.tree, "data": found}, lines)
 
 
 def _tables(folder: Path) -> Iterator[tuple[str, str]]:
-    """The tables of a folder, by what they are for."""
+    """Yield the key and the path of each table of a folder."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     for key, stems in STEMS.items():
         fitting = [path for path in files if path.stem.lower() in stems]
@@ -186,15 +192,15 @@ class FinetuneSpec(FinetuneConfig, JobSpec):
     kind: Literal["finetune"] = "finetune"
     """Which job this is."""
     recipe: str = "glue"
-    """Recipe that the keys of the job are laid over: glue, glue-stable, glue-roberta, squad, entities. If none is said,
+    """Recipe that the keys of the job are laid over: glue, glue-stable, glue-roberta, squad, entities. Default:
     that of the task."""
     code: FinetuneCode = FinetuneCode()
 
     @property
     def slug(self) -> str:
-        """First part of the run's name: what it is tuned on tells runs apart, not the recipe."""
+        """First part of the run's name, from the task."""
         return self.name or f"{self.kind}-{self.task.lower().replace('.', '-')}"
 
     def job_config(self) -> FinetuneConfig:
-        """The part that the job itself reads."""
+        """Return the part that the job itself reads."""
         return self.part(FinetuneConfig)

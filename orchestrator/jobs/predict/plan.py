@@ -1,36 +1,85 @@
-"""The plan of a prediction or an evaluation: which rows, by which model, and where the predictions go."""
+"""The plan of a prediction or an evaluation: rows, model, place of the predictions, resources."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.estimates.rows import tokens_per_row
-from orchestrator.estimates.shortages import memory_warnings
-from orchestrator.jobs.base import Plan
-from orchestrator.jobs.facts import _memory, plan_rows
-from orchestrator.jobs.ground import SharedFacts, files_fingerprint
-from orchestrator.jobs.predict.estimate import PredictEstimates, estimate_prediction
-from orchestrator.jobs.predict.inputs import prediction_needs
+from orchestrator.estimates.memory import FP32, LIBRARIES, activation_width, layer_activation_bytes, memory_warnings
+from orchestrator.estimates.pace import cost_of, seconds_of, tokens_per_row
+from orchestrator.jobs.base import Plan, SharedFacts, files_fingerprint
+from orchestrator.jobs.facts import memory_text, plan_rows, start_text
+from orchestrator.jobs.inputs import DATA, START, At, JobInput, Needs, model_input
 from orchestrator.jobs.predict.spec import PredictSpec
-from orchestrator.jobs.row_counts import count_table, portable_names
+from orchestrator.jobs.row_counts import RowEstimates, count_table, portable_names
 from orchestrator.runs.status import Counts
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.resolved import Resolved
-from orchestrator.support.formatting import duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
 from train_jobs.artifacts.start_model import CONFIG, SHAPE, VOCABULARY, initial_weights
 from train_jobs.config import ModelConfig, PredictConfig
+from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.pretrain import OBSERVERS
 
 NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}
+
+
+BATCH_TOKENS = {"cpu": 2048, "gpu": 65_536}  # what `batching.batch_tokens: auto` is
+
+
+class PredictEstimates(RowEstimates):
+    """Resources that a prediction needs: memory by a formula, time by a rule of thumb."""
+
+    parameters: int
+    """Of the model, without its head, which is small."""
+    process_bytes: int
+    """Memory of each process: weights, one layer of a batch, libraries."""
+
+
+def estimate_prediction(
+    job: PredictConfig,
+    model: ModelConfig,
+    vocab_size: int,
+    *,
+    compute: ResolvedCompute,
+    rows: int | None,
+    tokens: float | None,
+) -> PredictEstimates:
+    """Return the estimates of a prediction.
+
+    Args:
+        job: what is predicted.
+        model: the shape.
+        vocab_size: rows of the embedding table.
+        compute: machines.
+        rows: of the input; None: not known.
+        tokens: of a row; None: not known.
+    """
+    parameters = encoder_parameters(model, vocab_size)
+    width = activation_width(job.batching.precision, compute.device)
+    asked = job.batching.batch_tokens
+    batch = BATCH_TOKENS[compute.device] if asked == "auto" else asked
+    seconds = None
+    if rows is not None and tokens is not None:  # a third of training: no backward pass
+        each = tokens * flops_per_token(model, vocab_size, sequence_length=tokens, max_predictions=0) / 3
+        seconds = seconds_of(rows * each, compute)
+    layer = batch * layer_activation_bytes(model, activation_bytes=width)
+    libraries = LIBRARIES if compute.device == "cpu" else 0
+    return PredictEstimates(
+        parameters=parameters,
+        tokens_per_row=tokens,
+        seconds=seconds,
+        cost=cost_of(seconds, compute),
+        process_bytes=parameters * FP32 + layer + libraries,
+    )
 
 
 class PredictPlan(Plan):
@@ -43,7 +92,7 @@ class PredictPlan(Plan):
     parent: Link
     """The model, as the last link of its lineage."""
     rows: int | None
-    """Rows of the input; None: only the job can tell."""
+    """Rows of the input; None: only the job can count them."""
     estimates: PredictEstimates
     """What it will need."""
 
@@ -58,8 +107,16 @@ class PredictPlan(Plan):
         return "rows"
 
     def facts(self) -> list[tuple[str, str]]:
-        """The plan for humans: label and fact; a label that is empty goes on with the one before."""
-        return plan_rows(self, prediction_rows(self))
+        """Return the plan for humans: label and fact; an empty label continues the row above."""
+        place = str(self.delivery) if self.delivery else f"{self.job.output} in the outputs of the run"
+        rows = [
+            ("rows", f"{self.rows:,}" if self.rows is not None else "known to the job alone"),
+            ("by", start_text(self, "model")),
+            ("predictions", place),
+            *self.estimates.time_rows(),
+            ("memory", f"{memory_text(self.estimates.process_bytes, self)} (estimate)"),
+        ]
+        return plan_rows(self, rows)
 
 
 def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> PredictPlan:
@@ -78,7 +135,7 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     if resolved.site.remote_data(spec) is not None:
         raise SpecError(
-            f"{dotted(resolved.site.data_key)}: files to predict are those of this machine", fix="--input FILE"
+            f"{dotted(resolved.site.data_key)}: predictions read files of this machine only", fix="--input FILE"
         )
     for path in job.input:
         if not path.is_file():
@@ -114,12 +171,12 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
 
 
 def _header(job: PredictConfig) -> bool:
-    """Whether a table's first line has the names of its columns."""
+    """Return whether the first line of a table has the names of its columns."""
     return job.data.header is None and job.task != "CoLA"
 
 
 def _shape(folder: Path) -> tuple[ModelConfig, int]:
-    """Shape and rows of the embedding table, as config.json has them.
+    """Return shape and rows of the embedding table, from config.json.
 
     Raises:
         SpecError: there is no model in the folder.
@@ -130,11 +187,11 @@ def _shape(folder: Path) -> tuple[ModelConfig, int]:
         return ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
         why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
-        raise SpecError(f"there is no BERT in {folder}", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
+        raise SpecError(f"{folder} contains no BERT", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
 
 
 def _model_link(folder: Path, cache: Path) -> Link:
-    """The model as the head of its lineage, or as one that came from elsewhere.
+    """Return the model as the head of its lineage; without a lineage, as an external model.
 
     Raises:
         SpecError: it has no weights.
@@ -142,7 +199,7 @@ def _model_link(folder: Path, cache: Path) -> Link:
     """
     weights = initial_weights(folder, cache)
     if weights is None:
-        raise SpecError(f"there are no weights in {folder}", fix="--model RUN, or a FOLDER")
+        raise SpecError(f"{folder} contains no weights", fix="--model RUN, or a FOLDER")
     lineage = read_lineage(folder / LINEAGE_FILE)
     if lineage is not None and lineage.head.weights == weights:
         return lineage.head
@@ -157,15 +214,17 @@ def _model_link(folder: Path, cache: Path) -> Link:
     return Link.make("external", folder.resolve().name, facts)
 
 
-def prediction_rows(plan: PredictPlan) -> Iterator[tuple[str, str]]:
-    """Model, rows, time, memory, and where the predictions go."""
-    estimates = plan.estimates
-    yield "rows", f"{plan.rows:,}" if plan.rows is not None else "known to the job alone"
-    origin = f"  ({plan.changes['model'].origin})" if "model" in plan.changes else ""
-    yield "by", f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origin}"
-    yield "predictions", str(plan.delivery) if plan.delivery else f"{plan.job.output} in the outputs of the run"
-    if estimates.seconds is not None:
-        cost = f", ${estimates.cost:,.2f}" if estimates.cost is not None else ""
-        tokens = f", {estimates.tokens_per_row:.0f} tokens a row at most" if estimates.tokens_per_row else ""
-        yield "time", f"{duration_text(estimates.seconds)}{cost}{tokens} (rule of thumb)"
-    yield "memory", f"{_memory(estimates.process_bytes, plan)} (estimate)"
+def prediction_needs(job: PredictConfig, files: Mapping[str, Path], sha256: str, weights: str | None) -> Needs:
+    """Return the needs of a prediction.
+
+    Args:
+        job: what is predicted.
+        files: name below the input's folder -> file.
+        sha256: of the files.
+        weights: SHA-256 of the model.
+    """
+    return Needs(
+        (JobInput(DATA, "tables", sha256, list_files=lambda: files), model_input(job.model, weights or "")),
+        {"input": [At(DATA, name) for name in files], "model": At(START)},
+        ("model", "input"),
+    )

@@ -1,16 +1,21 @@
-"""Spec."""
+"""Specs of a prediction and of an evaluation."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.specs.job import LONGEST_NAME, JobSpec
-from orchestrator.specs.sections import CodeSpec, ModuleName
+from orchestrator.specs.job import LONGEST_NAME, CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.paths import PathKeys
+from train_jobs.artifacts.layers import ConfigLayer, merge
+from train_jobs.artifacts.start_model import Merge
+from train_jobs.artifacts.task_files import tuned_columns
 from train_jobs.config import PredictConfig
 
-PREDICTIONS = "predictions"  # what their file is called in the run's folder
+PATHS = PathKeys(starts=("model",), lists=("input",), unchecked=("output",))
+PREDICTIONS = "predictions"  # name of their file in the run's folder
 
 
 class PredictCode(CodeSpec):
@@ -21,7 +26,7 @@ class PredictCode(CodeSpec):
 
 
 class PredictSpec(PredictConfig, JobSpec):
-    """Predictions by a model: every key of `PredictConfig` at top level."""
+    """A prediction: every key of `PredictConfig` at top level."""
 
     kind: Literal["predict", "evaluate"] = "predict"
     """Which job this is."""
@@ -31,24 +36,29 @@ class PredictSpec(PredictConfig, JobSpec):
 
     @property
     def slug(self) -> str:
-        """First part of the run's name: what is predicted tells runs apart."""
+        """First part of the run's name, from the first input file."""
         words = re.findall(r"[a-z0-9]+", self.input[0].name.removesuffix(self.input[0].suffix).lower())
         return self.name or "-".join([self.kind, *words])[:LONGEST_NAME].rstrip("-")
 
     @property
     def delivery(self) -> Path | None:
-        """Where on this machine the user wants the predictions; None: nowhere but with the run."""
+        """File on this machine that receives the predictions; None: they stay with the run."""
         return self.output if self.output.is_absolute() else None
 
     def job_config(self) -> PredictConfig:
-        """The part that the job itself reads: its predictions lie with the run, whatever they are called here."""
+        """Return the part that the job itself reads; its predictions have a fixed name in the run's outputs."""
         return self.part(PredictConfig).model_copy(update={"output": Path(PREDICTIONS).with_suffix(self.output.suffix)})
 
 
 class EvaluateSpec(PredictSpec):
-    """The scores of a model on a file that says what is right."""
+    """The scores of a model on a file with labels."""
 
     kind: Literal["evaluate"] = "evaluate"
     """Which job this is."""
     evaluate: bool = True
-    """Score the predictions by what the input says is right: its labels, answers or tags, or words masked here."""
+    """Score the predictions against the input: its labels, answers or tags, or words masked here."""
+
+
+def merge_with_model(presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge presets with what the user wrote; between them are the columns that the model was fine-tuned on."""
+    return Merge(merge([*presets, *tuned_columns(merge(written).tree), *written]))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.jobs.kind import JobKind
+from orchestrator.support.plugins import lazy
 
 if TYPE_CHECKING:
-    from orchestrator.jobs.base import Plan
-    from orchestrator.jobs.prepare.plan import PreparePlan
     from orchestrator.jobs.prepare.spec import PrepareSpec
     from orchestrator.runs.status import RunStatus
-    from orchestrator.specs.paths import PathKeys
-    from orchestrator.specs.resolved import Resolved
     from orchestrator.specs.site import Rule, Site
 
 
@@ -26,43 +22,20 @@ class PrepareKind(JobKind):
     gpus = False
     makes_store = True
     keys: ClassVar = {**JobKind.keys, "--store": "store"}
-
-    @property
-    def spec(self) -> type[PrepareSpec]:
-        """What a user writes."""
-        from orchestrator.jobs.prepare.spec import PrepareSpec
-
-        return PrepareSpec
-
-    @property
-    def recipes(self) -> Path:
-        """Folder of its recipes."""
-        from train_jobs.artifacts.layers import PREPARE_RECIPES
-
-        return PREPARE_RECIPES
-
-    @property
-    def paths(self) -> PathKeys:
-        """Keys of its spec that name files and folders."""
-        from orchestrator.specs.paths import PathKeys
-
-        return PathKeys(files=("data.vocabulary",), unchecked=("store", "data.add_tokens"), sources=("data.text",))
-
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> PreparePlan:
-        """Read text and code, and return the plan."""
-        from orchestrator.jobs.prepare.plan import plan_preparation
-
-        return plan_preparation(resolved, home, like)
+    spec = lazy("orchestrator.jobs.prepare.spec:PrepareSpec")
+    paths = lazy("orchestrator.jobs.prepare.spec:PATHS")
+    plan = lazy("orchestrator.jobs.prepare.plan:plan_preparation")
+    recipes = lazy("train_jobs.artifacts.layers:PREPARE_RECIPES")
 
     def ignored(self, spec: PrepareSpec, world_size: int, site: Site) -> Iterable[Rule]:
-        """Yield the rules about settings that have no effect beside others."""
-        from orchestrator.specs.ignored import vocabulary_rule
+        """Return the rules about settings that have no effect because of others."""
+        from orchestrator.specs.resolved import vocabulary_rule
 
         return [vocabulary_rule(spec.data)]
 
     def next_commands(self, status: RunStatus) -> dict[str, str]:
         """Return label -> command for what a completed run has made."""
-        from train_jobs.config.names import in_shell
+        from train_jobs.config.errors import in_shell
 
         if status.store is None:
             return {}

@@ -1,26 +1,81 @@
-"""The plan of a preparation: text, store, and what it will need."""
+"""The plan of a preparation: text, store, inputs, and rules of thumb for time, memory and disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator.estimates.shortages import disk_warnings
-from orchestrator.jobs.base import Plan
+from orchestrator.estimates.memory import disk_warnings
+from orchestrator.jobs.base import Plan, SharedFacts, remote_data, text_identity, text_paths
 from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.ground import SharedFacts, remote_data, text_identity, text_paths
-from orchestrator.jobs.prepare.estimate import PrepareEstimates, estimate_preparation
-from orchestrator.jobs.prepare.inputs import preparation_needs
+from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.runs.status import Counts
-from orchestrator.specs.local_machine import usable_cores
+from orchestrator.specs.compute import usable_cores
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text, counted, duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
-from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.text_files import require_outside
+from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
+from train_jobs.artifacts.text_files import Compression, part_bytes, require_outside, source_files
 from train_jobs.config import PrepareConfig
+from train_jobs.config.fields import Config
+
+EXPANDED: dict[Compression | None, float] = {None: 1.0, "gzip": 3.0, "bzip2": 4.0, "xz": 4.0, "zstd": 3.0}
+BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower
+WORKER_BYTES = 500_000_000
+STORE_SHARE = 0.5  # of a byte of English text: a token of two bytes for every 4.5 characters, and offsets
+STEPS_SHARE = 0.45  # documents compressed with zstd, and their hashes
+
+
+class PrepareEstimates(Config):
+    """Resources that a preparation needs: rules of thumb, not measurements."""
+
+    text_bytes: int
+    """Text, uncompressed."""
+    parts: int
+    """Units of work, at least one for each source."""
+    workers: int
+    """Processes that share them, on all nodes."""
+    seconds: float
+    """How long it takes."""
+    process_bytes: int
+    """Memory of the workers of a node together."""
+    store_bytes: int
+    """The store."""
+    steps_bytes: int
+    """Outputs of the steps, kept during the preparation or with keep_steps."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """Most that it takes of the disk."""
+        return self.store_bytes + self.steps_bytes
+
+
+def estimate_preparation(job: PrepareConfig, data: DataFingerprint, *, nodes: int, cores: int) -> PrepareEstimates:
+    """Return the estimates of a preparation.
+
+    Args:
+        job: what is prepared.
+        data: its text.
+        nodes: machines.
+        cores: of each machine, taken to be those of this one.
+    """
+    files = [file for source in job.data.text if source.dataset is None for file in source_files(source)]
+    text = sum(int(file.path.stat().st_size * EXPANDED[file.compression]) for file in files) or data.total_bytes
+    parts = max(-(-text // part_bytes(text)), len(job.data.text), 1)
+    each = cores if job.data.workers == "auto" else job.data.workers
+    workers = min(each * nodes, parts)
+    return PrepareEstimates(
+        text_bytes=text,
+        parts=parts,
+        workers=workers,
+        seconds=text / (BYTES_PER_SECOND * workers),
+        process_bytes=WORKER_BYTES * -(-workers // nodes),
+        store_bytes=int(text * STORE_SHARE),
+        steps_bytes=int(text * STEPS_SHARE),
+    )
 
 
 class PreparePlan(Plan):
@@ -51,7 +106,7 @@ def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> Prepa
         resolved, home, like: see `resolve.make_plan`.
 
     Raises:
-        DataError: the text cannot be read, or the store would lie in its folder.
+        DataError: the text cannot be read, or the store would be inside its folder.
     """
     spec = resolved.spec
     assert isinstance(spec, PrepareSpec)
@@ -87,3 +142,16 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
         f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
         f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
     )
+
+
+def preparation_needs(job: PrepareConfig, data: DataFingerprint, remote: str | None) -> Needs:
+    """Return the needs of a preparation.
+
+    Args:
+        job: what is prepared.
+        data: its text by content.
+        remote: name of the text at the site.
+    """
+    needs = text_needs(job.data, data, remote)
+    placed = {**needs.placed, **({"store": At("stores", job.store.name)} if job.store is not None else {})}
+    return replace(needs, placed=placed, local=(*needs.local, "store"))

@@ -1,12 +1,14 @@
-"""Spec."""
+"""Spec of a preparation of text."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.specs.job import JobSpec
-from orchestrator.specs.sections import CodeSpec, ModuleName
+from orchestrator.specs.job import CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.paths import PathKeys
 from train_jobs.config import PrepareConfig
+
+PATHS = PathKeys(files=("data.vocabulary",), unchecked=("store", "data.add_tokens"), sources=("data.text",))
 
 
 class PrepareCode(CodeSpec):
@@ -26,5 +28,5 @@ class PrepareSpec(PrepareConfig, JobSpec):
     code: PrepareCode = PrepareCode()
 
     def job_config(self) -> PrepareConfig:
-        """The part that the job itself reads."""
+        """Return the part that the job itself reads."""
         return self.part(PrepareConfig)

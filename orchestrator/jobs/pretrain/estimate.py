@@ -6,21 +6,23 @@ from typing import Literal
 
 from orchestrator.estimates.memory import (
     LIBRARIES,
+    TrainingEstimates,
     activation_memory,
     activation_width,
     checkpoint_bytes,
+    checkpoints_at_once,
+    model_bytes,
     state_bytes,
     with_moments,
 )
 from orchestrator.estimates.pace import Span, span_of
-from orchestrator.estimates.training import TrainingEstimates, checkpoints_at_once, model_bytes
 from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.config import PretrainConfig
 from train_jobs.config.arithmetic import flops_per_token, parameter_count
 
 
 class Estimates(TrainingEstimates):
-    """What a pretraining will need; parameters are with both heads."""
+    """Resources that a pretraining needs; parameters include both heads."""
 
     flops_per_step: float
     """Floating-point operations of one optimizer step over all processes, every sequence taken as full."""
@@ -29,7 +31,7 @@ class Estimates(TrainingEstimates):
     checkpoint_copy_bytes: int
     """Host memory of rank 0 for the copy that a checkpoint is written from; none if training waits instead."""
     span: Span | None = None
-    """How long it takes and what that costs; None: nobody here knows the machines."""
+    """Its duration and cost; None: the machines are unknown."""
 
 
 def estimate(
@@ -40,14 +42,14 @@ def estimate(
     world_size: int = 1,
     compute: ResolvedCompute | None = None,
 ) -> Estimates:
-    """The figures of `job`.
+    """Return the estimates of a pretraining.
 
     Args:
         job: what is trained.
-        vocab_size: pieces of the vocabulary; where it is trained on the text, the most that it can have.
+        vocab_size: pieces of the vocabulary; the limit, if it is trained on the text.
         device: decides what precision `auto` is taken for: 16 bit on a GPU, fp32 (the larger) on a CPU.
         world_size: processes of the job.
-        compute: the machines, if time and cost are to be told.
+        compute: the machines; None: without time and cost.
     """
     parameters = parameter_count(job.model, vocab_size)
     per_token = flops_per_token(

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orchestrator.estimates.shortages import disk_warnings, training_warnings
-from orchestrator.jobs.base import Plan
-from orchestrator.jobs.facts import _memory, _what_is_kept, _when_saved, plan_rows, span_text
-from orchestrator.jobs.ground import SharedFacts, remote_data, text_identity, text_paths
+from orchestrator.estimates.memory import disk_warnings, training_warnings
+from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, remote_data, text_identity, text_paths
+from orchestrator.jobs.facts import origins_text, plan_rows, span_text, start_text, training_rows
+from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
-from orchestrator.jobs.pretrain.inputs import pretraining_needs
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Resolved
-from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import FINGERPRINT_CACHE
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
-from train_jobs.artifacts.lineage import Link, PhaseFacts
-from train_jobs.artifacts.start_model import initial_lineage
-from train_jobs.artifacts.start_phase import EarlierPhase, find_checkpoint, phase_lineage, read_phase, verify_phase
-from train_jobs.artifacts.store_manifest import StoreManifest, on_store, require_manifest, store_folder
-from train_jobs.config import CheckpointConfig, PretrainConfig
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import VOCABULARY, initial_lineage
+from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
+from train_jobs.artifacts.start_phase import (
+    MODEL,
+    EarlierPhase,
+    find_checkpoint,
+    phase_lineage,
+    read_phase,
+    verify_phase,
+)
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE, StoreManifest, on_store, require_manifest, store_folder
+from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.own import own_names
+from train_jobs.config.fields import own_names
 from train_jobs.config.pretrain import OBSERVERS
 
 
-class PretrainPlan(Plan):
+class PretrainPlan(TrainingPlan):
     """A pretraining."""
 
     stores: ClassVar[bool] = True
@@ -35,8 +45,6 @@ class PretrainPlan(Plan):
     """What the user wants."""
     job: PretrainConfig
     """What the job itself will read."""
-    accumulation_steps: int | None
-    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
     phase: PhaseFacts | None
     """The checkpoint that weights and moments are taken over from; None: none is."""
     estimates: Estimates
@@ -47,19 +55,17 @@ class PretrainPlan(Plan):
         """Optimizer steps that it will take."""
         return self.job.train.steps
 
-    @property
-    def saves(self) -> CheckpointConfig:
-        """When checkpoints are saved."""
-        return self.job.checkpoint
-
-    @property
-    def weights_bytes(self) -> int:
-        """Most that checkpoints and models take of the disk."""
-        return self.estimates.disk_bytes
-
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans: label and fact; an empty label continues the row above."""
-        return plan_rows(self, model_rows(self), training_rows(self))
+        train, span = self.job.train, self.estimates.span
+        how = training_rows(
+            self,
+            f"{train.steps:,}, {train.steps * train.global_batch_size:,} sequences",
+            [("time", span_text(span))] if span is not None else [],
+            most_sequences=self.estimates.micro_batch_size,
+            copy_bytes=self.estimates.checkpoint_copy_bytes,
+        )
+        return plan_rows(self, _model_rows(self), how)
 
 
 def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> PretrainPlan:
@@ -90,7 +96,7 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), like)
     own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
     if missing := shared.snapshot.missing_modules(own_names(job), own):
-        raise SpecError("what the spec names is not in the code", problems=missing, fix="--code DIR with it")
+        raise SpecError("cannot find classes of the spec in the code", problems=missing, fix="--code DIR with it")
     world_size = shared.compute.world_size
     estimates = estimate(
         job,
@@ -114,7 +120,7 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
-    """What training starts from, as the last link of its lineage; every file of it is read, or its hash remembered."""
+    """Return the start of the training as the last link of its lineage; verifies every file by its hash."""
     if job.init_from is not None:
         return initial_lineage(job.init_from, cache).head
     if phase is None:
@@ -126,7 +132,7 @@ def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Lin
 def _training(
     job: PretrainConfig, data: DataFingerprint | StoreManifest, start: Link | EarlierPhase | None
 ) -> dict[str, Any]:
-    """What of a pretraining shapes the result."""
+    """Return the settings that shape the result."""
     config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
     config["data"] = text_identity(job.data, data)
     config["init_from"] = start.weights if isinstance(start, Link) else None
@@ -149,67 +155,61 @@ def _vocab_size(job: PretrainConfig) -> int:
     return len(pieces) + len(job.data.add_tokens)
 
 
-def model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
-    """What is trained, and from where on."""
-    job, estimates = plan.job, plan.estimates
-    if plan.parent:
-        origins = [f"  ({plan.changes[key].origin})" for key in ("init_from", "phase_from") if key in plan.changes]
-        what = f"weights {(plan.parent.weights or '')[:8]}"
-        if plan.phase:
-            what = f"step {plan.phase.step:,}, weights {plan.phase.weights[:8]} and moments {plan.phase.moments[:8]}"
-        yield "from", "".join([f"{plan.parent.name}, {what}", *origins])
+def _model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """Yield what training starts from, and what is trained."""
+    shape, estimates, phase = plan.job.model, plan.estimates, plan.phase
+    if plan.parent and phase:
+        what = f"step {phase.step:,}, weights {phase.weights[:8]} and moments {phase.moments[:8]}"
+        yield "from", f"{plan.parent.name}, {what}{origins_text(plan, 'phase_from')}"
+    elif plan.parent:
+        yield "from", start_text(plan, "init_from")
     yield (
         "model",
-        (
-            f"{job.model.num_hidden_layers} layers of width {job.model.hidden_size}, "
-            f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)"
-        ),
+        f"{shape.num_hidden_layers} layers of width {shape.hidden_size}, "
+        f"{estimates.parameters:,} parameters, {estimates.flops_per_step:.3g} FLOPs a step (estimate)",
     )
 
 
-def training_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
-    """Batch, steps, memory, checkpoints."""
-    job, estimates = plan.job, plan.estimates
-    yield "batch", _batch(plan)
-    yield "steps", f"{job.train.steps:,}, {job.train.steps * job.train.global_batch_size:,} sequences"
-    if estimates.span is not None:
-        yield "time", span_text(estimates.span)
-    yield "schedule", job.schedule.text(job.optimizer.learning_rate)
-    yield (
-        "memory",
-        (
-            f"{_memory(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
-            + (f" (moments sharded over {plan.world_size})" if job.optimizer.sharded and plan.world_size > 1 else "")
-            + f", {bytes_text(estimates.activation_bytes)} activations"
-            + (f" of {estimates.micro_batch_size} sequences" if plan.accumulation_steps is None else "")
-            + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
-            + (
-                f"; on rank 0's host {bytes_text(estimates.checkpoint_copy_bytes)} more, to write checkpoints from"
-                if estimates.checkpoint_copy_bytes
-                else ""
-            )
-            + " (estimate)"
-        ),
-    )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}"
-    yield (
-        "disk",
-        (
-            f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
-            f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and the model's "
-            f"{bytes_text(estimates.model_bytes)} (estimate)"
-        ),
-    )
+def pretraining_needs(
+    job: PretrainConfig, data: DataFingerprint, remote: str | None, start: Link | EarlierPhase | None
+) -> Needs:
+    """Return the needs of a pretraining.
+
+    Args:
+        job: what is trained.
+        data: its text by content.
+        remote: name of the text at the site.
+        start: the model or the earlier phase that it starts from.
+    """
+    store = store_folder(job.data, job.data.store)
+    needs = text_needs(job.data, data, remote)
+    inputs, placed = list(needs.inputs), dict(needs.placed)
+    if store is not None and remote is None:
+        manifest = file_sha256(store / MANIFEST_FILE)  # which has the hash of every file
+        inputs = [one for one in inputs if one.name != DATA]
+        inputs.insert(0, JobInput(DATA, "store", manifest, list_files=lambda: _store_files(store)))
+        placed = {"data.store": At(DATA), **{key: value for key, value in placed.items() if key != "data.text"}}
+    if isinstance(start, EarlierPhase):
+        facts = f"{start.facts.step}\0{start.facts.weights}\0{start.facts.moments}"
+        digest = hashlib.sha256(facts.encode()).hexdigest()
+        inputs.append(JobInput(START, "start", digest, list_files=lambda: _phase_files(start.folder)))
+        placed[PHASE_FROM] = At(START, f"checkpoints/step-{start.facts.step:08d}")
+    elif job.init_from is not None:
+        inputs.append(model_input(Path(job.init_from), (start.weights or "") if start else ""))
+        placed[INIT_FROM] = At(START)
+    local = (*needs.local, "data.store", INIT_FROM, PHASE_FROM)
+    return replace(needs, inputs=tuple(inputs), placed=placed, local=local)
 
 
-def _batch(plan: PretrainPlan) -> str:
-    train = plan.job.train
-    if plan.accumulation_steps is None:
-        return (
-            f"{train.global_batch_size} = micro x accumulation x {plan.world_size} (world); micro is auto: the largest "
-            f"that fits is found before the first step, {plan.estimates.micro_batch_size} at most"
-        )
-    return (
-        f"{train.global_batch_size} = {train.micro_batch_size} x {plan.accumulation_steps} x "
-        f"{plan.world_size} (global = micro x accumulation x world)"
-    )
+def _store_files(store: Path) -> dict[str, Content]:
+    return {path.relative_to(store).as_posix(): path for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def _phase_files(checkpoint: Path) -> dict[str, Content]:
+    """Return checkpoint, vocabulary and lineage of an earlier phase, by their names in the run's outputs."""
+    outputs = checkpoint.parent.parent
+    found: dict[str, Content] = {
+        f"checkpoints/{checkpoint.name}/{path.name}": path for path in sorted(checkpoint.iterdir()) if path.is_file()
+    }
+    beside = {name: outputs / name for name in (f"{MODEL}/{VOCABULARY}", LINEAGE_FILE)}
+    return {**found, **{name: path for name, path in beside.items() if path.is_file()}}

@@ -1,16 +1,18 @@
-"""What a user writes of a pretraining, and what is warned of."""
+"""The spec of a pretraining, and the warnings about it."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from typing import Literal
 
-from orchestrator.specs.ignored import DECAYS, engine_rules, vocabulary_rule
 from orchestrator.specs.job import JobSpec
+from orchestrator.specs.paths import PathKeys
+from orchestrator.specs.resolved import DECAYS, engine_rules, vocabulary_rule
 from orchestrator.specs.site import Rule, Site
+from train_jobs.artifacts import start_model, start_phase
 from train_jobs.artifacts.layers import dotted
 from train_jobs.config import PretrainConfig
-from train_jobs.config.own import is_own
+from train_jobs.config.fields import is_own
 
 NOT_FOR_OWN = (
     ("objective", "next_sentence"),
@@ -18,6 +20,15 @@ NOT_FOR_OWN = (
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # keys of what we build, which a class of the user's own is not given
 OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
+
+_STARTS = (start_model.KEY, start_phase.KEY)
+PATHS = PathKeys(
+    starts=_STARTS,
+    folders=(*_STARTS, "data.store"),
+    files=("data.vocabulary",),
+    unchecked=("data.add_tokens",),
+    sources=("data.text",),
+)
 
 
 class PretrainSpec(PretrainConfig, JobSpec):
@@ -29,12 +40,12 @@ class PretrainSpec(PretrainConfig, JobSpec):
     """Recipe that the sections of the job are laid over: tiny, small, base, large or a published one."""
 
     def job_config(self) -> PretrainConfig:
-        """The part that the job itself reads."""
+        """Return the part that the job itself reads."""
         return self.part(PretrainConfig)
 
 
 def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
-    """Return the rules about settings that have no effect beside others."""
+    """Return the rules about settings that have no effect because of others."""
     return [
         *engine_rules(job.optimizer, job.schedule, world_size),
         *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),

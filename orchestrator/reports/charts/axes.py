@@ -1,12 +1,11 @@
-"""Axes of a figure: numbers, their logarithms, or names side by side."""
+"""Axes of a figure: numbers, their logarithms, or names side by side; and numbers as text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from orchestrator.reports.charts.notation import nice_ticks, number, tick_label
+from datetime import UTC, datetime
 
 MARGIN = 0.05  # of the range of values, free above and below
 FLAT = 1e-6  # of the size of values: a smaller range is rounding error, and no axis could label it
@@ -83,7 +82,7 @@ def setting_axis(label: str, values: Iterable[object]) -> tuple[Axis, list[float
     """Return an axis on which all values of a setting lie, and the place of each.
 
     Args:
-        label: what they are.
+        label: of the axis.
         values: numbers, which are drawn as logarithms where they are positive and far apart; or anything else, each
             distinct text a place of its own. Few numbers that occur repeatedly are treated as names.
     """
@@ -113,3 +112,69 @@ def _powers(low: float, high: float) -> list[float]:
 
 def _shortened(name: str, longest: int) -> str:
     return name if len(name) <= longest else f"{name[: longest - 1]}\u2026"
+
+
+MANTISSAS = (1, 2, 5, 10)
+UNITS = ((2e8, 1e9, "G"), (2e5, 1e6, "M"), (5e3, 1e3, "k"))  # from which step between ticks on; size; sign
+SMALLEST_PLAIN = 1e-3  # beyond these, an exponent is easier to read
+LARGEST_PLAIN = 1e12
+ROUNDING = 1e-9  # of a step: what floating point may be off by
+
+
+def nice_ticks(low: float, high: float, *, most: int, whole: bool = False) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at least two of them.
+
+    P. S. Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990.
+
+    Args:
+        low, high: finite, low < high; a unit apart at least where `whole`.
+        most: ticks at most.
+        whole: no fractions of one.
+    """
+    raw = (high - low) / (most - 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(mantissa * power for mantissa in MANTISSAS if mantissa * power >= raw * (1 - ROUNDING))
+    step = max(step, 1.0) if whole else step
+    first, last = math.ceil(low / step - ROUNDING), math.floor(high / step + ROUNDING)
+    return [index * step for index in range(first, last + 1)]
+
+
+def tick_label(value: float, step: float) -> str:
+    """Return the label of a tick, with the unit and the digits that ticks `step` apart need: `15k`, `0.25`, `2e-4`."""
+    if abs(value) < step / 2:
+        return "0"
+    if not SMALLEST_PLAIN <= step < LARGEST_PLAIN:
+        return _scientific(value, digits=max(0, _exponent(abs(value)) - _exponent(step)))
+    size, unit = next(((size, unit) for least, size, unit in UNITS if step >= least), (1.0, ""))
+    return f"{value / size:,.{max(0, -_exponent(step / size))}f}{unit}"
+
+
+def number(value: float) -> str:
+    """Return a number with four digits: `5.213`, `1,204`, `2.5e-4`."""
+    if value == 0:
+        return "0"
+    if abs(value) < SMALLEST_PLAIN or abs(value) >= LARGEST_PLAIN:
+        return _scientific(value, digits=2)
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{min(max(decimals, 0), 4)}f}"
+
+
+def percent(share: float) -> str:
+    """Return a share of one as text: `32.1%`."""
+    return f"{100 * share:.1f}%"
+
+
+def moment(seconds: float) -> str:
+    """Seconds since the epoch as `2025-11-21 11:39 UTC`."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(value) + ROUNDING)
+
+
+def _scientific(value: float, *, digits: int) -> str:
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(exponent)}"

@@ -1,18 +1,22 @@
-"""Series over steps as figures. Colours are classes, so that the page's style decides on them."""
+"""Reports of a job as series, and series as figures. Colours are classes: the page's style decides on them."""
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from orchestrator.reports.charts.axes import Axis, count_axis, value_axis
-from orchestrator.reports.charts.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Drawing, Key, write_png
-from orchestrator.reports.charts.notation import counted, number, percent
-from orchestrator.reports.charts.series import Series
+from orchestrator.reports.charts.axes import Axis, count_axis, number, percent, value_axis
+from orchestrator.reports.charts.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Drawing, LegendEntry, write_png
+from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
 STEP = "step"  # anything else is counted from 1 on, and each has a place of its own
@@ -25,7 +29,7 @@ class Line:
     """One series of a chart.
 
     Attributes:
-        label: what it is.
+        label: of the legend.
         kind: the class that decides its colour: training, validation, or one of `KINDS` for several runs.
         series: its values.
         joined: False to draw dots alone, where values between two points have no meaning.
@@ -173,16 +177,16 @@ def _value_axis(chart: Chart, last: int) -> Axis:
     return value_axis("value", values, from_zero=chart.from_zero, shares=chart.shares)
 
 
-def _legend(chart: Chart) -> Iterator[Key]:
+def _legend(chart: Chart) -> Iterator[LegendEntry]:
     """Yield each line with its last value: what a reader looks for first."""
     for line in chart.drawn:
         if line.named:
             _, value = line.series.ends[1]
-            yield Key(line.kind if line.joined else f"{line.kind} dot", line.label, chart.text(value))
+            yield LegendEntry(line.kind if line.joined else f"{line.kind} dot", line.label, chart.text(value))
     for reference in chart.references:
-        yield Key("reference", reference.label, chart.text(reference.value))
+        yield LegendEntry("reference", reference.label, chart.text(reference.value))
     if chart.corridor:
-        yield Key("corridor", chart.corridor.label)
+        yield LegendEntry("corridor", chart.corridor.label)
 
 
 def _area(corridor: Corridor | None, last: int, plain: Drawing) -> Iterator[Markup]:
@@ -235,7 +239,7 @@ def _hover_steps(lines: Sequence[Series], last: int) -> list[int]:
 
 
 def _summary(chart: Chart) -> str:
-    """Return the drawing in words."""
+    """Return a description of the drawing."""
 
     def words(line: Line) -> str:
         begin, end = (f"{chart.text(value)} at {chart.across} {step:,}" for step, value in line.series.ends)
@@ -249,3 +253,85 @@ def _summary(chart: Chart) -> str:
 
 def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+Point = tuple[int, float]
+MOST_POINTS = 600  # a chart is about as many pixels wide
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric over steps.
+
+    Attributes:
+        points: (step, value), by step, every value finite.
+        left_out: number of values that were not finite.
+    """
+
+    points: tuple[Point, ...] = ()
+    left_out: int = 0
+
+    @property
+    def last(self) -> Point | None:
+        """Point of the last step; None without points."""
+        return self.points[-1] if self.points else None
+
+    @property
+    def ends(self) -> tuple[Point, Point]:
+        """First and last point of a series that has any."""
+        return self.points[0], self.points[-1]
+
+    def between(self, first: int, end: int) -> tuple[Point, ...]:
+        """Return the points from step `first` to before step `end`."""
+        by_step = itemgetter(0)
+        return self.points[bisect_left(self.points, first, key=by_step) : bisect_left(self.points, end, key=by_step)]
+
+    @cached_property
+    def thinned(self) -> list[Point]:
+        """At most `MOST_POINTS` of the points: see `decimate`."""
+        return decimate(self.points)
+
+
+def collect(reports: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
+    """Return series by metric name. A step that was reported twice, as by a resumed run, has its later value.
+
+    Args:
+        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order of reporting.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for report in reports:
+        for name, value in report["metrics"].items():
+            values.setdefault(name, {})[int(report["step"])] = float(value)
+    return {name: _series(by_step) for name, by_step in values.items()}
+
+
+def last_step(series: Mapping[str, Series]) -> int:
+    """Return the last step with a report, 0 without any."""
+    return max((found.last[0] for found in series.values() if found.last), default=0)
+
+
+def _series(by_step: Mapping[int, float]) -> Series:
+    points = tuple((step, by_step[step]) for step in sorted(by_step) if math.isfinite(by_step[step]))
+    return Series(points, left_out=len(by_step) - len(points))
+
+
+def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """Return at most `most` points: both ends, and the least and the greatest of each run of neighbours between them.
+
+    A line through them shows every spike that a line through all points would; every n-th point would not.
+
+    Args:
+        points: by step.
+        most: at least 4.
+    """
+    if len(points) <= most:
+        return list(points)
+    by_value = itemgetter(1)
+    inner = points[1:-1]
+    buckets = (most - 2) // 2
+    kept = [points[0]]
+    for index in range(buckets):
+        bucket = inner[index * len(inner) // buckets : (index + 1) * len(inner) // buckets]
+        extremes = {min(bucket, key=by_value), max(bucket, key=by_value)}
+        kept += sorted(extremes)
+    return [*kept, points[-1]]

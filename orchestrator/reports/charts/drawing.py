@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.reports.charts.axes import Axis
-from orchestrator.reports.charts.palette import LIGHT
-from orchestrator.reports.charts.style import DRAWING_STYLE
+from orchestrator.reports.charts.style import DRAWING_STYLE, LIGHT
 from orchestrator.support.errors import StorageError
 from orchestrator.support.html import Markup, element
 
@@ -28,8 +27,8 @@ FONT = files("orchestrator.reports") / "fonts" / "DejaVuSans.ttf"  # a container
 COVERED = 0x460  # first character beyond Latin, Greek and Cyrillic: the font was cut to those
 
 
-class Key(NamedTuple):
-    """An entry of a legend: class of the symbol, label, and a value beside it."""
+class LegendEntry(NamedTuple):
+    """An entry of a legend: class of the symbol, label and value."""
 
     kind: str
     label: str
@@ -44,7 +43,7 @@ class Drawing:
         title: with the unit in it.
         x_axis: from left to right.
         y_axis: from bottom to top.
-        words: the content in words, for screen readers.
+        words: description of the content, for screen readers.
         legend: its entries.
         behind: drawn below the grid.
         layers: drawn above the axes, the last on top.
@@ -56,7 +55,7 @@ class Drawing:
     x_axis: Axis
     y_axis: Axis
     words: str = ""
-    legend: tuple[Key, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
     behind: tuple[Markup, ...] = ()
     layers: tuple[Markup, ...] = ()
     hovers: tuple[Markup, ...] = ()
@@ -136,9 +135,9 @@ class Drawing:
         below = f"translate(0 {self.size - HEIGHT:g})"
         yield element("g", *self._content(), transform=below)
 
-    def _rows(self) -> list[list[tuple[float, Key]]]:
+    def _rows(self) -> list[list[tuple[float, LegendEntry]]]:
         """Return the entries of the legend, wrapped: the place of each from the left."""
-        rows: list[list[tuple[float, Key]]] = []
+        rows: list[list[tuple[float, LegendEntry]]] = []
         x = WIDTH
         for key in self.legend:
             width = SYMBOL + CHARACTER * len(f"{key.label} {key.value}") + GAP
@@ -155,7 +154,7 @@ def svg_of(drawings: Sequence[Drawing], columns: int = 1) -> str:
 
     Args:
         drawings: at least one.
-        columns: how many stand side by side.
+        columns: drawings in a row.
     """
     across, down = WIDTH + PADDING, max(drawing.size for drawing in drawings) + PADDING
     places = [(place % columns * across, place // columns * down + PADDING / 2) for place in range(len(drawings))]
@@ -219,7 +218,7 @@ def _titled(title: str) -> list[Markup]:
 
 
 def _symbol(kind: str, x: float, y: float) -> Iterator[Markup]:
-    """Yield what stands before an entry of the legend: a line, a dot or an area."""
+    """Yield the symbol of an entry of the legend: a line, a dot or an area."""
     first, *more = kind.split()
     if first == "corridor":
         yield element("polygon", class_=first, points=f"{x},{y - 6} {x + 18},{y - 6} {x + 18},{y + 6} {x},{y + 6}")
@@ -229,3 +228,37 @@ def _symbol(kind: str, x: float, y: float) -> Iterator[Markup]:
         yield element("circle", class_=first, cx=x + 9, cy=y, r=4.5)
     else:
         yield element("polyline", class_=first, points=f"{x},{y} {x + 18},{y}")
+
+
+KIBI = 1024
+
+
+def draw_lengths(lengths: dict[str, dict[str, Any]], path: Path) -> None:
+    """Write a PNG: a row for each split, a column for sentences and one for documents.
+
+    Args:
+        lengths: as `python -m train_jobs.tools.stores show` gives them.
+        path: the file.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    drawn = [_histogram(f"{split}: {name}", found) for split, by in lengths.items() for name, found in by.items()]
+    write_png(path, drawn, columns=max(map(len, lengths.values())), fix="--png FILE")
+
+
+def _histogram(title: str, lengths: dict[str, Any]) -> Drawing:
+    """Draw a bar between each two edges; the label of an edge is at the left of its bar."""
+    counts = lengths["counts"]
+    names = tuple(f"{edge >> 10}k" if edge >= KIBI else str(edge) for edge in lengths["edges"])  # powers of two
+    plain = Drawing(
+        title=f"{title}, {lengths['mean']:.1f} on average",
+        x_axis=Axis("length in tokens (k: 1,024)", 0.0, len(counts), names=names),
+        y_axis=Axis("count", 0.0, 1.05 * max([1, *counts]), whole=True),
+    )
+    bottom, width = plain.y(0.0), plain.x(0.9) - plain.x(0.0)
+    bars = (
+        element("rect", class_="bar", x=plain.x(place + 0.05), y=top, width=width, height=bottom - top)
+        for place, top in enumerate(map(plain.y, counts))
+    )
+    return plain.with_layers(*bars)

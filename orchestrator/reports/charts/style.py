@@ -1,6 +1,41 @@
-"""The look of a report: light or dark as the reader's system is, one column on a phone, two on a desk."""
+"""Colours and style sheets of reports: light or dark as the system is, one column on a phone, two on a desk."""
 
-from orchestrator.reports.charts.palette import DARK, KINDS, LIGHT, variables
+from __future__ import annotations
+
+_PALETTE = {  # on a light page, on a dark one
+    "page": ("#f6f7f9", "#101418"),
+    "card": ("#fff", "#181d23"),
+    "ink": ("#1b1f24", "#e7eaee"),
+    "soft": ("#59636e", "#9aa5b1"),
+    "line": ("#dfe3e8", "#2c343d"),
+    "code": ("#eef0f3", "#222932"),
+    "training": ("#3a78d0", "#6ea5f0"),
+    "validation": ("#c2410c", "#f59e56"),
+    "reference": ("#6b7280", "#9aa5b1"),
+    "corridor": ("#e6ecf5", "#22303f"),
+    "run-1": ("#3a78d0", "#6ea5f0"),
+    "run-2": ("#c2410c", "#f59e56"),
+    "run-3": ("#17803d", "#5cc98a"),
+    "run-4": ("#7c3aed", "#b79cff"),
+    "run-5": ("#a16207", "#e0b84c"),
+    "run-6": ("#0e7490", "#4cc3d9"),
+    "run-7": ("#be185d", "#f48fb8"),
+    "run-8": ("#57534e", "#b5aea8"),
+    "good": ("#17733a", "#56c27a"),
+    "bad": ("#b42318", "#ff8a7a"),
+    "busy": ("#1d5fbf", "#7fb0f5"),
+    "calm": ("#59636e", "#9aa5b1"),
+}
+LIGHT = {name: light for name, (light, _) in _PALETTE.items()}
+DARK = {name: dark for name, (_, dark) in _PALETTE.items()}
+
+KINDS = tuple(name for name in _PALETTE if name.startswith("run-"))  # colours of several runs, which are classes too
+
+
+def variables(colours: dict[str, str]) -> str:
+    """Return colours as variables of a style sheet: `--page: #f6f7f9; --card: ...`."""
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
 
 _COLOURS = f"""
 :root {{ color-scheme: light dark; {variables(LIGHT)} }}
@@ -174,17 +209,18 @@ COMPARISON_STYLE = """
 .runs li > i { position: absolute; left: 0; top: 14px; }
 .runs .member { display: inline-block; margin-right: 22px; overflow-wrap: anywhere; }
 .runs .badge { margin-left: 6px; padding: 0 9px; font-size: 12px; }
-.beside { width: auto; font-variant-numeric: tabular-nums; }
-.beside th { width: auto; color: var(--ink); }
-.beside th, .beside td { white-space: nowrap; }
-.beside td { max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
-.beside th:first-child { position: sticky; left: 0; background: var(--card); }
-.beside tbody th { color: var(--soft); }
-.beside thead th { vertical-align: bottom; font-weight: 600; }
-.beside tbody tr:first-child > * { border-top: 1px solid var(--line); }
-.beside th, .beside td { padding-right: 24px; }
+.comparison { width: auto; font-variant-numeric: tabular-nums; }
+.comparison th { width: auto; color: var(--ink); }
+.comparison th, .comparison td { white-space: nowrap; }
+.comparison td { max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
+.comparison th:first-child { position: sticky; left: 0; background: var(--card); }
+.comparison tbody th { color: var(--soft); }
+.comparison thead th { vertical-align: bottom; font-weight: 600; }
+.comparison tbody tr:first-child > * { border-top: 1px solid var(--line); }
+.comparison th, .comparison td { padding-right: 24px; }
 @media (max-width: 600px) {
-  .panel > .beside > * > tr > *, .panel > .beside > * > tr > td { display: table-cell; padding: 5px 16px 5px 0; }
-  .panel > .beside > * > tr > * { border-top: 1px solid var(--line); }
+  .panel > .comparison > * > tr > *,
+  .panel > .comparison > * > tr > td { display: table-cell; padding: 5px 16px 5px 0; }
+  .panel > .comparison > * > tr > * { border-top: 1px solid var(--line); }
 }
 """.strip()

@@ -1,6 +1,6 @@
-"""The report of several runs: curves on the same axes, results, and the settings that differ.
+"""The report of several runs: curves on the same axes, results, and the settings that differ. Reports as files.
 
-    html = render_comparison([Subject(side, reports), ...])
+    html = render_comparison([report_of(side, reports), ...])
 
 Runs that differ only in their seed are replicates: they share a colour, and have a column of mean and deviation.
 """
@@ -10,27 +10,27 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.jobs.registry import run_kind
-from orchestrator.reports.charts.charts import Chart, Line, figure
-from orchestrator.reports.charts.notation import counted, duration, number, percent
-from orchestrator.reports.charts.palette import KINDS
-from orchestrator.reports.charts.series import Series, collect, last_step
-from orchestrator.reports.charts.style import COMPARISON_STYLE
-from orchestrator.reports.pages.parts import HELD_OUT, NONE_YET, PLUS_MINUS, badge, wide_panel
-from orchestrator.reports.pages.run_page import charts_of, document
-from orchestrator.reports.pages.tuning import seed_charts
-from orchestrator.runs.differences import Side, Table, tabulate
-from orchestrator.support.errors import UsageError
+from orchestrator.reports.charts.axes import number, percent
+from orchestrator.reports.charts.charts import Chart, Line, figure, last_step, write_charts
+from orchestrator.reports.charts.style import COMPARISON_STYLE, KINDS
+from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, badge, wide_panel
+from orchestrator.reports.pages.run_page import document, read_profile, render
+from orchestrator.reports.pages.run_report import RunReport
+from orchestrator.runs.differences import RunTable, tabulate
+from orchestrator.support.errors import StorageError, UsageError
+from orchestrator.support.formatting import counted, duration
 from orchestrator.support.html import Markup, element, join
 
 SEED = "train.seed"
 TRAINING = "training"
 SAME_TEXT = ("data.sha256", "data.vocabulary", "data.vocab_size", "data.sequence_length")
-# Of results: the same in other words, or what is no result
-NOT_TOLD = {
+# Results that repeat others, or are settings
+NOT_SHOWN = {
     *("steps", "sequences", "exit_code", "attempts", "learning_rate"),
     *("checkpoint_seconds", "checkpoint_wait_seconds"),
 }
@@ -46,36 +46,11 @@ MOST = len(KINDS)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A run and its reports."""
-
-    side: Side
-    reports: Sequence[dict[str, Any]]
-    seeds: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
-    """Reports by seed, of a fine-tuning with several."""
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.side.status.name
-
-    @property
-    def series(self) -> dict[str, Series]:
-        """Its metrics."""
-        return collect(self.reports)
-
-    @property
-    def charts(self) -> list[Chart]:
-        """Charts of its own report, without those of its seeds."""
-        return charts_of(self.side.status, self.series, self.side.plan, self.side.result)
-
-
-@dataclass(frozen=True)
 class RunGroup:
     """Replicates, or a single run."""
 
     kind: str
-    members: tuple[Subject, ...]
+    members: tuple[RunReport, ...]
 
     @property
     def label(self) -> str:
@@ -84,43 +59,37 @@ class RunGroup:
         return first if len(self.members) == 1 else f"{first} and {counted(len(self.members) - 1, 'replicate')}"
 
 
-def require_comparable(subjects: Sequence[Subject]) -> None:
+def require_comparable(runs: Sequence[RunReport]) -> None:
     """Check that the runs have figures in common.
 
     Raises:
-        UsageError: with the runs, and what they are.
+        UsageError: they have none; names the runs and their kinds.
     """
-    what = {subject.name: _what(subject.side) for subject in subjects}
-    if len(what) < len(subjects):
-        raise UsageError(
-            "a run is named twice", facts={"runs": ", ".join(s.name for s in subjects)}, fix="name it once"
-        )
+    what = {run.name: run_kind(run.status.kind).title(run.plan) for run in runs}
+    if len(what) < len(runs):
+        raise UsageError("a run is named twice", facts={"runs": ", ".join(s.name for s in runs)}, fix="name it once")
     if len(what) > MOST:
         raise UsageError(
-            f"{len(what)} runs are more than a figure can show", facts={"most": MOST}, fix="orchestrator report RUN RUN"
+            f"cannot compare {len(what)} runs: a figure shows at most {MOST}", fix="orchestrator report RUN RUN"
         )
-    if without := [subject for subject in subjects if not run_kind(subject.side.status.kind).trains]:
-        names = {subject.name: f"a run of kind {subject.side.status.kind}" for subject in without}
-        raise UsageError("not all of these runs train: there are no curves to compare", facts=names, fix=_fix(subjects))
+    if without := [run for run in runs if not run_kind(run.status.kind).trains]:
+        names = {run.name: f"a run of kind {run.status.kind}" for run in without}
+        raise UsageError("cannot compare these runs: some of them have no curves", facts=names, fix=_fix(runs))
     if len(set(what.values())) > 1:
-        raise UsageError("these runs have no figures in common", facts=what, fix=_fix(subjects))
+        raise UsageError("cannot compare these runs: they have no figures in common", facts=what, fix=_fix(runs))
 
 
-def _what(side: Side) -> str:
-    return run_kind(side.status.kind).title(side.plan)
+def _fix(runs: Sequence[RunReport]) -> str:
+    return f"orchestrator report {runs[0].name}"
 
 
-def _fix(subjects: Sequence[Subject]) -> str:
-    return f"orchestrator report {subjects[0].name}"
-
-
-def grouped(subjects: Sequence[Subject], table: Table) -> list[RunGroup]:
+def grouped(runs: Sequence[RunReport], table: RunTable) -> list[RunGroup]:
     """Return the runs grouped by all settings but the seed, a colour for each group."""
     keys = [key for key in table.settings if key not in {SEED, "name"}]
-    found: dict[str, list[Subject]] = {}
-    for subject in subjects:
-        told = json.dumps([table.settings[key].get(subject.name) for key in keys], sort_keys=True, default=str)
-        found.setdefault(told, []).append(subject)
+    found: dict[str, list[RunReport]] = {}
+    for run in runs:
+        settings = json.dumps([table.settings[key].get(run.name) for key in keys], sort_keys=True, default=str)
+        found.setdefault(settings, []).append(run)
     return [RunGroup(kind, tuple(members)) for kind, members in zip(KINDS, found.values(), strict=False)]
 
 
@@ -129,43 +98,43 @@ def compared_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     first: dict[str, Chart] = {}
     lines: dict[str, list[Line]] = {}
     for group in groups:
-        for place, subject in enumerate(group.members):
-            for chart in subject.charts:
+        for place, run in enumerate(group.members):
+            for chart in run.charts():
                 for line in chart.drawn:
                     title = _title(chart, line)
                     first.setdefault(title, replace(chart, title=title, corridor=None))
-                    own = replace(line, label=_label(group, subject), kind=group.kind, named=place == 0)
+                    own = replace(line, label=_label(group, run), kind=group.kind, named=place == 0)
                     lines.setdefault(title, []).append(own)
     return [replace(chart, lines=tuple(lines[title])) for title, chart in first.items()]
 
 
-def all_charts(subjects: Sequence[Subject]) -> list[Chart]:
+def all_charts(runs: Sequence[RunReport]) -> list[Chart]:
     """Return the charts of the report of one run, or of a comparison."""
-    if len(subjects) == 1:
-        return [*subjects[0].charts, *seed_charts(subjects[0].seeds)]
-    return compared_charts(grouped(subjects, tabulate([subject.side for subject in subjects])))
+    if len(runs) == 1:
+        return [*runs[0].charts(), *runs[0].seed_charts()]
+    return compared_charts(grouped(runs, tabulate(runs)))
 
 
 def _title(chart: Chart, line: Line) -> str:
-    """Of a chart with two lines each is one of its own."""
+    """Return the title of one line's chart; a chart with two lines becomes two."""
     if len(chart.lines) == 1:
         return chart.title
     return f"{chart.title}, {'training' if line.kind == TRAINING else 'held out'}"
 
 
-def _label(group: RunGroup, subject: Subject) -> str:
-    return group.label if subject is group.members[0] else subject.name
+def _label(group: RunGroup, run: RunReport) -> str:
+    return group.label if run is group.members[0] else run.name
 
 
-def render_comparison(subjects: Sequence[Subject]) -> str:
+def render_comparison(runs: Sequence[RunReport]) -> str:
     """Return several runs as an HTML document.
 
     Args:
-        subjects: at least two, which `require_comparable` takes.
+        runs: at least two, which `require_comparable` takes.
     """
-    table = tabulate([subject.side for subject in subjects])
-    groups = grouped(subjects, table)
-    title = f"{counted(len(subjects), 'run')} compared"
+    table = tabulate(runs)
+    groups = grouped(runs, table)
+    title = f"{counted(len(runs), 'run')} compared"
     body = element(
         "body",
         element("header", element("h1", title), *_notes(table)),
@@ -183,11 +152,11 @@ def render_comparison(subjects: Sequence[Subject]) -> str:
     return document(title, body, COMPARISON_STYLE)
 
 
-def _notes(table: Table) -> Iterator[Markup]:
+def _notes(table: RunTable) -> Iterator[Markup]:
     if any(key in table.settings for key in SAME_TEXT):
         differing = ", ".join(key for key in SAME_TEXT if key in table.settings)
-        told = f"These runs differ in {differing}: losses per token are of different tokens, and compare only roughly."
-        yield element("p", told, class_="note")
+        note = f"These runs differ in {differing}: losses per token are of different tokens, and compare only roughly."
+        yield element("p", note, class_="note")
 
 
 def _legend(groups: Sequence[RunGroup]) -> Markup:
@@ -197,8 +166,8 @@ def _legend(groups: Sequence[RunGroup]) -> Markup:
             element("i", class_=group.kind),
             " ",
             *(
-                element("span", element("code", subject.name), " ", badge(subject.side.status.state), class_="member")
-                for subject in group.members
+                element("span", element("code", run.name), " ", badge(run.status.state), class_="member")
+                for run in group.members
             ),
         )
         for group in groups
@@ -210,41 +179,41 @@ def _figures(groups: Sequence[RunGroup]) -> Markup:
     drawn = compared_charts(groups)
     if not drawn:
         return element("p", "None of these runs has reported a metric yet.", class_="panel empty")
-    last = max(last_step(subject.series) for group in groups for subject in group.members)
+    last = max(last_step(run.series) for group in groups for run in group.members)
     return element("div", *(figure(chart, last_step=last) for chart in drawn), class_="charts")
 
 
-def _results(groups: Sequence[RunGroup], table: Table) -> Markup:
+def _results(groups: Sequence[RunGroup], table: RunTable) -> Markup:
     """Return a row for each figure, a column for each run; replicates have mean and deviation before them."""
     columns: list[tuple[str, str, list[str]]] = []
     for group in groups:
-        names = [subject.name for subject in group.members]
+        names = [run.name for run in group.members]
         if len(names) > 1:
             columns.append((group.kind, f"mean {PLUS_MINUS} sd of {len(names)}", names))
         columns += [(group.kind, name, [name]) for name in names]
     header = ["", *(join([element("i", class_=kind), label]) for kind, label, _ in columns)]
     results = {**table.results, **_scores(groups)}
     rows = [
-        [_named(key), *(_told(key, values, names) for *_, names in columns)]
+        [_named(key), *(_cell(key, values, names) for *_, names in columns)]
         for key, values in sorted(results.items(), key=lambda one: _rank(one[0]))
-        if key not in NOT_TOLD and all(isinstance(value, int | float | str) for value in values.values())
+        if key not in NOT_SHOWN and all(isinstance(value, int | float | str) for value in values.values())
     ]
     return wide_panel("Results", header, rows)
 
 
 def _scores(groups: Sequence[RunGroup]) -> dict[str, dict[str, float]]:
-    """What fine-tunings came to: task and metric -> run -> mean over its seeds."""
+    """Return the scores of fine-tunings: task and metric -> run -> mean over its seeds."""
     found: dict[str, dict[str, float]] = {}
-    for subject in (subject for group in groups for subject in group.members):
-        results = subject.side.status.results
+    for run in (run for group in groups for run in group.members):
+        results = run.status.results
         for scores in results.scores if results else ():
             for metric, one in scores.metrics.items():
-                found.setdefault(f"{scores.task} {metric}", {})[subject.name] = one.mean
+                found.setdefault(f"{scores.task} {metric}", {})[run.name] = one.mean
     return found
 
 
 def _rank(key: str) -> tuple[int, str]:
-    """How it stands first, then what was held out, then training."""
+    """Return the sort key of a result: status first, then held-out text, then training."""
     first = ("state", "step", "steps", "seconds", "cost")
     if key in first:
         return first.index(key), key
@@ -252,14 +221,14 @@ def _rank(key: str) -> tuple[int, str]:
 
 
 def _named(key: str) -> str:
-    """`validation_mlm_loss` as people say it."""
+    """Return the label of a result."""
     if key in LABELS:
         return LABELS[key]
     text = key.replace("_", " ").replace("mlm", "MLM").replace("nsp", "NSP")
     return text[0].upper() + text[1:]
 
 
-def _told(key: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
+def _cell(key: str, values: Mapping[str, Any], names: Sequence[str]) -> str:
     given = [values[name] for name in names if name in values]
     if not given:
         return NONE_YET
@@ -283,7 +252,7 @@ def _text(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 
-def _settings(table: Table) -> Markup:
+def _settings(table: RunTable) -> Markup:
     if not table.settings:
         return element("p", "Nothing: spec, compute, environment, data and code are the same.", class_="panel empty")
     rows = [
@@ -299,3 +268,67 @@ def _setting(values: Mapping[str, Any], name: str) -> str:
         return NONE_YET
     value = values[name]
     return value if isinstance(value, str) else json.dumps(value)
+
+
+PAGE, COMPARISON = "report.html", "comparison.html"
+
+
+def write_report(runs: Sequence[RunReport], to: Path | None = None) -> Path:
+    """Write the page of a run, or of a comparison; return its path.
+
+    Args:
+        runs: the runs.
+        to: the file; None: report.html in the run's folder, or comparison.html here.
+
+    Raises:
+        UsageError: a run has no curves, or they have no figures in common.
+        StorageError: it cannot be written there.
+    """
+    _require(runs)
+    if len(runs) > 1:
+        return write_page(render_comparison(runs), to or Path.cwd() / COMPARISON)
+    page = render(runs[0], read_profile(runs[0].status.trace))
+    return write_page(page, to or Path(runs[0].status.folder or Path.cwd()) / PAGE)
+
+
+def write_pictures(runs: Sequence[RunReport], folder: Path) -> list[Path]:
+    """Write the figures of that page as PNGs; return their paths, none for runs without reports.
+
+    Args:
+        runs: the runs.
+        folder: made if it does not exist.
+
+    Raises:
+        UsageError: see `write_report`.
+        StorageError: a file cannot be written.
+    """
+    _require(runs)
+    last = max(last_step(run.series) for run in runs)
+    return write_charts(all_charts(runs), folder, last_step=last)
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Write a page; return its path.
+
+    Raises:
+        StorageError: it cannot be written there.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise StorageError(
+            f"cannot write the report: {problem.strerror}", facts={"where": path}, fix="--to FILE"
+        ) from problem
+    return path
+
+
+def _require(runs: Sequence[RunReport]) -> None:
+    if len(runs) > 1:
+        require_comparable(runs)
+        return
+    status = runs[0].status
+    if not run_kind(status.kind).trains:
+        raise UsageError(
+            f"cannot report run {status.name}: a run of kind {status.kind} has no curves",
+            fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {status.name}",
+        )

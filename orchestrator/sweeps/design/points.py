@@ -1,21 +1,41 @@
-"""From a search space to points of it: trial i of random, sobol and grid sampling is a function of (space, seed, i).
+"""From a search space to points of it.
+
+Trial i of random, sobol and grid sampling is a function of (space, seed, i). Points of bayesian sampling (tpe, gp)
+depend on the results of earlier trials: a tree of Parzen estimators or a Gaussian process, by Optuna.
 
 Every parameter is drawn in two steps. The *latent* is what is sampled and what Optuna sees: the value of a range, the
-number of an option, the probability of a normal value. The *value* is what the job is given.
+number of an option, the probability of a normal value. The *value* is what the job gets. Optuna never sees values: it
+cannot hold a mapping or list as a choice, and its own steps of a range are not Azure's.
+
+Sobol's sequence has the direction numbers of Joe and Kuo (2008, new-joe-kuo-6), by SciPy. SciPy does not scramble it:
+its scrambling depends on NumPy's generator, and trial i must not change with a version of NumPy. Each parameter gets a
+digital shift instead.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import Settings, SweepSpec, _option_sizes, grid_size, size
-from orchestrator.sweeps.design.sobol import BITS, sobol
+from orchestrator.specs.settings import Settings
+from orchestrator.specs.space import Parameter, Space, all_parameters, join
+from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, _option_sizes, grid_size, size
 
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+BITS = 32
+MOST_DIMENSIONS = 21_201  # of the table of direction numbers
+BLOCK = 256  # Sobol points drawn at a time: a generator takes milliseconds to set up
+LEARNING = {"bayesian", "tpe", "gp"}  # sampling that depends on earlier trials
 Latent = float | int
 Latents = dict[str, Latent]
 TAIL = 1e-9  # a normal value is within six standard deviations of its mean
@@ -23,7 +43,7 @@ DIGITS = 12  # significant ones of a quantised value: 0.3 and not 0.300000000000
 
 
 def draw(spec: SweepSpec, index: int) -> Settings:
-    """Settings of trial `index` (0, 1, ...), of sampling that needs to know nothing of other trials.
+    """Return the settings of trial `index` (0, 1, ...), of sampling that does not depend on other trials.
 
     Raises:
         IndexError: the grid has no such point.
@@ -32,68 +52,63 @@ def draw(spec: SweepSpec, index: int) -> Settings:
 
 
 def latents(spec: SweepSpec, index: int) -> Latents:
-    """What is sampled for trial `index`, by the names of parameters; those of options not chosen are not in it."""
+    """Return the latents of trial `index`, by name of the parameter; without those of options that are not chosen."""
     if spec.sampling.name == "grid":
         return _grid_point(spec.space, index)
-    places = {name: place for place, (name, _, _) in enumerate(all_parameters(spec.space))}
-    if spec.sampling.name == "sobol":
-        point = sobol(index, len(places))
-        units = {name: _shifted(point[place], spec.sampling.seed, name) for name, place in places.items()}
-    else:
-        units = {name: _uniform(spec.sampling.seed, index, name) for name in places}
+    names = [name for name, _, _ in all_parameters(spec.space)]
+    units = quantiles(spec.sampling.name, spec.sampling.seed, index, names)
     return walk(spec.space, lambda name, parameter: latent(parameter, units[name]))
 
 
 def walk(space: Space, ask: Callable[[str, Parameter], Latent], name: str = "") -> Latents:
-    """Asks for the latent of every parameter that counts: those of an option only if it was chosen."""
-    found: Latents = {}
+    """Ask for the latent of every parameter, except for those below options that are not chosen."""
+    drawn: Latents = {}
     for key, parameter in space.items():
-        called = join(name, key)
-        found[called] = ask(called, parameter)
-        if (chosen := _chosen(parameter, found[called])) is not None and chosen.space is not None:
-            found |= walk(chosen.space, ask, f"{called}[{found[called]}]")
-    return found
+        full = join(name, key)
+        drawn[full] = ask(full, parameter)
+        if (below := _space_below(parameter, drawn[full])) is not None:
+            drawn |= walk(below, ask, f"{full}[{drawn[full]}]")
+    return drawn
 
 
 def values(space: Space, drawn: Latents, prefix: str = "", name: str = "") -> Settings:
-    """Settings that latents stand for: dotted path -> value."""
-    found: Settings = {}
+    """Return the settings of latents: dotted path -> value."""
+    settings: Settings = {}
     for key, parameter in space.items():
-        called, path = join(name, key), join(prefix, key)
-        chosen = _chosen(parameter, drawn[called])
-        if chosen is not None and chosen.space is not None:
-            found |= values(chosen.space, drawn, path, f"{called}[{drawn[called]}]")
+        full, path = join(name, key), join(prefix, key)
+        if (below := _space_below(parameter, drawn[full])) is not None:
+            settings |= values(below, drawn, path, f"{full}[{drawn[full]}]")
         else:
-            found[path] = value(parameter, drawn[called])
-    return found
+            settings[path] = value(parameter, drawn[full])
+    return settings
 
 
 def latents_of(space: Space, setting: Callable[[str], Any], prefix: str = "", name: str = "") -> Latents | None:
-    """The latents that stand for settings, the other way round than `values`; None: the space has no such point.
+    """Return the latents of settings, the inverse of `values`; None: the space has no such point.
 
     Args:
         space: the space.
         setting: dotted path -> value.
-        prefix, name: of what the space is below.
+        prefix, name: path and name of the parameter that the space is below.
     """
-    found: Latents = {}
+    drawn: Latents = {}
     for key, parameter in space.items():
-        called, path = join(name, key), join(prefix, key)
+        full, path = join(name, key), join(prefix, key)
         below = {
-            number: latents_of(option.space, setting, path, f"{called}[{number}]")
+            number: inner
             for number, option in enumerate(parameter.choice or ())
             if option.space is not None
+            and (inner := latents_of(option.space, setting, path, f"{full}[{number}]")) is not None
         }
-        fitting = next((number for number, inner in below.items() if inner is not None), None)
-        drawn = latent_of(parameter, setting(path)) if fitting is None else fitting
-        if drawn is None:
+        number, inner = next(iter(below.items()), (latent_of(parameter, setting(path)), {}))
+        if number is None:
             return None
-        found |= {called: drawn, **((below[fitting] or {}) if fitting is not None else {})}
-    return found
+        drawn |= {full: number, **inner}
+    return drawn
 
 
 def latent_of(parameter: Parameter, value: Any) -> Latent | None:
-    """The latent of a value, of which a quantised one has many; None: it is never drawn."""
+    """Return a latent of a value (a quantised value has many); None: it is never drawn."""
     if parameter.kind == "choice":
         same = [option.space is None and _same(option.value, value) for option in parameter.options]
         return same.index(True) if True in same else None
@@ -112,12 +127,12 @@ def latent_of(parameter: Parameter, value: Any) -> Latent | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether values are equal, and no truth value is taken for a number."""
+    """Return whether values are equal, where True is not 1."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def latent(parameter: Parameter, unit: float) -> Latent:
-    """The latent at a share `unit` (0 <= unit < 1) of its distribution."""
+    """Return the latent at quantile `unit` (0 <= unit < 1)."""
     if parameter.kind == "normal":
         return unit
     if parameter.kind == "range":
@@ -129,7 +144,7 @@ def latent(parameter: Parameter, unit: float) -> Latent:
 
 
 def value(parameter: Parameter, drawn: Latent) -> Any:
-    """What the job is given; an option that is a mapping has no value of its own."""
+    """Return the value of a latent; an option that is a mapping has none."""
     if parameter.kind == "choice":
         return parameter.options[int(drawn)].value
     if parameter.kind == "randint":
@@ -146,7 +161,7 @@ def value(parameter: Parameter, drawn: Latent) -> Any:
 
 
 def _grid_point(space: Space, index: int) -> Latents:
-    """The point of number `index`; the last parameter changes fastest."""
+    """Return point `index` of a grid; the last parameter changes fastest."""
     if not 0 <= index < grid_size(space):
         raise IndexError(f"the grid has {grid_size(space)} points, and no point {index}")
     return dict(_grid_latents(space, index, ""))
@@ -160,22 +175,121 @@ def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, La
         while rest >= sizes[number]:
             rest -= sizes[number]
             number += 1
-        called = join(name, key)
-        yield called, number
-        if (chosen := _chosen(parameter, number)) is not None and chosen.space is not None:
-            yield from _grid_latents(chosen.space, rest, f"{called}[{number}]")
+        full = join(name, key)
+        yield full, number
+        if (below := _space_below(parameter, number)) is not None:
+            yield from _grid_latents(below, rest, f"{full}[{number}]")
 
 
-def _chosen(parameter: Parameter, drawn: Latent) -> Option | None:
-    return parameter.options[int(drawn)] if parameter.kind == "choice" else None
+def _space_below(parameter: Parameter, drawn: Latent) -> Space | None:
+    """Return the space below the chosen option, None if the option is a value or there is no choice."""
+    return parameter.options[int(drawn)].space if parameter.kind == "choice" else None
 
 
-def _uniform(seed: int, index: int, name: str) -> float:
-    """A number of [0, 1) for a parameter of a trial; that of one does not depend on which others there are."""
+def quantiles(sampling: str, seed: int, index: int, names: Sequence[str]) -> dict[str, float]:
+    """Return a quantile in [0, 1) for each parameter of a trial, from Sobol's sequence or pseudorandom numbers.
+
+    A point of Sobol's sequence gets a digital shift for each parameter, which keeps the points as even as before.
+    """
+    if sampling != "sobol":
+        return {name: uniform(seed, index, name) for name in names}
+    return {
+        name: (coordinate ^ int(uniform(seed, -1, name) * (1 << BITS))) / (1 << BITS)
+        for name, coordinate in zip(names, sobol(index, len(names)), strict=True)
+    }
+
+
+def uniform(seed: int, index: int, name: str) -> float:
+    """Return a pseudorandom number of [0, 1) for a parameter of a trial, which depends on no other parameter."""
     digest = hashlib.sha256(f"{seed}\0{index}\0{name}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
 
 
-def _shifted(coordinate: int, seed: int, name: str) -> float:
-    """A coordinate with a digital shift of the seed and the parameter, which keeps the points as even as they were."""
-    return (coordinate ^ int(_uniform(seed, -1, name) * (1 << BITS))) / (1 << BITS)
+def sobol(index: int, dimensions: int) -> list[int]:
+    """Return the coordinates of point `index` (0, 1, ...; below 2**30) in units of 2**-32, in the order of Gray codes.
+
+    Args:
+        index: number of the point.
+        dimensions: coordinates of a point, at most `MOST_DIMENSIONS`.
+    """
+    block, place = divmod(index, BLOCK)
+    return [int(coordinate * (1 << BITS)) for coordinate in _block(block, dimensions)[place]]
+
+
+@lru_cache(maxsize=4)
+def _block(number: int, dimensions: int) -> Any:
+    """Coordinates in [0, 1) of `BLOCK` points, one row each."""
+    from scipy.stats.qmc import Sobol
+
+    engine = Sobol(dimensions, scramble=False)
+    if number:  # SciPy fails to skip no points
+        engine.fast_forward(number * BLOCK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about a balance that holds for powers of two
+        return engine.random(BLOCK)
+
+
+def propose(spec: SweepSpec, index: int, past: Sequence[FrozenTrial] = ()) -> Latents:
+    """Return the latents of trial `index` (0, 1, ...).
+
+    Args:
+        spec: the sweep.
+        index: its number.
+        past: every earlier trial, from an Optuna study; running ones keep new points away from theirs.
+
+    Raises:
+        IndexError: the grid has no such point.
+    """
+    if spec.sampling.name not in LEARNING:
+        return latents(spec, index)
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = _sampler(spec.sampling, len(past), conditional=is_conditional(spec.space))
+        study = optuna.create_study(direction=spec.objective.goal, sampler=sampler, pruner=optuna.pruners.NopPruner())
+        study.add_trials(past)
+        trial = study.ask()
+        return walk(spec.space, lambda name, parameter: _suggest(trial, name, parameter))
+
+
+def is_conditional(space: Space) -> bool:
+    """Return whether some parameters exist only if an option is chosen."""
+    return any("[" in name for name, _, _ in all_parameters(space))
+
+
+def distribution(parameter: Parameter) -> BaseDistribution:
+    """Return Optuna's distribution of a parameter's latent."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if parameter.kind == "choice":
+        return CategoricalDistribution(range(size(parameter)))
+    if parameter.kind == "randint":
+        return IntDistribution(0, size(parameter) - 1)
+    if parameter.kind == "normal":
+        return FloatDistribution(0.0, 1.0)
+    low, high = parameter.bounds
+    return FloatDistribution(low, high, log=parameter.log)
+
+
+def distributions(space: Space, drawn: Latents) -> dict[str, BaseDistribution]:
+    """Return Optuna's distributions of latents."""
+    known = {name: parameter for name, _, parameter in all_parameters(space)}
+    return {name: distribution(known[name]) for name in drawn}
+
+
+def _sampler(sampling: SamplingSpec, existing: int, *, conditional: bool) -> BaseSampler:
+    """Return a sampler seeded by the number of trials, so that a restarted driver draws no point twice."""
+    from optuna.samplers import GPSampler, TPESampler
+
+    seed = int.from_bytes(hashlib.sha256(f"{sampling.seed}\0{existing}".encode()).digest()[:4], "big")
+    return GPSampler(seed=seed) if sampling.name == "gp" else TPESampler(seed=seed, group=conditional)
+
+
+def _suggest(trial: Trial, name: str, parameter: Parameter) -> Latent:
+    if parameter.kind == "choice":
+        return int(trial.suggest_categorical(name, range(size(parameter))))
+    if parameter.kind == "randint":
+        return int(trial.suggest_int(name, 0, size(parameter) - 1))
+    low, high = (0.0, 1.0) if parameter.kind == "normal" else parameter.bounds
+    return float(trial.suggest_float(name, low, high, log=parameter.log and parameter.kind == "range"))

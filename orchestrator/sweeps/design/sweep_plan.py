@@ -1,25 +1,41 @@
-"""From a sweep as it was written to one whose every trial is known to be valid, before anything is submitted."""
+"""Read a sweep from its sources, and validate it with its trial before anything is submitted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.backends import capability_of
 from orchestrator.backends.capabilities import SweepsNatively
+from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.jobs.resolve import resolve_spec
-from orchestrator.specs.problem_list import Problems
-from orchestrator.specs.resolved import Flag, Resolved
+from orchestrator.specs.paths import anchor
+from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, shown
+from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
-from orchestrator.sweeps.design.checks import Problem, trial_problems
-from orchestrator.sweeps.design.written import TRIAL, of_trial, read_layers, trial_kind
-from train_jobs.artifacts.layers import Layer, Merged, build, dotted, merge
+from orchestrator.support.errors import SpecError
+from orchestrator.sweeps.design.checks import trial_problems
+from train_jobs.artifacts.layers import (
+    ConfigLayer,
+    KeyPath,
+    build,
+    dotted,
+    merge,
+    read_assignments,
+    read_file,
+    read_preset,
+)
+
+SWEEP_PRESETS = PRESETS / "sweep"
+TRIAL, SPACE = "trial", "space"
+SHORT_FORMS = {"sampling": "name", "early_termination": "policy"}
+"""Section -> the key that a plain string in its place is the value of."""
 
 
-class Surroundings(NamedTuple):
-    """What of the place where a command is given has a say in a spec; as of `resolve_spec`."""
+class SpecContext(NamedTuple):
+    """Inputs of a spec other than its files and flags; see `resolve_spec`."""
 
     environ: Mapping[str, str] | None = None
     project: Path | None = None
@@ -29,26 +45,17 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class ResolvedSweep:
-    """A validated sweep.
-
-    Attributes:
-        spec: what the user wants.
-        trial: the job that is varied, with no setting of the space in it.
-        tree: all that was written, the sources laid over one another.
-    """
+    """A validated sweep."""
 
     spec: SweepSpec
     trial: Resolved
+    """The job that is varied, without the settings of the space."""
     tree: dict[str, Any]
+    """All sources, merged."""
 
 
 def on_service(spec: SweepSpec, backend: str) -> bool:
-    """Whether a service of the backend draws points and stops trials, and no process of this machine.
-
-    Args:
-        spec: the sweep.
-        backend: of its trials.
-    """
+    """Return whether a service of the trials' backend drives a sweep, and no process of this machine."""
     return spec.driver != "here" and capability_of(backend, SweepsNatively) is not None
 
 
@@ -57,46 +64,41 @@ def resolve_sweep(
     file: Path | None = None,
     sets: Iterable[str] = (),
     flags: Mapping[str, Flag] | None = None,
-    around: Surroundings | None = None,
+    context: SpecContext | None = None,
 ) -> ResolvedSweep:
-    """Lays every source of values over the preset and validates the result, with what its trials would be.
+    """Merge all sources over the preset, and validate the sweep and its trials.
 
     Args:
-        file: the sweep. `trial: FILE` stands for what is in FILE, and keys of the job go on top of it.
+        file: the sweep. `trial: FILE` includes FILE; keys of the job override it.
         sets: `path.to.key=value`; keys of the job are below `trial`.
         flags: dotted path of the job -> value and flag.
-        around: environment variables and project config, which are about the job; where named models are.
+        context: environment variables and project config, which concern the job, and where named models are.
 
     Raises:
-        SpecError: everything that is wrong, each problem with its place.
+        SpecError: all problems together, each with its place.
     """
-    around, flags, problems = around or Surroundings(), flags or {}, Problems()
-    written = read_layers(file, sets, problems)
-    layers, merged = of_trial(written), merge(written)
-    kind = trial_kind(layers)
+    problems, inherited = SpecProblems(), (context or SpecContext())._asdict()
+    written = _read_layers(file, sets, problems)
+    layers, merged = _trial_layers(written), merge(written)
     spec: SweepSpec | None = None
     trial: Resolved | None = None
     with problems.collecting():
         spec = build(SweepSpec, merged)
     with problems.collecting(where=merged.origin((TRIAL,))):
-        trial = _resolve_trial(kind, layers, flags, around)
-    if spec is not None:
-        wrong = list(contradictions(spec))
-        problems.extend(_placed(merged, wrong))
-        if trial is not None and not wrong:
-            problems.extend(_placed(merged, trial_problems(spec, trial)))
-            problems.extend(_placed(merged, _refused_by_driver(spec, trial)))
+        trial = resolve_spec(_trial_kind(layers), layers=layers, flags=flags or {}, **inherited)
+    wrong = list(contradictions(spec)) if spec is not None else []
+    if spec is not None and trial is not None and not wrong:
+        wrong = [*trial_problems(spec, trial), *_driver_problems(spec, trial)]
+    for path, what in wrong:
+        origin = merged.origin(path)
+        problems.extend([f"{origin}: {dotted(path)}: {what}" if origin else f"{dotted(path)}: {what}"])
     problems.raise_all("sweep")
     assert spec is not None
     assert trial is not None
     return ResolvedSweep(spec, trial, merged.tree)
 
 
-def _resolve_trial(kind: str, layers: tuple[Layer, ...], flags: Mapping[str, Flag], around: Surroundings) -> Resolved:
-    return resolve_spec(kind, layers=layers, flags=flags, **around._asdict())
-
-
-def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
+def _driver_problems(spec: SweepSpec, trial: Resolved) -> Iterable[tuple[KeyPath, str]]:
     service = capability_of(trial.spec.backend, SweepsNatively)
     if spec.driver == "service" and service is None:
         yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: here"
@@ -104,7 +106,81 @@ def _refused_by_driver(spec: SweepSpec, trial: Resolved) -> Iterable[Problem]:
         yield from service.refusals(spec, trial.spec)
 
 
-def _placed(merged: Merged, problems: Iterable[Problem]) -> Iterable[str]:
-    for path, what in problems:
-        origin = merged.origin(path)
-        yield f"{origin}: {dotted(path)}: {what}" if origin else f"{dotted(path)}: {what}"
+def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems) -> list[ConfigLayer]:
+    """Return the sources of a sweep with absolute paths, the lowest first, less those that cannot be read."""
+    sources: list[tuple[ConfigLayer, Path]] = []
+    with problems.collecting():
+        if file is not None:
+            sources += _expanded(read_file(file, shown(file, Path.cwd())), file.absolute().parent)
+    with problems.collecting():
+        sources += _expanded(read_assignments(sets, "--set"), Path.cwd())
+    merged = merge(layer for layer, _ in sources)
+    recipe = merged.tree.get("recipe")
+    with problems.collecting(where=merged.origin(("recipe",))):
+        if isinstance(recipe, str):
+            (preset,) = read_preset(recipe, SWEEP_PRESETS, "sweep preset")
+            sources[:0] = _expanded(preset, SWEEP_PRESETS)
+    keys = run_kind(_trial_kind(_trial_layers(layer for layer, _ in sources))).paths
+    layers = []
+    for layer, folder in sources:
+        tree = dict(layer.tree)
+        if isinstance(tree.get(TRIAL), dict):
+            tree[TRIAL] = anchor(replace(layer, tree=tree[TRIAL]), folder, keys).tree
+        layers.append(replace(layer, tree=tree))
+    return layers
+
+
+def _trial_kind(layers: Iterable[ConfigLayer]) -> str:
+    return str(merge(layers).tree.get("kind", DEFAULT))
+
+
+def _trial_layers(layers: Iterable[ConfigLayer]) -> tuple[ConfigLayer, ...]:
+    """Return the layers of the trial's spec in the layers of a sweep."""
+    return tuple(
+        ConfigLayer(
+            layer.source, layer.tree[TRIAL], {path[1:]: line for path, line in layer.lines.items() if path[0] == TRIAL}
+        )
+        for layer in layers
+        if isinstance(layer.tree.get(TRIAL), dict)
+    )
+
+
+def _expanded(layer: ConfigLayer, folder: Path) -> list[tuple[ConfigLayer, Path]]:
+    """Expand short forms in a layer; return it with the folder of its relative paths, after the trial's own file.
+
+    Raises:
+        SpecError: the trial's file cannot be read.
+    """
+    tree, lines = dict(layer.tree), dict(layer.lines)
+    for section, key in SHORT_FORMS.items():
+        if isinstance(tree.get(section), str):
+            tree[section] = {key: tree[section]}
+    if isinstance(tree.get(SPACE), dict):
+        flat = dict(_flat(tree[SPACE], (SPACE,)))
+        tree[SPACE] = {".".join(map(str, path[1:])): value for path, value in flat.items()}
+        lines = {_renamed(path, flat): line for path, line in lines.items()}
+    if not isinstance(tree.get(TRIAL), str):
+        return [(ConfigLayer(layer.source, tree, lines), folder)]
+    path = (folder / Path(tree.pop(TRIAL)).expanduser()).resolve()
+    if not path.is_file():
+        raise SpecError("no trial", problems=[f"{layer.origin((TRIAL,))}: {TRIAL}: no such file: {path}"])
+    inner = read_file(path, shown(path, Path.cwd()))
+    below = ConfigLayer(inner.source, {TRIAL: inner.tree}, {(TRIAL, *key): line for key, line in inner.lines.items()})
+    return [(below, path.parent), (ConfigLayer(layer.source, tree, lines), folder)]
+
+
+def _flat(tree: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path -> parameter: `optimizer: {learning_rate: ...}` is `optimizer.learning_rate: ...`."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value and not value.keys() & Parameter.model_fields.keys():
+            yield from _flat(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _renamed(path: KeyPath, flat: Mapping[KeyPath, Any]) -> KeyPath:
+    """Return the path of a line of the space after its sections are joined to dotted names."""
+    for length in range(len(path), 1, -1):
+        if path[:length] in flat:
+            return (SPACE, ".".join(map(str, path[1:length])), *path[length:])
+    return path

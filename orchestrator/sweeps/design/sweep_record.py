@@ -1,4 +1,4 @@
-"""Sweep record."""
+"""Files of a sweep's folder that describe it: sweep.json and state.json."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 from pydantic import Field
 
-from orchestrator.runs.status import RunState
+from orchestrator.runs.supervised_folder import SupervisedState
 from orchestrator.specs.sweep_spec import SweepSpec
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 
 class EarlierSweep(Config):
-    """A sweep that another begins with."""
+    """A sweep whose trials another sweep starts with."""
 
     sweep: str
     """Its name."""
     used: int
-    """How many of its trials the other was told of."""
+    """Trials that the other sweep uses."""
     outside: int
-    """How many are no points of the other's space."""
+    """Trials that are not points of the other sweep's space."""
 
     @property
     def text(self) -> str:
@@ -36,46 +36,40 @@ class SweepRecord(Config):
     created: float
     """Submission, seconds since the epoch."""
     kind: str
-    """Which job its trials are."""
+    """Kind of its trials' job."""
     sweep: dict[str, Any]
     """The sweep as it was written, without its trial."""
     trial: dict[str, Any]
     """The resolved spec of the trial, without a setting of the space."""
     compute: dict[str, Any]
-    """What the trial runs on, nothing left on auto."""
+    """The trial's compute, with every auto resolved."""
     changes: dict[str, Any]
-    """What of the trial differs from its presets and the defaults, and where it was written."""
+    """Settings of the trial that differ from its presets and the defaults, and where they were written."""
     snapshot: str
     """SHA-256 of the code that all trials run."""
     data: str | None = None
-    """SHA-256 of what all trials read, as far as the space does not vary it. None: nobody took note of it."""
+    """SHA-256 of the data that all trials read, as far as the space does not vary it. None: not recorded."""
     environment: dict[str, str] = Field(default={})
-    """Version of Python and of each package that shapes a result; empty likewise."""
+    """Version of Python and of each package that changes a result; empty: not recorded."""
     warnings: list[str]
-    """Of the trial."""
+    """Warnings about the trial."""
     keep: int | None = None
-    """How many trials keep their checkpoints and models; None: all."""
+    """Number of trials that keep their checkpoints and models; None: all."""
     earlier: list[EarlierSweep] = Field(default=[])
-    """Sweeps whose trials it begins with; the trials are in history.json."""
+    """Sweeps whose trials it starts with; the trials are in history.json."""
 
     @property
     def spec(self) -> SweepSpec:
-        """What the user wants."""
+        """The validated sweep."""
         return SweepSpec.model_validate({**self.sweep, "trial": {}})
 
 
-class SweepState(Config):
-    """state.json."""
+class SweepState(SupervisedState):
+    """state.json of a sweep."""
 
-    state: RunState
-    """Where the sweep stands."""
-    reason: str | None = None
-    """Why it ended so."""
-    pid: int | None = None
-    """The driver's process id; to be trusted only while the lock is held."""
     ended: float | None = None
-    """When it ended, seconds since the epoch."""
+    """End, seconds since the epoch."""
     mlflow_run_id: str | None = None
     """The parent of its trials in MLflow."""
     interrupted: list[str] = Field(default=[])
-    """Runs that were cancelled with the sweep, and not by their user: it takes them up again when it goes on."""
+    """Runs that were cancelled with the sweep, not by their user: they are resumed with it."""

@@ -1,4 +1,4 @@
-"""Control of a sweep: its status, and what can be done with it.
+"""Create, start and control sweeps: plan, submit, status, cancel, resume, extend.
 
 There are two kinds, which look the same to their users: those that a process of this machine drives, and those that a
 service of the backend drives (`orchestrator.sweeps.driver.service`).
@@ -6,33 +6,163 @@ service of the backend drives (`orchestrator.sweeps.driver.service`).
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import signal
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.backends import load_backend
+from orchestrator.jobs.base import HASH_DIGITS, Plan
+from orchestrator.jobs.resolve import make_plan
 from orchestrator.runs.status import RunState
-from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
+from orchestrator.specs.job import LONGEST_NAME
+from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.site import site_of
-from orchestrator.support.errors import ConflictError
-from orchestrator.sweeps.design.sweep_record import SweepRecord
-from orchestrator.sweeps.driver.start import cancel_sweep, resume_sweep
+from orchestrator.specs.sweep_spec import OLD_DRIVERS
+from orchestrator.support.errors import ConflictError, NotFoundError, SpecError
+from orchestrator.support.home import SWEEPS
+from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
+from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
+from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
+from orchestrator.sweeps.driver.weight_pruning import kept_trials, shortage
 from orchestrator.sweeps.policy.limits import require_left, require_price
+from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from optuna import Study
 
 POLL_SECONDS = 0.5
 SERVICE = "service.json"  # in the folder of a sweep that a service drives, and of no other
+NO_WARM_START = WarmStart()
+RESULT_KEYS = ("space", "sampling", "early_termination", "objective", "seeds")
+"""Parts of a sweep that change its results."""
+
+
+def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_START) -> tuple[SweepRecord, Plan]:
+    """Return the record of a sweep, and the plan of its trial without a setting of the space.
+
+    Args:
+        sweep: validated.
+        home: the home folder.
+        history: trials of earlier sweeps that it starts with.
+
+    Raises:
+        SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than there are, or has no price
+            for a limit of the cost.
+    """
+    backend, trial, spec = load_backend(sweep.trial.spec.backend, home), sweep.trial, sweep.spec
+    if backend.shares_machine:
+        trial = _shared(sweep)
+    plan = make_plan(trial, home=home)
+    require_price(spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
+    shaping = spec.model_dump(mode="json", include=set(RESULT_KEYS))
+    if on_service(spec, trial.spec.backend):
+        shaping["driver"] = trial.spec.backend  # its service draws other points, and never allows a name twice
+    warm_start = [history.digest] if history.earlier else []
+    identity = json.dumps([plan.run_hash, shaping, *warm_start], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
+    name = spec.name or f"sweep-{trial.spec.slug}"[:LONGEST_NAME].rstrip("-")
+    keep, word = kept_trials(spec, backend), sweep.tree.get("driver")
+    renamed = [f"driver: {word} is now called {OLD_DRIVERS[word]}"] if word in OLD_DRIVERS else []
+    full = [] if backend.remote else shortage(spec, plan, keep, home)
+    record = SweepRecord(
+        name=f"{name}-{digest}",
+        created=time.time(),
+        kind=trial.spec.kind,
+        sweep={key: value for key, value in sweep.tree.items() if key != "trial"},
+        trial=trial.spec.model_dump(mode="json"),
+        compute=trial.compute.model_dump(mode="json"),
+        changes={path: change.model_dump(mode="json", by_alias=True) for path, change in trial.changes.items()},
+        snapshot=plan.snapshot.digest,
+        data=plan.data.sha256,
+        environment=plan.environment,
+        warnings=[*plan.warnings, *renamed, *full],
+        keep=keep,
+        earlier=history.earlier,
+    )
+    return record, plan
+
+
+def _shared(sweep: ResolvedSweep) -> Resolved:
+    """Return the trial with its share of this machine's cores and memory.
+
+    Raises:
+        SpecError: it needs more GPUs at a time than there are.
+    """
+    spec, compute = sweep.spec, sweep.trial.compute
+    runs = spec.limits.concurrent * spec.replicates
+    need, have = spec.replicates * compute.processes_per_node, visible_gpus(os.environ)
+    if compute.device == "gpu" and need > have * spec.trials_per_gpu:
+        raise SpecError(
+            f"a trial runs with all of its seeds at a time, on {need} GPUs",
+            facts={"need": f"{need} GPUs", "have": f"{have}, each for {spec.trials_per_gpu} at a time"},
+            fix=f"--set trials_per_gpu={-(-need // max(have, 1))}",
+        )
+    update: dict[str, int] = {}
+    if sweep.trial.spec.compute.threads_per_process == "auto":
+        update["threads_per_process"] = max(1, usable_cores() // (runs * compute.processes_per_node))
+    if compute.memory_bytes is not None:
+        sharing = runs if compute.device == "cpu" else spec.trials_per_gpu
+        update["memory_bytes"] = compute.memory_bytes // sharing
+    return replace(sweep.trial, compute=compute.model_copy(update=update))
+
+
+def make_sweep(
+    record: SweepRecord,
+    home: Path,
+    documents: Mapping[str, str] | None = None,
+    *,
+    history: WarmStart = NO_WARM_START,
+) -> SweepFolder:
+    """Create the folder of a sweep; nothing runs yet.
+
+    Args:
+        record: the sweep.
+        home: the home folder.
+        documents: files of a sweep that a service drives, name -> text. None: the sweep gets a study.
+        history: trials of earlier sweeps that it starts with.
+
+    Raises:
+        ConflictError: a sweep of that name exists.
+        StorageError: the home folder cannot be written.
+    """
+    folder = SweepFolder(home / SWEEPS / record.name)
+    with folder.draft() as draft:
+        if documents is None:
+            draft.make_study(record.name, record.spec.objective.goal)
+        for name, text in (documents or {}).items():
+            (draft.path / name).write_text(text, encoding="utf-8")
+        draft.write_state(SweepState(state=RunState.QUEUED))
+        (draft.path / "lock").touch()
+        if history.earlier:
+            write_text(draft.history, history.model_dump_json())
+        draft.write_record(record)
+    return folder
+
+
+def start_driver(
+    folder: SweepFolder, home: Path, command: tuple[str, ...] = ("-m", "orchestrator.sweeps.driver.driver")
+) -> None:
+    """Start the driver in a session of its own; return once it holds the sweep."""
+    folder.start_supervisor([*command, str(folder.path), str(home)], folder.path / "driver.log")
 
 
 class SweepControl(ABC):
-    """What can be done with one sweep, whatever drives it."""
+    """Control of one sweep, by a process of this machine or by a service."""
 
     poll_seconds: float
-    """Pause between two looks at a sweep that is waited for."""
+    """Pause between two polls while a caller waits for the sweep."""
 
     @abstractmethod
     def status(self) -> SweepStatus:
@@ -44,7 +174,7 @@ class SweepControl(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Ask the sweep and its trials to end; one that has ended stays as it is."""
+        """Cancel the sweep and its trials, unless it has finished."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -60,15 +190,15 @@ class SweepControl(ABC):
 
         Raises:
             ConflictError: it is running, or cannot be resumed.
-            SpecError: there would be a limit of the cost, and its trials have no price.
+            SpecError: a limit of the cost for trials without a price.
         """
 
     @abstractmethod
     def way_on(self, trials: int | None = None) -> str:
-        """Return the command that resumes the sweep once it has ended.
+        """Return the command that resumes the sweep once it has finished.
 
         Args:
-            trials: in all; None: as many as before.
+            trials: new total; None: unchanged.
         """
 
 
@@ -98,8 +228,25 @@ class DriverControl(SweepControl):
         return self._folder.state().state
 
     def cancel(self) -> None:
-        """Ask the driver by a file; without a driver, cancel the runs."""
-        cancel_sweep(self._folder, self._home)
+        """Ask the driver by a file; cancel the trials of a lost driver, which may still run, in this process."""
+        folder, state = self._folder, self._folder.state()
+        if state.state == RunState.COMPLETED:
+            return
+        folder.cancel_file.touch()
+        if folder.locked():
+            if state.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(state.pid, signal.SIGTERM)
+            return
+        backend = load_backend(folder.record().trial["backend"], self._home)
+        live = [trial for trial in self._study.get_trials(deepcopy=False) if not trial.state.is_finished()]
+        names = [name for trial in live for name in trial.user_attrs["runs"]]
+        folder.write_state(state.model_copy(update={"interrupted": names}))  # first: a later driver resumes these
+        for name in names:
+            with suppress(NotFoundError):
+                backend.cancel(name)
+        ended = {"state": RunState.CANCELLED, "reason": "it was cancelled", "ended": time.time()}
+        folder.write_state(state.model_copy(update={"interrupted": names, **ended}))
 
     def resume(self) -> None:
         """Start another driver."""
@@ -110,14 +257,14 @@ class DriverControl(SweepControl):
                 fix=f"orchestrator sweep extend {self._folder.name} --trials 20",
             )
         self._check_limits(self._folder.record(), status)
-        resume_sweep(self._folder, self._home)
+        self._restart()
 
     def extend(self, longer: SweepRecord) -> None:
-        """Starts another driver: the one that there is has read how many trials are to be."""
+        """Start another driver: a running one has already read the number of trials."""
         if self._folder.locked():
             raise ConflictError(
-                f"sweep {self._folder.name} is going on",
-                fix=f"when it has ended: orchestrator sweep extend {self._folder.name}",
+                f"sweep {self._folder.name} is running",
+                fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
         self._check_limits(longer, self.status())
         low_priority = longer.trial["compute"]["tier"] != "dedicated"
@@ -125,10 +272,18 @@ class DriverControl(SweepControl):
         machines = site.price(compute, self._home, low_priority=low_priority)
         require_price(longer.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {longer.name} --hours N")
         self._folder.write_record(longer)
-        resume_sweep(self._folder, self._home)
+        self._restart()
+
+    def _restart(self) -> None:
+        if self._folder.locked():
+            raise ConflictError(
+                f"sweep {self._folder.name} is {self.state()}", fix=f"orchestrator sweep show {self._folder.name}"
+            )
+        self._folder.cancel_file.unlink(missing_ok=True)
+        start_driver(self._folder, self._home)
 
     def _check_limits(self, record: SweepRecord, status: SweepStatus) -> None:
-        """Sees that its limits leave something; not where a driver was lost whose trials may run on, and are to end."""
+        """Refuse used-up limits; but a lost driver may have left running trials, which only another driver ends."""
         lost = status.state not in {RunState.COMPLETED, RunState.CANCELLED}
         if not (lost and status.ended < len(status.rows)):
             require_left(record, sum(row.cost for row in status.rows))

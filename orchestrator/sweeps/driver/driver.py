@@ -1,10 +1,10 @@
-"""The driver of a sweep: asks for points, starts trials, watches them, stops those that fall behind, tells the study.
+"""Drive a sweep: ask for points, submit trials, watch them, stop those that fall behind, report results to the study.
 
     python -m orchestrator.sweeps.driver.driver SWEEP_FOLDER HOME READY_FD
 
-It may be killed at any moment. A trial is in the study, with its point and the names of its runs, before one of them is
-submitted, and a name is submitted once; a decision is on the disk before a run is cancelled for it; what a trial
-reported is with its runs. So a driver that starts anew has only to look, and taking a sweep up again is going on.
+A driver may be killed at any moment. Each trial is in the study, with its point and the names of its runs, before the
+first of these runs is submitted, and each name is submitted once; each decision is on the disk before a run is
+cancelled for it; each report is stored with its run. A restarted driver therefore only reads these, and continues.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from orchestrator.backends import load_backend, remember, require
 from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.backends.run_progress import metric_values
+from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.specs.local_machine import visible_gpus
+from orchestrator.specs.compute import visible_gpus
 from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import (
     CapacityError,
@@ -36,47 +37,63 @@ from orchestrator.support.errors import (
     SpecError,
     UserError,
 )
-from orchestrator.sweeps.design.points import values
-from orchestrator.sweeps.design.sampling import distributions, propose
+from orchestrator.sweeps.design.points import distributions, propose, values
 from orchestrator.sweeps.driver.history import as_trials
 from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
-from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, place, run_names
+from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached
-from orchestrator.sweeps.policy.termination import Decision, best, judge, outcome, together
+from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-    from orchestrator.jobs.base import Plan
-
 POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
-WRONG_INPUT = 2  # exit code of a job that would only fail again
-ENDING = "ending"  # attribute of a trial whose runs are being cancelled: as what it ends, and why
+WRONG_INPUT = 2  # exit code of a job that would fail again in the same way
+ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
+
+
+@contextmanager
+def reporting_outages() -> Iterator[None]:
+    """Report that a backend does not answer, and leave the rest to the next poll.
+
+    During an outage the state of a trial is unknown, so nothing is decided.
+    """
+    try:
+        yield
+    except ServiceError as problem:
+        print(problem, file=sys.stderr, flush=True)
 
 
 @dataclass
 class LiveTrial:
-    """A trial that goes on."""
+    """A running trial."""
 
     number: int
     settings: dict[str, Any]
     runs: list[str]
     gpus: list[list[str]]
-    """Of each run; none where there are none to share out."""
+    """GPUs of each run; empty on a machine without GPUs to share."""
     started: float
     end: tuple[str, str] | None = None
-    """As what it ends and why, once that is clear: its runs are cancelled. None: it goes on."""
-    unborn: set[str] = field(default_factory=set)
-    """Runs that certainly are not there yet: to look for one takes the longer the more others there are."""
-    moved: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Run -> where it stood when its reports were last read: the same step may be reported of twice."""
+    """Its final state and the reason, once known: its runs are being cancelled. None: it continues."""
+    unsubmitted: set[str] = field(default_factory=set)
+    """Runs that surely do not exist yet: looking one up takes longer the more other runs there are."""
+    progress: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Run -> its progress when its reports were last read: one step may have two reports."""
+
+    @classmethod
+    def of(cls, trial: FrozenTrial) -> LiveTrial:
+        """Return the running trial of a trial in the study."""
+        stored = trial.user_attrs
+        end = tuple(stored[ENDING]) if ENDING in stored else None
+        return cls(trial.number, stored["settings"], stored["runs"], stored["gpus"], stored["started"], end)
 
 
 class Driver:
-    """Drives a sweep to its end. Whoever calls `drive` holds the sweep's lock.
+    """Drives a sweep to its end. The caller of `drive` holds the sweep's lock.
 
     Args:
         folder: of the sweep.
@@ -103,190 +120,183 @@ class Driver:
         self.costs: dict[int, float] = {}
 
     def begin(self) -> None:
-        """Hears of a wish to end (SIGTERM) from now on, and says that it drives."""
-        signal.signal(signal.SIGTERM, self._note_stop)
+        """Handle SIGTERM from now on, and record that this process drives the sweep."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         self.folder.reserve()
         self._update(state=RunState.RUNNING, reason=None, ended=None, pid=os.getpid())
 
     def drive(self) -> None:
-        """Until all trials have ended, or it is asked to stop.
+        """Run until all trials have finished, or until the driver is asked to stop.
 
         Raises:
-            UserError: it can't go on; what was done until then stays, and the sweep can be taken up again.
+            UserError: it cannot continue; finished trials are kept, and the sweep can be resumed.
         """
         state: RunState = RunState.FAILED
-        reason: str | None = "a mistake of ours: see driver.log"
+        reason: str | None = "a bug in the driver: see driver.log"
         try:
             if not self.backend.own_tracking:
                 self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
             self.planner = TrialPlanner(self.record, self.home, self.parent.tags())
-            self._take_stock()
+            self._load()
             state, reason = self._loop()
         except UserError as problem:
             reason = problem.message
             raise
-        except OSError as problem:  # a full disk, above all
+        except OSError as problem:  # most often a full disk
             reason = f"{problem.strerror or problem}: {problem.filename or self.folder.path}"
             raise
         finally:
             self.parent.end(state)
             self._update(state=state, reason=reason, ended=time.time())
 
-    def _take_stock(self) -> None:
-        """What is in the study goes on, whatever became of its runs meanwhile."""
-        self.folder.mend()
+    def _load(self) -> None:
+        """Read the study; its unfinished trials continue, whatever happened to their runs meanwhile."""
+        self.folder.repair()
         self.study = self.folder.study()
         self.decided = self.folder.decisions()
         self.earlier = as_trials(self.folder, self.spec.space)
-        on_gpus = self.planner.first.compute.device == "gpu" and self.backend.shares_machine
-        self.gpus = _gpus() if on_gpus else []
+        self.gpus: list[str] = []
+        if self.planner.first.compute.device == "gpu" and self.backend.shares_machine:
+            named = os.environ.get(GPUS)
+            self.gpus = named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
         for trial in self._trials():
-            self.histories[trial.number] = list(trial.intermediate_values.values())
+            number = trial.number
+            self.histories[number] = list(trial.intermediate_values.values())
             if trial.state.is_finished():
                 end = trial.user_attrs["end"]
-                self.costs[trial.number] = end["cost"]
-                self.outcomes[trial.number] = end["outcome"]
-                self.seeds[trial.number] = end["seeds"]
+                self.costs[number], self.outcomes[number] = end["cost"], end["outcome"]
+                self.seeds[number] = end["seeds"]
                 continue
-            live = self.live[trial.number] = _live(trial)
-            stops = [found.text for (number, _), found in self.decided.items() if number == live.number and found.stop]
+            live = self.live[number] = LiveTrial.of(trial)
+            stops = [
+                decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
+            ]
             live.end = ("stopped", stops[0]) if stops else live.end
 
     def _loop(self) -> tuple[RunState, str | None]:
         while True:
             for live in list(self.live.values()):
-                self._look(live)
+                self._poll(live)
             if self.folder.cancel_file.exists():
                 return self._cancel()
             if self.asked_to_stop:
-                return RunState.PREEMPTED, "the driver was stopped; trials that were running go on"
+                return RunState.PREEMPTED, "the driver was stopped; trials that were running continue"
             settled = self.pruner.settle(self.outcomes)
-            limit = self._limit()
-            for live in self.live.values() if limit else ():
-                live.end = live.end or ("ended early", str(limit))
-            if limit is None and self._start():
+            limit = reached(self.record, sum(self.costs.values()))
+            if limit is not None:
+                for live in self.live.values():
+                    live.end = live.end or ("ended early", limit.why)
+            elif self._start():
                 continue
             if settled and not self.live:
-                return RunState.COMPLETED, limit
+                return RunState.COMPLETED, limit.why if limit else None
             self._pause()
 
     def _pause(self) -> None:
-        """Until the next look: here a hundredth of what the youngest trial has taken, so that none waits for long."""
+        """Wait until the next poll; here for a hundredth of the youngest trial's age, so that no trial waits long."""
         if self.backend.remote:
             return time.sleep(self.backend.poll_seconds)
         age = time.time() - max((live.started for live in self.live.values()), default=0.0)
         return time.sleep(min(max(age / 100, SHORTEST_POLL), POLL_SECONDS))
 
     def _start(self) -> bool:
-        """Begins the next trial, if there is one, and a place for it."""
+        """Start the next trial, if there is one and enough GPUs are free."""
         past = self._trials()
         number = len(past)
         if number >= trials(self.spec) or len(self.live) >= self.spec.limits.concurrent:
             return False
         runs = run_names(self.record.name, number, self.spec.replicates)
-        gpus = self._places(len(runs))
-        if gpus is None:
-            if not self.live:
-                raise CapacityError(
-                    f"trial {number} needs more GPUs at a time than there are",
-                    facts={"have": f"{', '.join(self.gpus)}, each for {self.spec.trials_per_gpu} at a time"},
-                    fix=f"orchestrator resume {self.record.name}, where there are as many as before",
-                )
-            return False
-        drawn = propose(self.spec, number, [*self.earlier, *past])
-        settings = values(self.spec.space, drawn)
-        self._add(drawn, {"settings": settings, "runs": runs, "gpus": gpus, "started": time.time()})
-        self.live[number], self.histories[number] = _live(self._trials()[number]), []
-        self.seeds[number] = [[] for _ in runs]
-        self.live[number].unborn |= {*runs}
-        self._look(self.live[number])
+        if (gpus := self._free_gpus(len(runs))) is None:
+            if self.live:
+                return False
+            raise CapacityError(
+                f"trial {number} needs more GPUs at a time than there are",
+                facts={"have": f"{', '.join(self.gpus)}, each for {self.spec.trials_per_gpu} at a time"},
+                fix=f"orchestrator resume {self.record.name}, on a machine with as many as before",
+            )
+        self._add(propose(self.spec, number, [*self.earlier, *past]), runs=runs, gpus=gpus)
+        live = self.live[number] = LiveTrial.of(self._trials()[number])
+        self.histories[number], self.seeds[number] = [], [[] for _ in runs]
+        live.unsubmitted |= {*runs}
+        self._poll(live)
         return True
 
-    def _places(self, runs: int) -> list[list[str]] | None:
-        """GPUs for each run of a trial; None: not so many are free."""
-        found: list[list[str]] = []
+    def _free_gpus(self, runs: int) -> list[list[str]] | None:
+        """Return GPUs for each run of a trial; None: not enough are free."""
+        granted: list[list[str]] = []
         for _ in range(runs if self.gpus else 0):
-            used = [*(mine for live in self.live.values() for mine in live.gpus), *found]
+            used = [*(gpus for live in self.live.values() for gpus in live.gpus), *granted]
             need = self.planner.first.compute.processes_per_node
-            mine = place(used, self.gpus, per_gpu=self.spec.trials_per_gpu, need=need)
-            if mine is None:
+            if (picked := pick_gpus(used, self.gpus, per_gpu=self.spec.trials_per_gpu, need=need)) is None:
                 return None
-            found.append(mine)
-        return found
+            granted.append(picked)
+        return granted
 
-    def _add(self, drawn: dict[str, Any], attributes: dict[str, Any]) -> None:
-        """Puts a trial into the study in one write: there is never half of it."""
+    def _add(self, drawn: dict[str, Any], **attributes: Any) -> None:
+        """Add a trial to the study in one write, so that a kill never leaves half of it."""
         from optuna.trial import TrialState, create_trial
 
-        told = distributions(self.spec.space, drawn)
-        trial = create_trial(state=TrialState.RUNNING, params=drawn, distributions=told, user_attrs=attributes)
-        self.study.add_trial(trial)
+        attributes |= {"settings": values(self.spec.space, drawn), "started": time.time()}
+        known = distributions(self.spec.space, drawn)
+        self.study.add_trial(
+            create_trial(state=TrialState.RUNNING, params=drawn, distributions=known, user_attrs=attributes)
+        )
 
-    def _look(self, live: LiveTrial) -> None:
-        """Sees to it that its runs are there, judges what they reported, and notes its end.
-
-        While a cloud does not answer nothing is known of a trial, so nothing is decided: the next look may tell.
-        """
-        with reporting_outages():
-            self._look_closely(live)
-
-    def _look_closely(self, live: LiveTrial) -> None:
-        found = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
-        self._read(live, found)
+    @reporting_outages()
+    def _poll(self, live: LiveTrial) -> None:
+        """Make sure that a trial's runs are submitted, judge what they reported, and note the trial's end."""
+        statuses = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
+        self._read(live, statuses)
         if not self.live.keys() <= self.seeds.keys():
-            return  # a driver that has just begun: who is compared seed by seed has to be read first
+            return  # a restarted driver reads all trials before it compares any of them seed by seed
         self._judge(live)
-        hours, bad = self.spec.limits.trial_hours, next((status for status in found if status.state.resumable), None)
+        hours, bad = self.spec.limits.trial_hours, next((status for status in statuses if status.state.resumable), None)
         if live.end is None and bad is not None:
             live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
         if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
-        going = [status.name for status in found if not status.state.terminal]
-        if live.end is not None and going:
-            self._note_ending(live)
-            for name in going:
+        running = [status.name for status in statuses if not status.state.terminal]
+        if live.end is not None and running:
+            if ENDING not in self._trials()[live.number].user_attrs:  # noted first: a cancelled run does not show why
+                self._set_attribute(live.number, ENDING, live.end)
+            for name in running:
                 self._ask_to_end(name)
-        self.costs[live.number] = sum(status.cost or 0.0 for status in found)
-        expected = len(live.runs) if live.end is None else len(found)
-        if len(found) == expected and all(status.state.terminal for status in found):
-            self._finish(live, found)
-
-    def _note_ending(self, live: LiveTrial) -> None:
-        """Writes down as what a trial ends, before its runs are cancelled for it: afterwards nobody could tell."""
-        if ENDING not in self._trials()[live.number].user_attrs:
-            self._note(live.number, ENDING, live.end)
+        self.costs[live.number] = sum(status.cost or 0.0 for status in statuses)
+        expected = len(live.runs) if live.end is None else len(statuses)
+        if len(statuses) == expected and not running:
+            self._finish(live, statuses)
 
     def _run(self, live: LiveTrial, number: int) -> RunStatus | None:
-        """A run of a trial: submitted if it never was, taken up again if it may be. None: there is none."""
+        """Return the status of a trial's run, submitted or resumed first if need be. None: it does not exist."""
         name = live.runs[number]
         try:
-            status = None if name in live.unborn else self._status(name)
-            live.unborn.discard(name)
+            status = None if name in live.unsubmitted else self._status(name)
+            live.unsubmitted.discard(name)
             if status is None and live.end is None:
                 self._submit(live, number)
                 status = self.backend.describe(name)
-            if status is not None and live.end is None and status.state.resumable and self._may_go_on(status):
-                status = self._revive(status)
+            if status is not None and live.end is None and status.state.resumable and self._may_resume(status):
+                status = self._resume(status)
         except (SpecError, DataError) as problem:
             live.end = live.end or ("failed", problem.message)
             return None
         return status
 
-    def _may_go_on(self, status: RunStatus) -> bool:
-        """Whether a run that ended before its time is to be taken up again."""
+    def _may_resume(self, status: RunStatus) -> bool:
+        """Return whether a run that ended early is to be resumed."""
         if status.state == RunState.FAILED:
             return status.exit_code != WRONG_INPUT and status.attempt <= self.spec.limits.retries
         return status.state == RunState.PREEMPTED or status.name in self.state.interrupted
 
-    def _revive(self, status: RunStatus) -> RunStatus | None:
-        """Takes a run up again; None: it can't be at this moment."""
+    def _resume(self, status: RunStatus) -> RunStatus | None:
+        """Resume a run; None: it cannot be resumed at this moment."""
         try:
             require(self.backend, Resumes).resume(status.name)
-        except ConflictError:  # who watched it has said its last word, and is about to let go of it
+        except ConflictError:  # its supervisor has written its last state, and is about to release the lock
             return None
         if status.name in self.state.interrupted:
             self._update(interrupted=[name for name in self.state.interrupted if name != status.name])
-        print(f"{status.name} goes on, after: {status.reason}", flush=True)
+        print(f"{status.name} resumed, after: {status.reason}", flush=True)
         return self.backend.describe(status.name)
 
     def _status(self, name: str) -> RunStatus | None:
@@ -301,134 +311,112 @@ class Driver:
         if live.gpus:
             plan = plan.with_variables({GPUS: ",".join(live.gpus[number])})
         submission = self.backend.prepare(plan, run=live.runs[number])
-        remember(self.backend.name, self.home)  # first: a submission that is cut off leaves a run that is found
+        remember(self.backend.name, self.home)  # first, so that an interrupted submission leaves a run that is found
         try:
             self.backend.submit(submission)
         except ConflictError as problem:
             self._adopt(live.runs[number], plan, problem)
 
     def _adopt(self, name: str, plan: Plan, refusal: ConflictError) -> None:
-        """Takes a run that has the name already for a trial's own, if it is of the same plan: the folder of the sweep
-        may have been deleted, and its runs not. One that was cancelled with the sweep then goes on."""
-        there = self._status(name)
-        if there is None:
+        """Adopt an existing run of that name if it has the same plan: its sweep's folder may have been deleted.
+
+        One that was cancelled with that sweep is resumed.
+        """
+        if (existing := self._status(name)) is None:
             raise refusal
-        if there.run_hash != plan.run_hash:
+        if existing.run_hash != plan.run_hash:
             raise ConflictError(
-                f"run {name} is there, and of another plan than this trial",
-                facts={"need": plan.run_hash, "have": there.run_hash},
+                f"run {name} exists, and has another plan than this trial",
+                facts={"need": plan.run_hash, "have": existing.run_hash},
                 fix=f"orchestrator submit sweep with another --name, or delete the runs {self.record.name}-t*",
             ) from refusal
-        print(f"{name} was there already, of the same plan: it is this trial's", flush=True)
+        print(f"{name} exists with the same plan: it is this trial's", flush=True)
         self._update(interrupted=[*self.state.interrupted, name])
 
-    def _read(self, live: LiveTrial, found: list[RunStatus]) -> None:
-        """What each of its runs has reported until now."""
-        seeds = [*self.seeds.get(live.number, [[] for _ in live.runs])]
-        for status in found:
-            stands = (status.step, status.state, status.metrics.get(self.spec.objective.metric))
-            if live.moved.get(status.name) != stands:
-                values = metric_values(self.backend.metrics(status.name), self.spec.objective.metric)
-                seeds[live.runs.index(status.name)] = values
-                live.moved[status.name] = stands
+    def _read(self, live: LiveTrial, statuses: list[RunStatus]) -> None:
+        """Read the reports of each run of a trial."""
+        metric, seeds = self.spec.objective.metric, [*self.seeds.get(live.number, [[] for _ in live.runs])]
+        for status in statuses:
+            progress = (status.step, status.state, status.metrics.get(metric))
+            if live.progress.get(status.name) != progress:
+                seeds[live.runs.index(status.name)] = metric_values(self.backend.metrics(status.name), metric)
+                live.progress[status.name] = progress
         self.seeds[live.number] = seeds
 
     def _judge(self, live: LiveTrial) -> None:
-        """Tells the study each report that is new; what is decided of it is written down first."""
-        history, reports = self.histories[live.number], together(self.seeds[live.number], self.spec.objective)
-        while len(history) < len(reports) and not self._is_stopped(live.number, len(history)):
-            history.append(reports[len(history)])
-            decision = self._decide(live.number, len(history))
-            self._report(live.number, len(history), history[-1])
+        """Judge each new report of a trial and add it to the study; reports after a stop are ignored.
+
+        A decision is stored before it takes effect; a restarted driver applies the stored one.
+        """
+        from optuna.trial import Trial
+
+        spec, number, history = self.spec, live.number, self.histories[live.number]
+        for value in combine_seeds(self.seeds[number], spec.objective)[len(history) :]:
+            if (last := self.decided.get((number, len(history)))) is not None and last.stop:
+                break
+            history.append(value)
+            report = len(history)
+            if (decision := self.decided.get((number, report))) is None:
+                policy, objective = spec.early_termination, spec.objective
+                decision = judge(policy, objective, self.histories, number, report=report, replicates=self.seeds)
+                if decision is not None:
+                    self.folder.decide(number, decision)
+                    self.decided[number, report] = decision
+                    print(f"trial {number} {decision.text}", flush=True)
+            Trial(self.study, self._trials()[number]._trial_id).report(value, report)
             if decision is not None and decision.stop:
                 live.end = ("stopped", decision.text)
 
-    def _is_stopped(self, number: int, report: int) -> bool:
-        """Whether a trial was stopped at a report, and later ones count for nothing."""
-        found = self.decided.get((number, report))
-        return found is not None and found.stop
-
-    def _decide(self, number: int, report: int) -> Decision | None:
-        """What the policy says of a report: what it said before, if it did; else what it says now, which is kept."""
-        if (number, report) in self.decided:
-            return self.decided[number, report]
-        spec = self.spec
-        decision = judge(
-            *(spec.early_termination, spec.objective, self.histories, number), report=report, replicates=self.seeds
-        )
-        if decision is not None:
-            self.folder.decide(number, decision)
-            self.decided[number, report] = decision
-            print(f"trial {number} {decision.text}", flush=True)
-        return decision
-
-    def _report(self, number: int, report: int, value: float) -> None:
-        from optuna.trial import Trial
-
-        Trial(self.study, self._trials()[number]._trial_id).report(value, report)
-
-    def _finish(self, live: LiveTrial, found: list[RunStatus]) -> None:
-        """Tells the study what a trial came to."""
+    def _finish(self, live: LiveTrial, statuses: list[RunStatus]) -> None:
+        """Report the result of a trial to the study."""
         from optuna.trial import TrialState
 
-        value = outcome(self.histories[live.number], self.spec.objective)
+        number, value = live.number, outcome(self.histories[live.number], self.spec.objective)
         state, why = live.end or ("completed", None)
         if value is None and state != "failed":
             state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
-        for status in found if state == "stopped" else ():
+        for status in statuses if state == "stopped" else ():
             self.parent.note(status.mlflow_run_id, str(why))
-        self.outcomes[live.number] = value
+        self.outcomes[number] = value
         if value is not None:
-            top = best(
-                [found for found in self.outcomes.values() if found is not None],
-                maximize=self.spec.objective.goal == "maximize",
+            results = [other for other in self.outcomes.values() if other is not None]
+            top = best(results, maximize=self.spec.objective.goal == "maximize")
+            append(
+                self.folder.metrics,
+                {"step": len(self.outcomes), "time": time.time(), "metrics": {"trial": value, "best": top}},
             )
-            metrics = {"trial": value, "best": top}
-            append(self.folder.metrics, {"step": len(self.outcomes), "time": time.time(), "metrics": metrics})
-        end = {
-            "state": state,
-            "why": why,
-            "outcome": value,
-            "cost": self.costs[live.number],
-            "ended": time.time(),
-            "seeds": self.seeds.get(live.number, []),
-        }
-        number, told = live.number, {"failed": TrialState.FAIL, "stopped": TrialState.PRUNED}.get(state)
-        self._note(number, "end", end)
-        self.study.tell(number, None if told else value, state=told)
-        print(f"trial {number} ended as {state}" + (f": {value:.6g}" if value is not None else f": {why}"), flush=True)
+        end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": time.time()}
+        self._set_attribute(number, "end", {**end, "seeds": self.seeds.get(number, [])})
+        final = {"failed": TrialState.FAIL, "stopped": TrialState.PRUNED}.get(state)
+        self.study.tell(number, None if final else value, state=final)
+        print(f"trial {number} {state}: {why if value is None else f'{value:.6g}'}", flush=True)
         del self.live[number]
 
-    def _limit(self) -> str | None:
-        """Which limit of the sweep is reached."""
-        limit = reached(self.record, sum(self.costs.values()))
-        return None if limit is None else limit.why
-
     def _cancel(self) -> tuple[RunState, str | None]:
-        """Asks every run to end, and waits until it has; to the study their trials go on, to be taken up again."""
+        """Cancel every run and wait until it has finished; in the study the trials stay running, to be resumed."""
         names = [name for live in self.live.values() for name in live.runs]
         self._update(interrupted=names)
-        while going := [name for name in names if self._may_run(name)]:
-            for name in going:
+        while running := [name for name in names if self._may_run(name)]:
+            for name in running:
                 self._ask_to_end(name)
             self._pause()
         return RunState.CANCELLED, "it was cancelled"
 
     def _may_run(self, name: str) -> bool:
-        """Return whether a run is live, or may be: its backend does not answer."""
+        """Return whether a run is live, or may be because its backend does not answer."""
         with reporting_outages():
-            found = self._status(name)
-            return found is not None and not found.state.terminal
+            status = self._status(name)
+            return status is not None and not status.state.terminal
         return True
 
+    @reporting_outages()
     def _ask_to_end(self, name: str) -> None:
-        """Cancel a run; during an outage the next look, which finds it live, tries again."""
-        with reporting_outages():
-            self.backend.cancel(name)
+        """Cancel a run; after an outage the next poll sees it live, and tries again."""
+        self.backend.cancel(name)
 
-    def _note(self, number: int, key: str, value: Any) -> None:
-        """Write an attribute of a trial; Optuna itself lets only the objective do so."""
+    def _set_attribute(self, number: int, key: str, value: Any) -> None:
+        """Write an attribute of a trial; Optuna's own interface allows this only inside the objective."""
         self.study._storage.set_trial_user_attr(self._trials()[number]._trial_id, key, value)
 
     def _trials(self) -> list[FrozenTrial]:
@@ -438,39 +426,18 @@ class Driver:
         self.state = self.state.model_copy(update=changes)
         self.folder.write_state(self.state)
 
-    def _note_stop(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self.asked_to_stop = True
 
 
-def _live(trial: FrozenTrial) -> LiveTrial:
-    told = trial.user_attrs
-    end = tuple(told[ENDING]) if ENDING in told else None
-    return LiveTrial(trial.number, told["settings"], told["runs"], told["gpus"], told["started"], end)
-
-
-@contextmanager
-def reporting_outages() -> Iterator[None]:
-    """Report that a backend does not answer, and leave the rest to the next look."""
-    try:
-        yield
-    except ServiceError as problem:
-        print(problem, file=sys.stderr, flush=True)
-
-
-def _gpus() -> list[str]:
-    """Names of the GPUs that this process may use."""
-    named = os.environ.get(GPUS)
-    return named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
-
-
 def main() -> int:
-    """Takes the lock, says so, drives."""
+    """Take the lock, report it to the parent process, and drive."""
     folder, home, ready = SweepFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
     with folder.lock():
         driver = Driver(folder, home)
         driver.begin()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         os.write(ready, b"ready")
         os.close(ready)
         try:

@@ -1,16 +1,16 @@
-"""The folder of a sweep, below HOME/sweeps, and who may write what in it.
+"""The folder of a sweep, below HOME/sweeps, and which process writes which file.
 
 SWEEP/
-  sweep.json       what was asked for: written at submission, and again by `extend`
-  history.json     trials of earlier sweeps that it begins with, if it does: written at submission
-  state.json       written by the driver alone (before it, by submission; once it is gone, by who cancels)
-  study.journal    trials, as Optuna keeps them: written by the driver; optuna-dashboard opens it
-  decisions.jsonl  what a policy decided of each report, and by which numbers: by the driver, before it acts
-  metrics.jsonl    a line for each trial that ended: the parent's metrics in MLflow
+  sweep.json       the sweep: written at submission, and again by `extend`
+  history.json     trials of earlier sweeps for a warm start: written at submission
+  state.json       written by the driver only (before it starts by the submission, after its end by a cancel)
+  study.journal    trials, in Optuna's format: written by the driver; optuna-dashboard opens it
+  decisions.jsonl  decisions of the policy on each report, with their numbers: by the driver, before it acts on them
+  metrics.jsonl    a line for each finished trial: the parent's metrics in MLflow
   lock             held by the driver as long as it lives
-  cancel           made by whoever asks the sweep to end
-  driver.log       what the driver has to say
-  reserve          bytes that the driver frees for its last words on a full disk
+  cancel           created to ask the sweep to end
+  driver.log       output of the driver
+  reserve          bytes that the driver frees to write its last state on a full disk
 """
 
 from __future__ import annotations
@@ -18,171 +18,110 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError
-from orchestrator.support.home import SWEEPS, sweep_names
+from orchestrator.runs.supervised_folder import Below, SupervisedFolder
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.policy.termination import Decision
-from train_jobs.artifacts.file_lock import hold, is_held
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from optuna import Study
 
-QUEUED_SECONDS = 30.0  # a driver starts in a second or two, on a busy machine in some
-DRIVER_LOST = "driver lost: its process ended without a word (killed, or out of memory)"
+DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 STUDY = "study.journal"
-RESERVE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class SweepFolder:
+class SweepFolder(SupervisedFolder[SweepState]):
     """Paths of one sweep."""
 
-    path: Path
+    noun = "sweep"
+    supervisor = "driver"
+    show_command = "orchestrator sweep show"
+    state_kind = SweepState
 
-    @property
-    def name(self) -> str:
-        """The sweep's name."""
-        return self.path.name
+    metrics = Below("metrics.jsonl")
+    """The parent's metrics."""
+    decided = Below("decisions.jsonl")
+    """Decisions of the policies."""
+    history = Below("history.json")
+    """Trials of earlier sweeps; missing without a warm start."""
 
-    @property
-    def cancel_file(self) -> Path:
-        """Exists when the sweep was asked to end."""
-        return self.path / "cancel"
-
-    @property
-    def metrics(self) -> Path:
-        """The parent's metrics."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def decided(self) -> Path:
-        """What policies decided."""
-        return self.path / "decisions.jsonl"
-
-    @property
-    def history(self) -> Path:
-        """Trials of earlier sweeps; not there without a warm start."""
-        return self.path / "history.json"
+    def loss(self, state: SweepState) -> dict[str, Any]:
+        """Return what changes in the state of a sweep whose driver died."""
+        return {"reason": DRIVER_LOST}
 
     def record(self) -> SweepRecord:
-        """What was asked for."""
+        """Read sweep.json."""
         return SweepRecord.model_validate_json((self.path / "sweep.json").read_text())
 
     def write_record(self, record: SweepRecord) -> None:
-        """Replaces what was asked for."""
+        """Replace sweep.json."""
         write_text(self.path / "sweep.json", record.model_dump_json(indent=1))
 
-    def stored_state(self) -> SweepState:
-        """state.json as it is."""
-        return SweepState.model_validate_json((self.path / "state.json").read_text())
-
-    def write_state(self, state: SweepState) -> None:
-        """Replaces state.json as a whole; frees the reserve first if the disk is full."""
-        try:
-            write_text(self.path / "state.json", state.model_dump_json(indent=1))
-        except OSError:
-            (self.path / "reserve").unlink(missing_ok=True)
-            write_text(self.path / "state.json", state.model_dump_json(indent=1))
-
     def reserve(self) -> None:
-        """Sets bytes aside for the last words on a full disk."""
-        with suppress(OSError):  # of a disk that is full already nothing can be kept
-            (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
-
-    def state(self) -> SweepState:
-        """state.json, or what it should say: a sweep whose lock is free is not driven, whatever it says."""
-        state = self.stored_state()
-        if state.state.terminal or self.locked():
-            return state
-        age = time.time() - (self.path / "state.json").stat().st_mtime
-        if state.state == RunState.QUEUED and age < QUEUED_SECONDS:
-            return state
-        state = self.stored_state()  # the driver may have said its last word between the two looks
-        if state.state.terminal:
-            return state
-        return state.model_copy(update={"state": RunState.FAILED, "reason": DRIVER_LOST})
-
-    def locked(self) -> bool:
-        """True while a driver lives."""
-        return is_held(self.path / "lock")
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Hold the sweep's lock; the kernel releases it when the process dies, however it dies.
-
-        Raises:
-            ConflictError: another driver holds it.
-        """
-        # a reader that asks whether we live holds it for an instant
-        busy = ConflictError(f"sweep {self.name} is going on already", fix=f"orchestrator sweep show {self.name}")
-        return hold(self.path / "lock", seconds=1, busy=busy)
+        """Reserve bytes for the last state, unless the disk is full already."""
+        with suppress(OSError):
+            super().reserve()
 
     def decisions(self) -> dict[tuple[int, int], Decision]:
-        """What was decided: (trial, report) -> decision. A torn last line was never acted upon."""
-        found = {}
+        """Read the decisions: (trial, report) -> decision. A torn last line never took effect."""
+        decisions = {}
         for line in self.decided.read_text().splitlines() if self.decided.exists() else ():
             with suppress(ValueError):
-                told = json.loads(line)
-                found[told["trial"], told["report"]] = Decision(told["stop"], told["report"], told["why"])
-        return found
+                stored = json.loads(line)
+                decisions[stored["trial"], stored["report"]] = Decision(stored["stop"], stored["report"], stored["why"])
+        return decisions
 
     def decide(self, trial: int, decision: Decision) -> None:
-        """Writes a decision down, before it is acted upon."""
+        """Store a decision, before it takes effect."""
         append(self.decided, {"time": time.time(), "trial": trial, **decision._asdict()})
 
     def study(self) -> Study:
-        """The study, which is there from the submission on."""
-        optuna = _optuna()
-        pruner = optuna.pruners.NopPruner()
-        study: Study = optuna.load_study(study_name=self.name, storage=self._storage(), pruner=pruner)
+        """Return the study, which exists from the submission on."""
+        optuna = self._optuna()
+        storage, pruner = self._storage(optuna), optuna.pruners.NopPruner()
+        study: Study = optuna.load_study(study_name=self.name, storage=storage, pruner=pruner)
         return study
 
     def make_study(self, name: str, goal: Literal["minimize", "maximize"]) -> None:
-        """An empty study."""
-        _optuna().create_study(study_name=name, storage=self._storage(), direction=goal)
+        """Create an empty study."""
+        optuna = self._optuna()
+        optuna.create_study(study_name=name, storage=self._storage(optuna), direction=goal)
 
-    def _storage(self) -> Any:
-        optuna = _optuna()
+    @staticmethod
+    def _optuna() -> Any:
+        load_quietly()
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return optuna
+
+    def _storage(self, optuna: Any) -> Any:
         return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(self.path / STUDY)))
 
-    def mend(self) -> None:
-        """Takes away what a killed driver left half done; for who holds the lock.
+    def repair(self) -> None:
+        """Remove what a killed driver left unfinished; the caller holds the lock.
 
-        A torn last line would make the journal unreadable once something stands behind it, and a stale lock of Optuna's
-        would be waited for.
+        A torn last line would make the journal unreadable once another line follows it, and the next driver would wait
+        for a stale lock of Optuna's.
         """
         for lock in self.path.glob(f"{STUDY}.lock*"):
             lock.unlink()
         for name in (STUDY, "decisions.jsonl", "metrics.jsonl"):
             path = self.path / name
             if path.exists() and (whole := path.read_bytes()) and not whole.endswith(b"\n"):
-                with path.open("r+b") as stream:
-                    stream.truncate(whole.rfind(b"\n") + 1)
-
-
-def _optuna() -> Any:
-    load_quietly()
-    import optuna
-
-    return optuna
+                os.truncate(path, whole.rfind(b"\n") + 1)
 
 
 def append(path: Path, document: dict[str, Any]) -> None:
-    """Adds a line of JSON, on the disk when this returns."""
+    """Append a line of JSON, which is on the disk when this returns."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(document) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def sweep_folders(home: Path) -> list[SweepFolder]:
-    """All sweeps, the newest first."""
-    return [SweepFolder(home / SWEEPS / name) for name in sweep_names(home)]

@@ -1,4 +1,4 @@
-"""How a sweep stands: its trials in one table, whoever drives it, and the best of them."""
+"""The status of a sweep with all of its trials, one row each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.specs.sweep_spec import trials
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # states of trials that have not ended, or not for good
+UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # states of trials that run, or are resumed with the sweep
 
 
 class TrialRow(Config):
@@ -29,8 +29,8 @@ class TrialRow(Config):
     trial: int
     """Its number, from 0 on."""
     state: str
-    """running; cancelled with the sweep, to go on with it; or completed, stopped by the policy, timed out, ended early
-    with the sweep, failed."""
+    """running; cancelled with the sweep, and resumed with it; or completed, stopped by the policy, timed out, ended
+    early with the sweep, failed."""
     settings: dict[str, Any]
     """Dotted setting -> value."""
     runs: list[str]
@@ -40,21 +40,21 @@ class TrialRow(Config):
     best: float | None = None
     """The best of its reports."""
     outcome: float | None = None
-    """What it came to."""
+    """Its result."""
     reports: int = 0
-    """How often it has reported the metric."""
+    """Number of reports of the metric."""
     values: list[float] = Field(default=[])
-    """Its reports, those left out that are no numbers."""
+    """Its finite reports."""
     started: float = 0.0
-    """Seconds since the epoch when it began."""
+    """Start, seconds since the epoch."""
     seconds: float = 0.0
-    """Since it began, until it ended."""
+    """Duration, so far if it is running."""
     cost: float = 0.0
-    """USD, where machines have a price."""
+    """USD, if machines have a price."""
     why: str | None = None
-    """The decision that stopped it, or what it failed of."""
+    """The decision that stopped it, or the reason of its failure."""
     incumbent: bool = False
-    """Whether it is the best of those that have ended."""
+    """Whether it is the best finished trial."""
 
 
 class SweepStatus(Config):
@@ -63,29 +63,29 @@ class SweepStatus(Config):
     name: str
     """Its name."""
     state: RunState
-    """Where it stands."""
+    """Its status."""
     reason: str | None = None
-    """Why it ended so."""
+    """Reason for it."""
     metric: str
-    """What trials are compared by."""
+    """Metric by which trials are compared."""
     goal: str
     """minimize or maximize."""
     trials: int
-    """Trials that it is to have."""
+    """Total number of trials."""
     ended: int
-    """Of these, those that have ended."""
+    """Number of finished trials."""
     created: float
-    """Seconds since the epoch when it was submitted."""
+    """Submission, seconds since the epoch."""
     folder: str
-    """Where it lies."""
+    """Path of its folder."""
     mlflow_run_id: str | None = None
     """The parent of its trials in MLflow."""
     earlier: list[EarlierSweep] = Field(default=[])
-    """Sweeps whose trials it began with."""
+    """Sweeps whose trials it starts with."""
     keep: int | None = None
-    """How many trials keep their checkpoints and models; None: all."""
+    """Number of trials that keep their checkpoints and models; None: all."""
     rows: list[TrialRow] = Field(default=[])
-    """Trials that have begun, in the order of their numbers."""
+    """Trials that have started, in the order of their numbers."""
 
     @property
     def best(self) -> TrialRow | None:
@@ -93,40 +93,38 @@ class SweepStatus(Config):
         return next((row for row in self.rows if row.incumbent), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return JSON-safe values."""
         return self.model_dump(mode="json")
 
 
 def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus:
-    """How it stands now.
+    """Return the current status of a sweep that a process of this machine drives.
 
     Args:
         folder: of the sweep.
-        study: its study, if it is read again and again.
+        study: its study, for callers that read it repeatedly.
     """
     record, state = folder.record(), folder.state()
     maximize = record.spec.objective.goal == "maximize"
-    found = (study or folder.study()).get_trials(deepcopy=False)
-    rows = [_row(trial, state, maximize=maximize) for trial in found]
-    return standing(folder, record, state, rows)
+    stored = (study or folder.study()).get_trials(deepcopy=False)
+    return status_of(folder, record, state, [_row(trial, state, maximize=maximize) for trial in stored])
 
 
-def standing(
+def status_of(
     folder: SweepFolder, record: SweepRecord, state: SweepState, rows: list[TrialRow], incumbent: int | None = None
 ) -> SweepStatus:
-    """How a sweep with these trials stands.
+    """Return the status of a sweep.
 
     Args:
         folder, record, state: of the sweep.
-        rows: its trials, none of which is marked as the best.
-        incumbent: the number of the best; None: the one that ended with the best outcome.
+        rows: its trials, with no incumbent marked.
+        incumbent: number of the best trial; None: the finished one with the best outcome.
     """
     spec = record.spec
     values = {row.trial: row.outcome for row in rows if row.outcome is not None}
     if values and incumbent not in values:
         top = best(list(values.values()), maximize=spec.objective.goal == "maximize")
         incumbent = next(number for number, value in values.items() if value == top)
-    rows = [row.model_copy(update={"incumbent": True}) if row.trial == incumbent else row for row in rows]
     return SweepStatus(
         name=record.name,
         state=state.state,
@@ -140,7 +138,7 @@ def standing(
         mlflow_run_id=state.mlflow_run_id,
         earlier=record.earlier,
         keep=record.keep,
-        rows=rows,
+        rows=[row.model_copy(update={"incumbent": True}) if row.trial == incumbent else row for row in rows],
     )
 
 
@@ -163,20 +161,20 @@ def row_of(reports: Sequence[float], *, maximize: bool, **known: Any) -> TrialRo
 
 
 def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
-    told = trial.user_attrs
-    end = told.get("end", {}) if trial.state.is_finished() else {}
-    left = sweep.state == RunState.CANCELLED  # its trials ended with it, and go on with it
-    until = end.get("ended") or (sweep.ended if left else None) or time.time()
+    stored = trial.user_attrs
+    end = stored.get("end", {}) if trial.state.is_finished() else {}
+    cancelled = sweep.state == RunState.CANCELLED  # its trials ended with it, and are resumed with it
+    until = end.get("ended") or (sweep.ended if cancelled else None) or time.time()
     return row_of(
         list(trial.intermediate_values.values()),
         maximize=maximize,
         trial=trial.number,
-        state=end.get("state", (sweep.state if left else RunState.RUNNING).value),
-        settings=told["settings"],
-        runs=told["runs"],
+        state=end.get("state", (sweep.state if cancelled else RunState.RUNNING).value),
+        settings=stored["settings"],
+        runs=stored["runs"],
         outcome=end.get("outcome"),
-        started=told["started"],
-        seconds=max(until - told["started"], 0.0),
+        started=stored["started"],
+        seconds=max(until - stored["started"], 0.0),
         cost=end.get("cost") or 0.0,
         why=end.get("why"),
     )

@@ -1,7 +1,4 @@
-"""Delete checkpoints and models of trials that are not among the best, as `keep_best` of the sweep asks.
-
-Which trials those are is decided in `policy/keeping.py`, from their outcomes alone.
-"""
+"""Keep the checkpoints and models of a sweep's best trials, and delete those of others, by its `keep_best`."""
 
 from __future__ import annotations
 
@@ -12,20 +9,21 @@ from pathlib import Path
 from orchestrator.backends import require
 from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import DeletesWeights
-from orchestrator.estimates.shortages import disk_warnings
+from orchestrator.estimates.memory import disk_warnings
 from orchestrator.jobs.base import Plan
-from orchestrator.specs.sweep_spec import SweepSpec
+from orchestrator.specs.sweep_spec import SweepSpec, trials
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.trials import run_names
-from orchestrator.sweeps.policy.keeping import AUTO, losers, most_bytes, told
+
+AUTO = 3
 
 
 def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
     """Return how many trials keep their weights; None: all.
 
     Raises:
-        SpecError: a number is asked for, and the backend deletes no weights.
+        SpecError: `keep_best` is a number, and the backend deletes no weights.
     """
     deletes = isinstance(backend, DeletesWeights)
     if spec.keep_best == "all" or (spec.keep_best == "auto" and not deletes):
@@ -39,25 +37,53 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
     return AUTO if spec.keep_best == "auto" else spec.keep_best
 
 
+def losers(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
+    """Return the trials that keep no weights; later outcomes only add trials.
+
+    Args:
+        outcomes: results of the finished trials; None: no result to compare.
+        keep: how many trials keep theirs, in a tie those that started first. None: all.
+        maximize: whether more is better.
+    """
+    if keep is None:
+        return set()
+    sign = -1 if maximize else 1
+    ranked = sorted((sign * value, number) for number, value in outcomes.items() if value is not None)
+    return outcomes.keys() - {number for _, number in ranked[:keep]}
+
+
+def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
+    """Return how many trials have weights on the disk at the same time, at most."""
+    return trials(spec) if keep is None else min(trials(spec), keep + spec.limits.concurrent)
+
+
+def most_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
+    """Return the most bytes that weights take on the disk at the same time; None: such a job saves none."""
+    return None if plan.weights_bytes is None else trials_on_disk(spec, keep) * spec.replicates * plan.weights_bytes
+
+
+def kept_text(keep: int | None) -> str:
+    """Return `of the best 3 trials`."""
+    return "of all trials" if keep is None else "of the best trial" if keep == 1 else f"of the best {keep} trials"
+
+
 def shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
     """Return a warning if the disk of a folder has less free space than all trials may need."""
     need = most_bytes(spec, plan, keep)
-    return [] if need is None else disk_warnings(need, folder, f"checkpoints and models {told(keep)}")
+    return [] if need is None else disk_warnings(need, folder, f"checkpoints and models {kept_text(keep)}")
 
 
 class WeightPruner:
-    """Deletes the weights of trials while a sweep runs; a restarted driver deletes what the one before left.
+    """Deletes the weights of trials while a sweep runs; a restarted driver deletes what its predecessor left.
 
     Args:
-        record: what was asked for.
+        record: the sweep.
         backend: of the trials.
     """
 
     def __init__(self, record: SweepRecord, backend: Backend) -> None:
-        self._record, self._backend, self._spec = record, backend, record.spec
-        self._pending: set[int] = set()
-        self._bare: set[int] = set()
-        self._ended = 0
+        self._record, self._spec, self._backend = record, record.spec, backend
+        self._pruned: set[int] = set()
 
     def settle(self, outcomes: Mapping[int, float | None]) -> bool:
         """Delete the weights of trials that are no longer among the best.
@@ -68,25 +94,20 @@ class WeightPruner:
         Returns:
             False if a supervisor still holds one of the runs: call again later.
         """
-        keep = self._record.keep
-        if len(outcomes) > self._ended:
-            self._ended = len(outcomes)
-            gone = losers(outcomes, keep, maximize=self._spec.objective.goal == "maximize")
-            self._pending |= gone - self._bare
-        for number in sorted(self._pending):
-            runs = run_names(self._record.name, number, self._spec.replicates)
-            if all(self._is_bare(name, f"sweep {self._record.name} keeps those {told(keep)}") for name in runs):
-                self._pending.discard(number)
-                self._bare.add(number)
-        return not self._pending
+        spec, keep = self._spec, self._record.keep
+        pending = losers(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
+        why = f"its checkpoints and models are deleted: sweep {self._record.name} keeps those {kept_text(keep)}"
+        for number in sorted(pending):
+            runs = run_names(self._record.name, number, spec.replicates)
+            if all(self._prune(name, why) for name in runs):
+                self._pruned.add(number)
+        return pending <= self._pruned
 
-    def _is_bare(self, name: str, why: str) -> bool:
+    def _prune(self, name: str, why: str) -> bool:
         try:
             if not self._backend.describe(name).state.terminal:
-                return True  # its user resumed it: it is no trial any more
-            return require(self._backend, DeletesWeights).delete_weights(
-                name, f"its checkpoints and models are deleted: {why}"
-            )
+                return True  # its user resumed it, so it no longer belongs to the sweep
+            return require(self._backend, DeletesWeights).delete_weights(name, why)
         except NotFoundError:
             return True
         except StorageError as problem:  # no reason to end a sweep

@@ -1,1 +1,1 @@
-"""Which trials go on: pure functions of reports."""
+"""Early termination of trials and limits of sweeps: pure functions of records and reports."""

@@ -1,4 +1,4 @@
-"""Limits of a whole sweep: which of them is reached, and by what command it is raised."""
+"""Limits of a whole sweep: check whether one is reached, and name the command that raises it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ReachedLimit(NamedTuple):
     why: str
     """`limits.hours: 2 h are over`."""
     enough: int
-    """What would let it go on for as long, or for as much, again."""
+    """A value with which the sweep can run as long, or spend as much, again."""
 
 
 def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
-    """Which limit of a sweep is used up.
+    """Return the limit of a sweep that is used up, None if no limit is.
 
     Args:
-        record: what was asked for.
-        spent: USD, on all of its trials.
+        record: the sweep.
+        spent: cost of all of its trials, in USD.
     """
     limits, took = record.spec.limits, (time.time() - record.created) / HOUR
     if limits.hours is not None and took > limits.hours:
@@ -41,7 +41,7 @@ def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
 
 
 def require_left(record: SweepRecord, spent: float) -> None:
-    """Sees that a sweep which is to go on may: else its driver would end it at once, as if all were well.
+    """Refuse to resume a sweep with a used-up limit: its driver would end it immediately, as if it had completed.
 
     Raises:
         ConflictError: a limit is used up.
@@ -54,12 +54,12 @@ def require_left(record: SweepRecord, spent: float) -> None:
 
 
 def require_price(limits: LimitsSpec, price: float | None, fix: str) -> None:
-    """Sees that a limit of the cost counts something.
+    """Refuse a limit of the cost for trials without a price.
 
     Args:
         limits: of the sweep.
-        price: USD for one of the trial's machines and hour; None: it has none.
-        fix: the command or the option that mends it.
+        price: USD for one of the trial's machines and hour; None: unknown.
+        fix: the command or the option that helps.
 
     Raises:
         SpecError: there is such a limit, and no price.
@@ -70,13 +70,3 @@ def require_price(limits: LimitsSpec, price: float | None, fix: str) -> None:
             facts={"key": "limits.cost", "need": "USD for one machine and hour"},
             fix=fix,
         )
-
-
-def differing(wanted: LimitsSpec, there: LimitsSpec) -> dict[str, str]:
-    """Limits that a sweep which is there has otherwise: key -> `24 (it has 1)`."""
-    asked, had = wanted.model_dump(), there.model_dump()
-    return {key: f"{_told(asked[key])} (it has {_told(had[key])})" for key in asked if asked[key] != had[key]}
-
-
-def _told(value: float | None) -> str:
-    return "none" if value is None else f"{value:g}"

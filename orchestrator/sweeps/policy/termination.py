@@ -1,16 +1,16 @@
-"""When a trial is stopped early: functions of what all trials have reported, and of nothing else.
+"""Decide when a trial is stopped early: pure functions of what all trials have reported.
 
-A *report* is a value of the primary metric that a trial logged, whatever step it was at; policies count reports, as
-Azure's do. A trial is judged once for each report, the k-th among all k-th reports that there are, of trials that ended
-too. Bandit, median and truncation are Azure's:
+A *report* is a value of the primary metric that a trial logged, at any step; policies count reports, as Azure's do. A
+trial is judged once for each report, the k-th among all k-th reports, those of finished trials included. Bandit, median
+and truncation are Azure's:
 
     bandit      its best < best of all / (1 + slack_factor), or < best of all - slack_amount, of reports 1..k
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each where less is better. Azure's example of a bandit compares trials at the same report and
-says nothing of those that have reported less often; nor does Azure say how it takes values that are not numbers: here a
-trial whose last value is none is stopped by any policy, and others are compared by the values that are.
+and the mirror image of each for a metric to minimize. Azure's example of a bandit compares trials at the same report,
+and does not mention trials that have reported less often; nor does Azure document values that are not finite. Here any
+policy stops a trial whose last value is not finite, and compares others by their finite values.
 
 The signed-rank test is our own: seeds of a task often tie (accuracy on a small set), SciPy's exact method ignores ties,
 and its exact permutation test calls the statistic once for each of up to 65,536 signs, while a sweep waits.
@@ -28,25 +28,25 @@ from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
 
 Reports = Sequence[float]
 Histories = Mapping[int, Reports]
-"""Trial -> its reports so far, of a replicated one what its seeds come to; trials in the order in which they began."""
+"""Trial -> its reports so far, of a replicated trial combined over its seeds; in the order in which trials started."""
 Replicates = Mapping[int, Sequence[Reports]]
 """Trial -> the reports of each of its seeds."""
-MOST_PAIRS = 16  # signs of so many differences are gone through one by one
+MOST_PAIRS = 16  # differences in a signed-rank test, which enumerates the 2**16 combinations of their signs
 
 
 class Decision(NamedTuple):
-    """What became of a trial at one of its reports."""
+    """A decision about a trial at one of its reports."""
 
     stop: bool
     report: int
-    """Which, from 1 on."""
+    """Number of the report, from 1 on."""
     why: str
     """The comparison, with its numbers."""
 
     @property
     def text(self) -> str:
         """`stopped at report 3: 0.611 x 1.2 < 0.79`."""
-        return f"{'stopped' if self.stop else 'goes on'} at report {self.report}: {self.why}"
+        return f"{'stopped' if self.stop else 'continues'} at report {self.report}: {self.why}"
 
 
 def judge(
@@ -58,14 +58,14 @@ def judge(
     report: int | None = None,
     replicates: Replicates | None = None,
 ) -> Decision | None:
-    """Whether a trial is stopped at a report; None: the policy does not look at it.
+    """Decide whether a trial is stopped at a report; None: the policy does not judge this report.
 
     Args:
-        policy: which, and its numbers.
-        objective: whether less or more is better.
-        histories: of all trials.
-        trial: which is judged.
-        report: at which of its reports, from 1 on; None: the last. Later ones count for nothing.
+        policy: name and parameters.
+        objective: metric and goal.
+        histories: reports of all trials.
+        trial: the judged trial.
+        report: number of its judged report, from 1 on; None: the last. Later reports are ignored.
         replicates: reports of each seed, for wilcoxon.
     """
     k = len(histories[trial]) if report is None else report
@@ -76,19 +76,14 @@ def judge(
         return Decision(True, k, f"{objective.metric} is {last}")
     if policy.policy == "none" or not is_due(policy, k):
         return None
-    scene = _Comparison(
-        policy, objective.goal == "maximize", {name: found[:k] for name, found in histories.items()}, trial, k
-    )
-    if policy.policy == "wilcoxon":
-        assert replicates is not None, "wilcoxon compares seed by seed"
-        stop, why = _wilcoxon(scene, replicates)
-    else:
-        stop, why = _POLICIES[policy.policy](scene)
+    cut = {name: reports[:k] for name, reports in histories.items()}
+    case = _Comparison(policy, objective.goal == "maximize", cut, replicates or {}, trial, k)
+    stop, why = _POLICIES[policy.policy](case)
     return Decision(stop, k, why)
 
 
 def is_due(policy: TerminationSpec, report: int) -> bool:
-    """Whether a policy looks at a trial's report of that number; asha does at its rungs."""
+    """Return whether a policy judges the report of that number; asha judges at its rungs."""
     if report < policy.delay:
         return False
     if policy.policy != "asha":
@@ -101,39 +96,38 @@ def is_due(policy: TerminationSpec, report: int) -> bool:
 
 
 def best(values: Reports, *, maximize: bool) -> float:
-    """The best of the values that are numbers; the worst there is if none is."""
-    found = [value for value in values if math.isfinite(value)]
-    if not found:
-        return -math.inf if maximize else math.inf
-    return max(found) if maximize else min(found)
+    """Return the best of the finite values; without any, the worst possible value."""
+    worst = -math.inf if maximize else math.inf
+    return (max if maximize else min)(filter(math.isfinite, values), default=worst)
 
 
-def together(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[float]:
-    """Reports of a replicated trial: of those that all of its seeds have made, the median or mean of each."""
+def combine_seeds(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[float]:
+    """Combine the reports of a trial's seeds: the median or mean of each report that all seeds have made."""
     combine = statistics.median if objective.over_seeds == "median" else statistics.fmean
     return [combine(column) if all(map(math.isfinite, column)) else math.nan for column in zip(*seeds, strict=False)]
 
 
 def outcome(reports: Reports, objective: ObjectiveSpec) -> float | None:
-    """What a trial comes to; None: nothing that could be compared."""
+    """Return the result of a trial; None: it has no finite report to compare."""
     maximize = objective.goal == "maximize"
     value = best(reports if objective.reduction == "best" else reports[-1:], maximize=maximize)
     return value if math.isfinite(value) else None
 
 
 class _Comparison(NamedTuple):
-    """One trial among all, at its k-th report."""
+    """One trial compared with all others at its k-th report."""
 
     policy: TerminationSpec
     maximize: bool
     histories: Histories
+    replicates: Replicates
     trial: int
     k: int
 
     @property
     def peers(self) -> dict[int, Reports]:
-        """Trials that have reported as often, this one among them."""
-        return {name: found for name, found in self.histories.items() if len(found) >= self.k}
+        """Trials that have reported at least k times, this one included."""
+        return {name: reports for name, reports in self.histories.items() if len(reports) >= self.k}
 
     def best_of(self, trial: int) -> float:
         return best(self.histories[trial], maximize=self.maximize)
@@ -142,97 +136,91 @@ class _Comparison(NamedTuple):
         return one < other if self.maximize else one > other
 
     def compared(self, left: str, right: str, *, worse: bool) -> str:
-        """`LEFT < RIGHT`, whichever way is worse."""
+        """Return `LEFT < RIGHT`, with the sign that fits."""
         sign = ("<" if worse else ">=") if self.maximize else (">" if worse else "<=")
         return f"{left} {sign} {right}"
 
     def places(self, values: Mapping[int, float]) -> list[int]:
-        """Trials, the best first; of equals the one that began earlier."""
-        order = list(values)
-        sign = -1 if self.maximize else 1
-        return sorted(order, key=lambda name: (sign * values[name], order.index(name)))
+        """Return trials sorted from best to worst; of equal ones, the one that started earlier is first."""
+        return sorted(values, key=values.__getitem__, reverse=self.maximize)
+
+    def place(self, values: Mapping[int, float]) -> tuple[int, str]:
+        """Return the place of the trial, from 1 on, and the same as text."""
+        place = self.places(values).index(self.trial) + 1
+        return place, f"{_number(values[self.trial])} is number {place} of {len(values)}"
 
 
-def _bandit(scene: _Comparison) -> tuple[bool, str]:
-    policy, own = scene.policy, scene.best_of(scene.trial)
-    # Whoever has reported less often counts as well: its best can but become better until it has come so far. Else of
-    # two trials abreast the one that is always a moment ahead would never be held against the other.
-    top = best([scene.best_of(name) for name in scene.histories], maximize=scene.maximize)
+def _bandit(case: _Comparison) -> tuple[bool, str]:
+    policy, own = case.policy, case.best_of(case.trial)
+    # A trial that has reported less often counts as well: its best can only improve until its k-th report. Otherwise,
+    # of two simultaneous trials, the one that is always a moment ahead would never be compared with the other.
+    top = best([case.best_of(name) for name in case.histories], maximize=case.maximize)
     mine, theirs = _number(own), _number(top)
     if policy.slack_amount is not None:
-        stop = scene.worse(own, top - policy.slack_amount if scene.maximize else top + policy.slack_amount)
-        limit = f"{theirs} {'-' if scene.maximize else '+'} {_number(policy.slack_amount)}"
-        return stop, scene.compared(mine, limit, worse=stop)
+        stop = case.worse(own, top - policy.slack_amount if case.maximize else top + policy.slack_amount)
+        limit = f"{theirs} {'-' if case.maximize else '+'} {_number(policy.slack_amount)}"
+        return stop, case.compared(mine, limit, worse=stop)
     assert policy.slack_factor is not None
     if min(own, top) <= 0:
-        return False, f"a ratio says nothing of {mine} and {theirs}, slack_amount would"
+        return False, f"a ratio of {mine} and {theirs} has no meaning: use slack_amount"
     ratio = 1 + policy.slack_factor
-    if scene.maximize:
+    scaled = f" x {_number(ratio)}"
+    if case.maximize:
         stop = own * ratio < top
-        return stop, scene.compared(f"{mine} x {_number(ratio)}", theirs, worse=stop)
+        return stop, case.compared(mine + scaled, theirs, worse=stop)
     stop = own > top * ratio
-    return stop, scene.compared(mine, f"{theirs} x {_number(ratio)}", worse=stop)
+    return stop, case.compared(mine, theirs + scaled, worse=stop)
 
 
-def _median(scene: _Comparison) -> tuple[bool, str]:
-    counted = [[value for value in values if math.isfinite(value)] for values in scene.peers.values()]
-    means = [statistics.fmean(values) for values in counted if values]
-    middle, own = statistics.median(means), scene.best_of(scene.trial)
-    stop = scene.worse(own, middle)
-    return (
-        stop,
-        f"{scene.compared(_number(own), _number(middle), worse=stop)}, the median of {len(means)} running means",
+def _median(case: _Comparison) -> tuple[bool, str]:
+    finite = [[value for value in values if math.isfinite(value)] for values in case.peers.values()]
+    means = [statistics.fmean(values) for values in finite if values]
+    middle, own = statistics.median(means), case.best_of(case.trial)
+    stop = case.worse(own, middle)
+    text = case.compared(_number(own), _number(middle), worse=stop)
+    return stop, f"{text}, the median of {len(means)} running means"
+
+
+def _truncation(case: _Comparison) -> tuple[bool, str]:
+    assert case.policy.percentage is not None
+    values = {name: best(reports[-1:], maximize=case.maximize) for name, reports in case.peers.items()}
+    cut = math.floor(len(values) * case.policy.percentage / 100)
+    place, text = case.place(values)
+    return place > len(values) - cut, f"{text}, of which the last {cut} are stopped"
+
+
+def _asha(case: _Comparison) -> tuple[bool, str]:
+    assert case.policy.reduction_factor is not None
+    values = {name: case.best_of(name) for name in case.peers}
+    kept = max(1, len(values) // case.policy.reduction_factor)
+    place, text = case.place(values)
+    return place > kept, f"{text} in this rung, of which the first {kept} continue"
+
+
+def _wilcoxon(case: _Comparison) -> tuple[bool, str]:
+    """Signed-rank test (Wilcoxon 1945), one-sided: each seed's best against the same seed's best of the best trial."""
+    assert case.policy.p_value is not None
+    leader = case.places({name: case.best_of(name) for name in case.peers})[0]
+    if leader == case.trial:
+        return False, f"{_number(case.best_of(leader))} is the best of {len(case.peers)}"
+    own, other = (
+        [best(reports[: case.k], maximize=case.maximize) for reports in case.replicates[trial]]
+        for trial in (case.trial, leader)
     )
-
-
-def _truncation(scene: _Comparison) -> tuple[bool, str]:
-    assert scene.policy.percentage is not None
-    worst = -math.inf if scene.maximize else math.inf
-    values = {name: found[-1] if math.isfinite(found[-1]) else worst for name, found in scene.peers.items()}
-    cut = math.floor(len(values) * scene.policy.percentage / 100)
-    place = scene.places(values).index(scene.trial) + 1
-    stop = place > len(values) - cut
-    lead = f"{_number(values[scene.trial])} is number {place} of {len(values)}"
-    return stop, f"{lead}, of which the last {cut} are stopped"
-
-
-def _asha(scene: _Comparison) -> tuple[bool, str]:
-    factor = scene.policy.reduction_factor
-    assert factor is not None
-    values = {name: scene.best_of(name) for name in scene.peers}
-    kept = max(1, len(values) // factor)
-    place = scene.places(values).index(scene.trial) + 1
-    lead = f"{_number(values[scene.trial])} is number {place} of {len(values)}"
-    return place > kept, f"{lead} in this rung, of which the first {kept} go on"
-
-
-def _wilcoxon(scene: _Comparison, replicates: Replicates) -> tuple[bool, str]:
-    """Signed-rank test (Wilcoxon 1945), one-sided: each seed's best against that of the best trial's same seed."""
-    p_value = scene.policy.p_value
-    assert p_value is not None
-    leader = scene.places({name: scene.best_of(name) for name in scene.peers})[0]
-    if leader == scene.trial:
-        return False, f"{_number(scene.best_of(leader))} is the best of {len(scene.peers)}"
-    pairs = zip(replicates[scene.trial], replicates[leader], strict=True)
-    sign = 1 if scene.maximize else -1
-    lead = [
-        sign * (best(other[: scene.k], maximize=scene.maximize) - best(own[: scene.k], maximize=scene.maximize))
-        for own, other in pairs
-    ]
-    found = signed_rank_p(lead)
-    return (
-        found < p_value,
-        f"p {_number(found)} {'<' if found < p_value else '>='} {_number(p_value)} against trial {leader}",
-    )
+    sign = 1 if case.maximize else -1
+    p_value = signed_rank_p([sign * (theirs - mine) for mine, theirs in zip(own, other, strict=True)])
+    stop = p_value < case.policy.p_value
+    text = f"p {_number(p_value)} {'<' if stop else '>='} {_number(case.policy.p_value)}"
+    return stop, f"{text} against trial {leader}"
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """How likely a sum of ranks as large as that of the positive differences is if signs are a matter of chance.
+    """Return the probability of a sum of positive ranks at least as large as this one if signs are random.
 
-    Exact: all signs are gone through. Zeros are left out, equal sizes share the mean of their ranks.
+    Exact: all combinations of signs are enumerated. Zeros are left out, equal sizes share the mean of their ranks.
 
     Args:
-        differences: at most 16 of them count.
+        differences: of pairs; the first 16 that are not zero count.
     """
     counted = [value for value in differences if value != 0][:MOST_PAIRS]
     sizes = sorted(abs(value) for value in counted)
@@ -241,7 +229,7 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     sums = [
         sum(rank for rank, up in zip(ranks, signs, strict=True) if up) for signs in product((0, 1), repeat=len(ranks))
     ]
-    return sum(found >= seen for found in sums) / len(sums)
+    return sum(total >= seen for total in sums) / len(sums)
 
 
 def _number(value: float) -> str:
@@ -253,4 +241,5 @@ _POLICIES: Mapping[str, Callable[[_Comparison], tuple[bool, str]]] = {
     "median": _median,
     "truncation": _truncation,
     "asha": _asha,
+    "wilcoxon": _wilcoxon,
 }

@@ -1,93 +1,87 @@
-"""Who answers on `management.azure.com`: checks the token, the version, the workspace; then the resource's own part."""
+"""The control plane, `management.azure.com`: check token, version and workspace, then call the resource's handler."""
 
 from __future__ import annotations
 
 import secrets
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from orchestrator.testing.blobs.containers import Storage
+from orchestrator.testing.blob_service import Storage
 from orchestrator.testing.cloud_state import PROVIDER, Document, State
 from orchestrator.testing.jobs.job_table import Jobs
 from orchestrator.testing.proxy.login import Login
-from orchestrator.testing.proxy.messages import Call, Refusal, Reply
-from orchestrator.testing.proxy.routing import Routes
+from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
 from orchestrator.testing.schemas.schema import mismatches
 
-POLL_MILLISECONDS = 20
-Table = Routes["ResourceManager"]
+POLL_HEADERS = {"retry-after-ms": "20"}
+REGION = f"providers/{PROVIDER}/locations/{{region}}"
+ROUTES = Routes()
 
 
 class ResourceManager:
     """The control plane of the one workspace.
 
     Args:
-        state: what was put so far.
-        login: knows good tokens.
+        state: the resources.
+        login: checks tokens.
         storage: the workspace's account.
-        jobs: runs what is submitted.
-        routes: what answers below the subscription, and below the workspace (`all_routes`).
+        jobs: runs submitted jobs.
+        routes: of all resources below the subscription and below the workspace.
     """
 
-    def __init__(
-        self, state: State, login: Login, storage: Storage, jobs: Jobs, *, routes: tuple[Table, Table]
-    ) -> None:
-        self.state = state
-        self.login = login
-        self.storage = storage
-        self.jobs = jobs
-        self._above_workspace, self._of_workspace = routes
+    def __init__(self, state: State, login: Login, storage: Storage, jobs: Jobs, routes: Routes) -> None:
+        self.state, self.login, self.storage, self.jobs, self._routes = state, login, storage, jobs, routes
         self.violations: list[str] = []
         self.page_size = 50
         self.scoring: dict[str, Callable[[Any], Any]] = {}
         self.scoring_key = secrets.token_urlsafe(32)
 
     def answer(self, call: Call) -> Reply:
-        """One call.
+        """Answer one call.
 
         Raises:
-            Refusal: as Azure would refuse it, or because the double does not know the call.
+            Refusal: Azure would refuse it, or the double does not know the call.
         """
         self.login.check(call)
         if "api-version" not in call.query:
             raise Refusal(400, "MissingApiVersionParameter", "The api-version query parameter is required.")
-        below = self._below_workspace(call.path)
         with self.state.lock:
-            if below is None:
-                return self._above_workspace.answer(self, call, self._below_subscription(call.path))
-            return self._of_workspace.answer(self, call, below)
+            return self._routes.answer(self, call, self.path(call))
 
-    def _below_subscription(self, path: str) -> str:
-        prefix = f"/subscriptions/{self.state.place.subscription}"
-        if not path.lower().startswith(prefix.lower()):
-            raise Refusal(404, "SubscriptionNotFound", f"The subscription of {path} could not be found.")
-        return path[len(prefix) :].strip("/")
+    def path(self, call: Call) -> str:
+        """Return the path of a call below the workspace, or below the subscription if it names no workspace.
 
-    def _below_workspace(self, path: str) -> str | None:
-        """Path below the workspace; None: the call is about something above."""
-        head, marker, tail = path.partition("/workspaces/")
-        if not marker:
-            return None
+        Raises:
+            Refusal: it names another subscription, group or workspace.
+        """
         place = self.state.place
-        name, _, below = tail.partition("/")
-        if not f"{head}/".lower().startswith(f"/subscriptions/{place.subscription}/".lower()):
-            raise Refusal(404, "SubscriptionNotFound", f"The subscription of {path} could not be found.")
+        base = f"/subscriptions/{place.subscription}/"
+        if not f"{call.path}/".lower().startswith(base.lower()):
+            raise Refusal(404, "SubscriptionNotFound", f"The subscription of {call.path} could not be found.")
+        head, marker, tail = call.path.partition("/workspaces/")
+        if not marker:
+            return call.path[len(base) :].strip("/")
         if not f"{head}/".lower().startswith(f"{place.group_path}/".lower()):
             group = head.partition("/resourceGroups/")[2].partition("/")[0]
             raise Refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
+        name, _, below = tail.partition("/")
         if name.lower() != place.workspace.lower():
-            group, kind = place.resource_group, f"{PROVIDER}/workspaces"
-            said = f"The Resource '{kind}/{name}' under resource group '{group}' was not found."
-            raise Refusal(404, "ResourceNotFound", said)
+            resource = f"{PROVIDER}/workspaces/{name}"
+            raise Refusal(
+                404,
+                "ResourceNotFound",
+                f"The Resource '{resource}' under resource group '{place.resource_group}' was not found.",
+            )
         return below.strip("/")
 
     def body(self, call: Call, resource: str) -> Document:
-        """The body of a PUT, held against its schema.
+        """Return the body of a PUT, validated against its schema.
 
         Raises:
-            Refusal: it does not fit; the problems are kept in `violations` too.
+            Refusal: it is invalid; the problems are kept in `violations` too.
         """
-        body = call.json
+        body: Document = call.json
         try:
             problems = mismatches(resource, call.query["api-version"], body)
         except (KeyError, FileNotFoundError):
@@ -95,36 +89,85 @@ class ResourceManager:
         if problems:
             self.violations += [f"{call.line}: {problem}" for problem in problems]
             raise Refusal(400, "InvalidRequestContent", "; ".join(problems))
-        found: Document = body
-        return found
+        return body
 
-    def get(self, path: str, what: str) -> Document:
-        """A resource.
+    def get(self, path: str) -> Document:
+        """Return the resource at a path.
 
         Raises:
-            Refusal: there is none.
+            Refusal: it does not exist.
         """
-        if (found := self.state.resources.get(path)) is None:
-            raise Refusal(404, "ResourceNotFound", f"{what} '{path.rpartition('/')[2]}' was not found.")
-        return found
+        if (resource := self.state.resources.get(path)) is None:
+            raise Refusal(404, "ResourceNotFound", f"The resource '{path}' was not found.")
+        return resource
 
-    def accepted(self, operation: str, kind: str, *, status: int = 202, document: Document | None = None) -> Reply:
-        """The answer to what takes a while: where to ask, and how soon again."""
-        place = self.state.place
-        url = f"https://management.azure.com{place.locations_path}/{kind}/{operation}?api-version=2023-08-01-preview"
-        headers = {"Azure-AsyncOperation": url, "Location": url, "retry-after-ms": str(POLL_MILLISECONDS)}
+    def accepted(
+        self, kind: str, status: int = 202, document: Document | None = None, error: Document | None = None
+    ) -> Reply:
+        """Start a long-running operation; return the answer with the URL to poll, and how often.
+
+        Args:
+            kind: compute, job or mfe.
+            status: of the answer.
+            document: its body.
+            error: what the operation fails with.
+        """
+        name = str(uuid.uuid4())
+        last: Document = {"status": "Failed", "error": error} if error else {"status": "Succeeded"}
+        self.state.operations[name] = [{"status": "InProgress"}, last]
+        path = f"{self.state.place.locations_path}/{kind}OperationsStatus/{name}"
+        url = f"https://management.azure.com{path}?api-version=2023-08-01-preview"
         reply = Reply(status) if document is None else Reply.json(document, status)
-        reply.headers.update(headers)
+        reply.headers.update({"Azure-AsyncOperation": url, "Location": url, **POLL_HEADERS})
         return reply
 
+    def put(self, path: str, kind: str, document: Document) -> Reply:
+        """Store a resource, as a long-running operation of an endpoint."""
+        resource, new = self.state.put(path, kind, document)
+        return self.accepted("mfe", 201 if new else 200, resource)
 
-def page(call: Call, documents: Iterable[Document], size: int) -> Reply:
-    """A part of a list, and where the next is, as ARM pages."""
-    found = list(documents)
-    first = int(call.query.get("$skip") or 0)
-    last = first + size
-    answer: Document = {"value": found[first:last]}
-    if last < len(found):
-        query = "&".join(f"{name}={value}" for name, value in {**call.query, "$skip": str(last)}.items())
-        answer["nextLink"] = f"https://{call.host}{call.path}?{query}"
-    return Reply.json(answer)
+    def page(self, call: Call, documents: Iterable[Document]) -> Reply:
+        """Return one page of a list, in ARM's format."""
+        shown, following = call.page(list(documents), self.page_size)
+        return Reply.json({"value": shown, **({"nextLink": following} if following else {})})
+
+
+@ROUTES.add("GET", f"{REGION}/{{kind:compute|job|mfe}}OperationsStatus/{{name}}")
+def get_operation(service: ResourceManager, call: Call, region: str, kind: str, name: str) -> Reply:
+    if (answers := service.state.operations.get(name)) is None:
+        raise Refusal(404, "OperationNotFound", f"Operation '{name}' was not found.")
+    answer = answers.pop(0) if len(answers) > 1 else answers[0]
+    return Reply.json({"id": call.path, "name": name, **answer}, headers=POLL_HEADERS)
+
+
+@ROUTES.add("GET", "")
+def get_workspace(service: ResourceManager, call: Call) -> Reply:
+    place = service.state.place
+    return Reply.json(
+        {
+            "id": place.workspace_path,
+            "identity": {"type": "SystemAssigned", "tenantId": place.tenant},
+            "kind": "Default",
+            "location": place.region,
+            "name": place.workspace,
+            "properties": {
+                "discoveryUrl": f"https://{place.data_plane}/discovery",
+                "friendlyName": place.workspace,
+                "mlFlowTrackingUri": f"azureml://{place.data_plane}/mlflow/v1.0{place.workspace_path}",
+                "provisioningState": "Succeeded",
+                "publicNetworkAccess": "Enabled",
+                "storageAccount": f"{place.group_path}/providers/Microsoft.Storage/storageAccounts/{place.account}",
+                "tenantId": place.tenant,
+                "workspaceId": "00000000-0000-4000-8000-00000000000e",
+            },
+            "tags": {},
+            "type": f"{PROVIDER}/workspaces",
+        }
+    )
+
+
+@ROUTES.add("GET", "onlineEndpoints/{name}")
+@ROUTES.add("GET", "onlineEndpoints/{name}/deployments/{deployment}")
+@ROUTES.add("GET", "(environments|data|models|codes)/{name}/versions/{version}")
+def get_resource(service: ResourceManager, call: Call, **_: str) -> Reply:
+    return Reply.json(service.get(service.path(call)))

@@ -1,4 +1,4 @@
-"""The processes of a job on this machine: for each node so many, with the variables that Azure ML sets."""
+"""The processes of a job on this machine: some for each node, with the variables that Azure ML sets."""
 
 from __future__ import annotations
 
@@ -7,64 +7,55 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 JOB_VARIABLE = "AZURE_DOUBLE_JOB"
-PATIENCE = 30.0
-"""Seconds from the SIGTERM of a cancel to SIGKILL."""
-SECONDS_FOR_PEERS = 5.0
+GRACE_SECONDS = 30.0
+"""From the SIGTERM of a cancel to SIGKILL."""
+PEER_GRACE_SECONDS = 5.0
 """The same where another process of the job failed."""
-LOOKS = 2
-"""In a row that must find nothing: one look may fall into the moment in which a process has no environment."""
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process of a job, before it starts."""
-
-    log: Path
-    variables: Mapping[str, str]
+EMPTY_LOOKS = 2
+"""Looks in a row that must find no process: while a process begins a program it has no environment."""
 
 
 class Launch:
-    """A job's processes, all started at once.
+    """A job's processes, all started together.
 
     Args:
-        command: as a shell reads it.
+        command: shell command.
         folder: where it starts.
-        processes: each with its log and what it has beyond the common variables.
-        common: environment of all; `JOB_VARIABLE` marks them, and whatever they start, as this job's.
+        processes: log of each process -> its own variables.
+        common: environment of all; `JOB_VARIABLE` marks them and their descendants as this job's.
     """
 
-    def __init__(self, command: str, folder: Path, processes: list[Process], common: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: str, folder: Path, processes: Mapping[Path, Mapping[str, str]], common: Mapping[str, str]
+    ) -> None:
         self._marker = f"{JOB_VARIABLE}={common[JOB_VARIABLE]}".encode()
         self._children: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._deadline: float | None = None
         with ExitStack() as logs:
-            for process in processes:
-                process.log.parent.mkdir(parents=True, exist_ok=True)
-                log = logs.enter_context(process.log.open("ab"))
-                self._children.append(
-                    subprocess.Popen(
-                        ["/bin/bash", "-c", command],
-                        cwd=folder,
-                        env={**common, **process.variables},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
+            for path, variables in processes.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                child = subprocess.Popen(
+                    ["/bin/bash", "-c", command],
+                    cwd=folder,
+                    env={**common, **variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=logs.enter_context(path.open("ab")),
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
+                self._children.append(child)
 
     def wait(self) -> tuple[int, int] | None:
-        """Waits for all; the first that fails ends the others, as Azure does.
+        """Wait for all processes; the first that fails ends the others, as on Azure.
 
         Returns:
-            Which failed first, and its exit code; None: all succeeded.
+            Rank and exit code of the first that failed; None: all succeeded.
         """
         first: tuple[int, int] | None = None
         while True:
@@ -73,7 +64,7 @@ class Launch:
             if None not in codes:
                 break
             if first is not None:
-                self.stop(seconds=SECONDS_FOR_PEERS)
+                self.stop(PEER_GRACE_SECONDS)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -81,18 +72,20 @@ class Launch:
         self.kill()  # what the processes left behind in their sessions
         return first
 
-    def stop(self, seconds: float = PATIENCE) -> None:
-        """SIGTERM to all, SIGKILL to what is left after so long."""
+    def stop(self, seconds: float = GRACE_SECONDS) -> None:
+        """Send SIGTERM to all, and SIGKILL after the grace period."""
         with self._lock:
             if self._deadline is not None:
                 return
             self._deadline = time.monotonic() + seconds
-        self._signal(signal.SIGTERM)
+        for child in self._children:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to everything of the job, in whatever session it is, as when its machine goes away."""
+        """Send SIGKILL to every process of the job, in whatever session, as when its machine goes away."""
         looks = 0
-        while looks < LOOKS:
+        while looks < EMPTY_LOOKS:
             pids = self._alive()
             looks = 0 if pids else looks + 1
             for pid in pids:
@@ -101,32 +94,13 @@ class Launch:
             time.sleep(0.005)
 
     def _alive(self) -> set[int]:
-        """Our own children that have not ended, and all processes that carry the job's mark.
+        """Return our own children that have not ended, and all processes that carry the job's mark.
 
-        One that has ended and waits to be asked has no environment; for a moment, one that begins a program has none
-        either.
+        A zombie has no environment; for a moment, a process that begins a program has none either.
         """
-        found = {child.pid for child in self._children if child.poll() is None}
+        alive = {child.pid for child in self._children if child.poll() is None}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and self._marker in (entry / "environ").read_bytes().split(b"\0"):
-                    found.add(int(entry.name))
-        return found
-
-    def _signal(self, number: int) -> None:
-        for child in self._children:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, number)
-
-
-def ranks(nodes: int, per_node: int, port: int) -> Iterator[dict[str, str]]:
-    """What the PyTorch distribution tells each process; every node is this machine."""
-    for rank in range(nodes * per_node):
-        yield {
-            "LOCAL_RANK": str(rank % per_node),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "NODE_RANK": str(rank // per_node),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(nodes * per_node),
-        }
+                    alive.add(int(entry.name))
+        return alive

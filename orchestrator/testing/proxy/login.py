@@ -1,16 +1,15 @@
-"""Where tokens come from: the login service, the instance metadata of a machine in Azure; and who knows a good one."""
+"""Issue and check tokens: the login service, and the instance metadata of a machine in Azure."""
 
 from __future__ import annotations
 
 import base64
 import json
 import secrets
-import threading
 import time
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from orchestrator.testing.cloud_state import Place
-from orchestrator.testing.proxy.faults import refusal
+from orchestrator.testing.cloud_state import WorkspaceAddress
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 LOGIN_HOST = "login.microsoftonline.com"
@@ -19,24 +18,24 @@ SECRET = "double-client-secret"
 LIFETIME = 3600
 
 
+@dataclass
 class Login:
-    """Issues tokens to one application by its secret, and to the machine's identity where there is one."""
+    """Issues tokens to one application by its secret, and to the machine's identity if it has one."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.lifetime = LIFETIME
-        self.managed_identity = False
-        self._good: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def issued(self) -> list[str]:
-        """All tokens that it gave, for tests that look for them where they must not be."""
-        with self._lock:
-            return list(self._good)
+    place: WorkspaceAddress
+    lifetime: int = LIFETIME
+    """Seconds that a token is valid."""
+    managed_identity: bool = False
+    """Whether the machine has an identity."""
+    expiry: dict[str, float] = field(default_factory=dict)
+    """Token -> when it expires, in seconds since the epoch."""
 
     def answer(self, call: Call) -> Reply:
-        """Of the login service."""
+        """Answer a call of the login service.
+
+        Raises:
+            Refusal: unknown path.
+        """
         tenant, _, rest = call.path.strip("/").partition("/")
         base = f"https://{LOGIN_HOST}/{tenant}"
         if rest.endswith(".well-known/openid-configuration"):
@@ -49,8 +48,11 @@ class Login:
                 }
             )
         if tenant == "common" and rest.startswith("discovery/instance"):
-            hosts = [LOGIN_HOST, "login.windows.net"]
-            network = {"preferred_network": LOGIN_HOST, "preferred_cache": "login.windows.net", "aliases": hosts}
+            network = {
+                "preferred_network": LOGIN_HOST,
+                "preferred_cache": "login.windows.net",
+                "aliases": [LOGIN_HOST, "login.windows.net"],
+            }
             return Reply.json({"tenant_discovery_endpoint": f"{base}/.well-known", "metadata": [network]})
         if rest == "oauth2/v2.0/token" and call.method == "POST":
             return self._token(tenant, {name: values[0] for name, values in parse_qs(call.body.decode()).items()})
@@ -60,13 +62,19 @@ class Login:
         known = tenant == self.place.tenant and form.get("client_id") == self.place.client
         proof = form.get("client_secret") == SECRET or bool(form.get("client_assertion"))
         if not known or not proof:
-            said = "AADSTS7000215: Invalid client secret provided."
-            return Reply.json({"error": "invalid_client", "error_description": said, "error_codes": [7000215]}, 401)
+            return Reply.json(
+                {
+                    "error": "invalid_client",
+                    "error_description": "AADSTS7000215: Invalid client secret provided.",
+                    "error_codes": [7000215],
+                },
+                401,
+            )
         audience = form.get("scope", "").removesuffix("/.default")
         return Reply.json({"token_type": "Bearer", "expires_in": self.lifetime, "access_token": self.issue(audience)})
 
     def metadata(self, call: Call) -> Reply:
-        """Of the machine's own endpoint, in plain HTTP."""
+        """Answer a call of the machine's metadata endpoint, over plain HTTP."""
         if not self.managed_identity or not call.path.startswith("/metadata/identity/oauth2/token"):
             return Reply.json({"error": "invalid_request", "error_description": "Identity not found"}, 400)
         resource = call.query.get("resource", "")
@@ -81,33 +89,33 @@ class Login:
         )
 
     def issue(self, audience: str, *, seconds: float | None = None) -> str:
-        """A token of a JWT's shape: the client reads tenant and audience out of it.
+        """Return a new token in the format of a JWT, from which the client reads tenant and audience.
 
         Args:
-            audience: whom it is for.
-            seconds: how long it is good; None: `lifetime`.
+            audience: the service that it is for.
+            seconds: how long it is valid; None: `lifetime`.
         """
         ends = time.time() + (self.lifetime if seconds is None else seconds)
         claims = {"aud": audience, "tid": self.place.tenant, "oid": self.place.client, "appid": self.place.client}
         parts = ({"alg": "none", "typ": "JWT"}, {**claims, "exp": int(ends), "jti": secrets.token_hex(16)})
         encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
         token = ".".join((*encoded, secrets.token_urlsafe(32)))
-        with self._lock:
-            self._good[token] = ends
+        self.expiry[token] = ends
         return token
 
     def check(self, call: Call) -> None:
-        """Raises Refusal unless the call carries a token that was issued and has not expired."""
+        """Check that a call has a valid token.
+
+        Raises:
+            Refusal: the token is missing, unknown or expired.
+        """
         kind, _, token = call.headers.get("authorization", "").partition(" ")
         if kind != "Bearer":
             raise Refusal(401, "AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
-        with self._lock:
-            ends = self._good.get(token)
-        if ends is None or ends < time.time():
-            raise refusal(401)
+        if self.expiry.get(token, 0.0) < time.time():
+            raise Refusal.usual(401)
 
     def expire(self) -> None:
-        """No token given so far is good any more, but those of jobs, which the service renews."""
+        """Expire all tokens but those of jobs, which the service renews."""
         soon = time.time() + 2 * max(self.lifetime, LIFETIME)
-        with self._lock:
-            self._good = {token: 0.0 if ends < soon else ends for token, ends in self._good.items()}
+        self.expiry.update({token: 0.0 for token, ends in list(self.expiry.items()) if ends < soon})

@@ -1,13 +1,26 @@
-"""What comes in, what goes out, and the errors of the services."""
+"""Requests, replies, errors and routes, which all services of the double share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
+
+Handler = Callable[..., "Reply"]
+USUAL_ERRORS = {
+    401: ("InvalidAuthenticationToken", "The access token has expired."),
+    403: ("AuthorizationFailed", "The client does not have authorization to perform this action."),
+    404: ("ResourceNotFound", "The resource was not found."),
+    409: ("Conflict", "There is a conflict with the state of the resource."),
+    429: ("TooManyRequests", "The number of requests is over the limit."),
+    500: ("InternalServerError", "An internal error occurred."),
+    503: ("ServiceUnavailable", "The service is not available at this moment."),
+}
+"""Status -> code and message."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +30,7 @@ class Call:
     method: str
     host: str
     path: str
-    """Percent signs resolved, without the query."""
+    """Decoded, without the query."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     """Names in lower case."""
@@ -25,17 +38,17 @@ class Call:
 
     @classmethod
     def of(cls, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
-        """From a request line's target, `/path?query`."""
+        """Parse a request line's target, `/path?query`."""
         parts = urlsplit(target)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         return cls(method, host, unquote(parts.path), query, headers, body)
 
     @property
     def json(self) -> Any:
-        """The body's document.
+        """The JSON document in the body.
 
         Raises:
-            Refusal: it is none.
+            Refusal: the body is not JSON.
         """
         try:
             return json.loads(self.body)
@@ -44,8 +57,27 @@ class Call:
 
     @property
     def line(self) -> str:
-        """`PUT management.azure.com/subscriptions/...`, what faults are matched with."""
+        """`PUT management.azure.com/subscriptions/...`, which patterns of faults and recorded requests match."""
         return f"{self.method} {self.host}{self.path}"
+
+    def page(self, items: Sequence[Any], size: int, parameter: str = "$skip") -> tuple[list[Any], str | None]:
+        """Return one page of a list and the URL of the next page, None after the last.
+
+        Args:
+            items: the whole list.
+            size: items on a page.
+            parameter: query parameter with the index of the first item.
+        """
+        shown, following = page(items, size, self.query.get(parameter))
+        query = urlencode({**self.query, parameter: following})
+        return shown, f"https://{self.host}{self.path}?{query}" if following else None
+
+
+def page(items: Sequence[Any], size: int, token: str | None) -> tuple[list[Any], str | None]:
+    """Return one page of a list and the token of the next page, None after the last."""
+    first = int(token or 0)
+    last = first + size
+    return list(items[first:last]), str(last) if last < len(items) else None
 
 
 @dataclass
@@ -57,36 +89,96 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def json(cls, document: object, status: int = 200, **headers: str) -> Reply:
-        """A JSON document; of header names, given as arguments, `_` stands for `-`."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return cls(status, json.dumps(document).encode(), {"Content-Type": "application/json", **named})
+    def json(cls, document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+        """Return a JSON document."""
+        return cls(status, json.dumps(document).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     @classmethod
-    def xml(cls, text: str, status: int = 200, **headers: str) -> Reply:
-        """The blob service's form of a document."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+    def xml(cls, text: str, status: int = 200) -> Reply:
+        """Return an XML document, as the blob service does."""
         body = b'<?xml version="1.0" encoding="utf-8"?>' + text.encode()
-        return cls(status, body, {"Content-Type": "application/xml", **named})
+        return cls(status, body, {"Content-Type": "application/xml"})
 
 
 class Refusal(Exception):  # noqa: N818
-    """A service says no."""
+    """An error that a service answers."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{status} {code}: {message}")
-        self.status = status
-        self.code = code
-        self.message = message
-        self.headers = dict(headers or {})
+        self.status, self.code, self.message, self.headers = status, code, message, headers or {}
+
+    @classmethod
+    def usual(
+        cls, status: int, code: str | None = None, message: str | None = None, retry_after: float | None = None
+    ) -> Refusal:
+        """Return an error of that status, with Azure's usual code and message unless others are given."""
+        usual = USUAL_ERRORS.get(status, ("Error", f"The service answers {status}."))
+        headers = {}
+        if retry_after is not None:
+            seconds = {"Retry-After": str(round(retry_after))}  # clients look at this first, and it has no fractions
+            headers = seconds if retry_after >= 1 else {"retry-after-ms": str(round(1000 * retry_after))}
+        if status == 401:
+            headers["WWW-Authenticate"] = (
+                'Bearer error="invalid_token", error_description="The access token has expired."'
+            )
+        return cls(status, code or usual[0], message or usual[1], headers)
 
     def reply(self, call: Call) -> Reply:
-        """In the form of the service that was asked."""
+        """Return the error in the format of the service that was called."""
         if ".blob." in call.host:
             text = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
-            found = Reply.xml(text, self.status)
-            found.headers["x-ms-error-code"] = self.code
+            reply = Reply.xml(text, self.status)
+            reply.headers["x-ms-error-code"] = self.code
         else:
-            found = Reply.json({"error": {"code": self.code, "message": self.message}}, self.status)
-        found.headers.update(self.headers)
-        return found
+            reply = Reply.json({"error": {"code": self.code, "message": self.message}}, self.status)
+        reply.headers.update(self.headers)
+        return reply
+
+
+class Routes(list[tuple[str, re.Pattern[str], Handler]]):
+    """Method and path -> handler(service, call, **parts of the path)."""
+
+    def add(self, method: str, template: str) -> Callable[[Handler], Handler]:
+        """Return a decorator that registers a handler.
+
+        Args:
+            method: HTTP method.
+            template: path; `{name}` matches one segment, `{name:PATTERN}` a regular expression.
+        """
+        pattern = re.sub(r"{(\w+)(?::([^}]*))?}", lambda part: f"(?P<{part[1]}>{part[2] or '[^/]+'})", template)
+
+        def register(handler: Handler) -> Handler:
+            self.append((method, re.compile(pattern), handler))
+            return handler
+
+        return register
+
+    def answer(self, service: Any, call: Call, path: str) -> Reply:
+        """Call the first handler whose template matches.
+
+        Raises:
+            Refusal: no template does.
+        """
+        for method, pattern, handler in self:
+            if method == call.method and (matched := pattern.fullmatch(path)):
+                return handler(service, call, **matched.groupdict())
+        raise Refusal(404, "DoubleHasNoSuchRoute", f"the double does not know {call.line}")
+
+
+def parse_filter(text: str, clause: re.Pattern[str], code: str) -> list[dict[str, str]]:
+    """Parse a filter of clauses joined by `and`.
+
+    Args:
+        text: the filter; empty: no clauses.
+        clause: pattern of one clause, whose groups are returned.
+        code: error code of a filter that the double cannot read.
+
+    Raises:
+        Refusal: a clause does not match.
+    """
+    clauses = []
+    for part in re.split(r"\s+and\s+", text, flags=re.IGNORECASE) if text.strip() else ():
+        if (matched := clause.fullmatch(part)) is None:
+            raise Refusal(400, code, f"the double cannot read this filter: {part}")
+        clauses.append(matched.groupdict())
+    return clauses

@@ -1,7 +1,12 @@
-"""A proxy on loopback that ends TLS itself: the client keeps the real host names, and reaches no other host."""
+"""A proxy on loopback that terminates TLS: clients keep the real host names, and can reach no other host.
+
+It also records requests without their secrets, and injects the faults that a test asks for.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import ssl
 import struct
@@ -9,47 +14,166 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from orchestrator.testing.proxy.faults import Fault, Faults, Moment
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
-from orchestrator.testing.proxy.recording import Recorder
 
 Answer = Callable[[Call], Reply]
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
+HOSTS_SIGNED_FOR = (
+    "management.azure.com",
+    "login.microsoftonline.com",
+    "prices.azure.com",
+    "*.api.azureml.ms",
+    "*.blob.core.windows.net",
+)
+REDACTED = "REDACTED"
+SECRET_FIELDS = {"access_token", "assertion", "client_assertion", "client_secret", "key", "password", "refresh_token"}
+SIGNATURE = re.compile(r"(?<=[?&]sig=)[^&\s\"']+")
+
+
+def server_context(folder: Path, *more_hosts: str) -> tuple[ssl.SSLContext, Path]:
+    """Return a TLS context for the hosts, and the file with the certificate of the authority that clients must trust.
+
+    The authority lives as long as the double.
+
+    Args:
+        folder: gets the authority's certificate.
+        more_hosts: in addition to those that every workspace needs; `*` matches one label.
+
+    Raises:
+        ModuleNotFoundError: the extra `testing` is not installed.
+    """
+    import trustme
+
+    authority = trustme.CA(organization_name="Azure double")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*HOSTS_SIGNED_FOR, *more_hosts).configure_cert(context)
+    folder.mkdir(parents=True, exist_ok=True)
+    trusted = folder / "authority.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    return context, trusted
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One request and the status of its answer."""
+
+    method: str
+    host: str
+    path: str
+    query: dict[str, str]
+    """Without the signature of a SAS."""
+    body: Any
+    """The JSON document or form, without secrets; None: no body, or another type."""
+    size: int
+    """Bytes of the body."""
+    status: int | None
+    """None: the connection was reset."""
+
+    @property
+    def line(self) -> str:
+        """`PUT management.azure.com/subscriptions/...`."""
+        return f"{self.method} {self.host}{self.path}"
+
+
+def record(call: Call, status: int | None) -> Recorded:
+    """Return the record of a call, without secrets."""
+    query = {name: REDACTED if name == "sig" else value for name, value in call.query.items()}
+    return Recorded(call.method, call.host, call.path, query, _document(call), len(call.body), status)
+
+
+def _document(call: Call) -> Any:
+    kind, document = call.headers.get("content-type", ""), None
+    if "x-www-form-urlencoded" in kind:
+        document = dict(parse_qsl(call.body.decode())) or None
+    elif "json" in kind:
+        with suppress(ValueError):
+            document = json.loads(call.body)
+    return redacted(document)
+
+
+def redacted(document: Any) -> Any:
+    """Return a document without tokens, keys and the signatures of SAS."""
+    if isinstance(document, dict):
+        return {name: REDACTED if name in SECRET_FIELDS else redacted(value) for name, value in document.items()}
+    if isinstance(document, list):
+        return [redacted(value) for value in document]
+    return SIGNATURE.sub(REDACTED, document) if isinstance(document, str) else document
+
+
+class Moment(StrEnum):
+    """When a fault strikes."""
+
+    ANSWER = "answer"
+    """Nothing is done; the answer is an error."""
+    CONNECTION = "connection"
+    """The connection is reset before anything is read."""
+    UPLOAD = "upload"
+    """The connection is reset after half of the body; nothing is done."""
+    REPLY = "reply"
+    """The call is carried out; the connection is reset instead of the answer."""
+
+
+@dataclass
+class Fault:
+    """An injected fault."""
+
+    match: str
+    """Pattern of `fnmatch` for the line of a call."""
+    moment: Moment
+    times: int
+    """How often it still strikes."""
+    refusal: Refusal | None = None
+    """The error, at the moment ANSWER."""
+
+
+class Faults(list[Fault]):
+    """Injected faults, the oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def take(self, call: Call) -> Fault | None:
+        """Return the first fault that matches a call, and count that it struck."""
+        with self._lock:
+            for fault in self:
+                if fault.times and fnmatchcase(call.line, fault.match):
+                    fault.times -= 1
+                    return fault
+        return None
+
+    @property
+    def left(self) -> list[str]:
+        """Patterns of faults that have not struck as often as requested."""
+        return [fault.match for fault in self if fault.times]
 
 
 class Proxy(ThreadingMixIn, TCPServer):
     """Serves CONNECT to the known hosts, and plain requests to them and to itself.
 
     Args:
-        answer: what the hosts say.
-        knows: whether a host is one of them.
-        context: TLS in their names.
-        faults: what goes wrong.
-        recorder: told every call.
+        answer: answers a call.
+        knows: whether a host is one of the double's.
+        context: TLS context of these hosts.
     """
 
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(
-        self,
-        answer: Answer,
-        knows: Callable[[str], bool],
-        context: ssl.SSLContext,
-        faults: Faults,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, answer: Answer, knows: Callable[[str], bool], context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer = answer
-        self.knows = knows
-        self.context = context
-        self.faults = faults
-        self.recorder = recorder
+        self.answer, self.knows, self.context = answer, knows, context
+        self.faults = Faults()
+        self.recorded: list[Recorded] = []
         self.refused: list[str] = []
         self.crashes: list[BaseException] = []
         self._open: set[socket.socket] = set()
@@ -57,6 +181,7 @@ class Proxy(ThreadingMixIn, TCPServer):
         self._closing = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="azure-double", daemon=True)
+        self._thread.start()
 
     @property
     def url(self) -> str:
@@ -64,18 +189,15 @@ class Proxy(ThreadingMixIn, TCPServer):
         host, port = self.socket.getsockname()[:2]
         return f"http://{host}:{port}"
 
-    def start(self) -> None:
-        self._thread.start()
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for each connection; a process that forgets to close the double ends all the same."""
+        """Start a daemon thread for a connection, so that a process that forgets to close the double still ends."""
         thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
         with self._lock:
             self._serving = [*(other for other in self._serving if other.is_alive()), thread]
             thread.start()
 
     def close(self) -> None:
-        """Ends every connection; returns when no thread is left."""
+        """End every connection and join every thread."""
         self.shutdown()
         self._thread.join()
         with self._lock:
@@ -87,22 +209,21 @@ class Proxy(ThreadingMixIn, TCPServer):
             thread.join()
         self.server_close()
 
-    def track(self, connection: socket.socket, *, was: socket.socket | None = None) -> None:
-        """A connection to be ended when the proxy closes."""
+    def track(self, connection: socket.socket | None, *, was: socket.socket | None = None) -> None:
+        """Note a connection to end when the proxy closes.
+
+        Args:
+            connection: an open one; None: only forget the other.
+            was: one that was closed or wrapped.
+        """
         with self._lock:
-            if was is not None:
-                self._open.discard(was)
-            self._open.add(connection)
+            self._open = (self._open - {was}) | ({connection} if connection else set())
             late = self._closing
-        if late:
+        if late and connection:
             _end(connection)
 
-    def forget(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.discard(connection)
-
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is no error of the server's; anything else would be lost without a word."""
+        """Keep an error of the server's own, but not that of a client that went away."""
         problem = sys.exc_info()[1]
         if problem is not None and not isinstance(problem, OSError | ssl.SSLError | ValueError):
             self.crashes.append(problem)
@@ -124,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.track(self.request)
 
     def finish(self) -> None:
-        self.server.forget(self.request)
+        self.server.track(None, was=self.request)
         with suppress(OSError, ValueError):
             super().finish()
         with suppress(OSError):
@@ -160,10 +281,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset(call)
             return
         body = self.rfile.read(length)
-        if len(body) < length:  # the client went away: half a body is none
+        if len(body) < length:  # the client went away in the middle of the body
             self.close_connection = True
             return
-        self._serve(Call.of(self.command, host, path, named, body), fault)
+        self._serve(replace(call, body=body), fault)
 
     do_DELETE = do_HEAD = do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815
 
@@ -174,19 +295,18 @@ class _Handler(BaseHTTPRequestHandler):
             reply = self.server.answer(call)
         except Refusal as refusal:
             reply = refusal.reply(call)
-        except Exception as problem:  # a mistake of the double's: the client is told, and so is who closes the double
+        except Exception as problem:  # a bug of the double: reported to the client here, and to the test by close()
             self.server.crashes.append(problem)
             reply = Refusal(500, "DoubleCrashed", repr(problem)).reply(call)
         if fault is not None and fault.moment is Moment.REPLY:
             self._reset(call)
             return
-        self.server.recorder.add(call, reply.status)
+        self.server.recorded.append(record(call, reply.status))
         self._send(reply)
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
-        headers = {"Content-Length": str(len(reply.body)), **reply.headers}
-        for name, value in headers.items():
+        for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -195,15 +315,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, host: str) -> None:
         self.server.refused.append(host)
         self.close_connection = True
-        self._send(Refusal(403, "UnknownHost", f"{host} is none of the double's hosts").reply(Call("", "", "", {}, {})))
+        self._send(Refusal(403, "UnknownHost", f"{host} is not a host of the double").reply(Call("", "", "", {}, {})))
 
     def _reset(self, call: Call) -> None:
-        self.server.recorder.add(call, None)
+        self.server.recorded.append(record(call, None))
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        self.rfile.close()
-        self.wfile.close()
-        self.connection.close()
+        for stream in (self.rfile, self.wfile, self.connection):
+            stream.close()
 
     def log_message(self, *_: object) -> None:
-        """A test's output is its own."""
+        """Print nothing: a test's output is its own."""

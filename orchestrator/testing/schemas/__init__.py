@@ -1,1 +1,1 @@
-"""Microsoft's schemas of the resources that the double takes, cut down by `cut.py`; their licence lies beside them."""
+"""Microsoft's schemas of the resources that the double accepts, cut down by `schema.py`, with their licence."""

@@ -1,1 +1,1 @@
-"""Azure's smaller services: run history, prices, MLflow."""
+"""Run history and MLflow, on the data plane's host."""

@@ -5,23 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.jobs.base import Plan
+from orchestrator.jobs.base import Plan, SharedFacts, files_fingerprint
 from orchestrator.jobs.facts import plan_rows
-from orchestrator.jobs.ground import SharedFacts, files_fingerprint
 from orchestrator.jobs.inputs import DATA, At, JobInput, Needs
 from orchestrator.jobs.kind import JobKind
-from orchestrator.specs.job import JobSpec
+from orchestrator.specs.job import CodeSpec, JobSpec
 from orchestrator.specs.paths import PathKeys
 from orchestrator.specs.resolved import Resolved
-from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.home import FINGERPRINT_CACHE
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 
 HERE = Path(__file__).resolve().parent
 
 
 class TokenizeConfig(Config):
-    """What the job reads."""
+    """Configuration of the job."""
 
     text: Path
     """A text file."""
@@ -30,7 +28,7 @@ class TokenizeConfig(Config):
 
 
 class TokenizeSpec(TokenizeConfig, JobSpec):
-    """What a user writes."""
+    """Spec of the user."""
 
     kind: Literal["tokenize"] = "tokenize"
     """Which job this is."""
@@ -44,7 +42,7 @@ class TokenizeSpec(TokenizeConfig, JobSpec):
 
 
 class TokenizePlan(Plan):
-    """What will be done."""
+    """Plan of a tokenisation."""
 
     spec: TokenizeSpec
     """What the user wants."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import AzureRequest, build_request
-from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from tests.conftest import write_corpus, write_spec
@@ -28,7 +28,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_plan(tmp_path: Path) -> MakePlan:
-    """Makes a plan of the micro job on the text of corpus/notes.txt, with some values changed."""
+    """Return a function that plans the micro job on corpus/notes.txt, with changed values."""
     (tmp_path / "corpus").mkdir()
     write_corpus(tmp_path / "corpus" / "notes.txt")
 
@@ -42,5 +42,5 @@ def make_plan(tmp_path: Path) -> MakePlan:
 
 
 def request_of(plan: Plan) -> AzureRequest:
-    """Its request in a workspace called place."""
+    """Return its request in a workspace called place."""
     return build_request(plan, plan.name, WORKSPACE)

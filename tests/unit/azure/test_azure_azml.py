@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.azure.runs.az_yaml import read_job_file, rest_body
+from orchestrator.backends.azure.az_yaml import read_job_file
+from orchestrator.backends.azure.wire.control_plane import rest_body
 from orchestrator.cli.main import main
 from orchestrator.support.errors import SpecError
 
@@ -66,7 +67,7 @@ limits:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a job file beside its code."""
+    """Write a job file next to its code."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")
@@ -78,11 +79,11 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return file
 
 
-def test_a_command_job_is_taken_as_it_is(write: Write) -> None:
+def test_command_job_is_sent_unchanged(write: Write) -> None:
     file = read_job_file(write(COMMAND))
     assert (file.nodes, file.processes) == (2, 2)
     assert file.name == f"cifar-distributed-{file.digest}"
-    body = rest_body(file)["properties"]
+    body = rest_body(file.job)["properties"]
     assert body["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 2}
     assert (body["experimentName"], body["displayName"]) == ("cifar", "CIFAR Distributed")
     assert body["inputs"]["epochs"] == {"value": "1", "jobInputType": "literal"}
@@ -91,9 +92,9 @@ def test_a_command_job_is_taken_as_it_is(write: Write) -> None:
     assert read_job_file(write(COMMAND.replace("epochs: 1", "epochs: 2"))).name != file.name
 
 
-def test_a_sweep_is_taken_as_it_is(write: Write) -> None:
+def test_sweep_job_is_sent_unchanged(write: Write) -> None:
     file = read_job_file(write(SWEEP))
-    body = rest_body(file)["properties"]
+    body = rest_body(file.job)["properties"]
     assert body["jobType"] == "Sweep"
     assert body["searchSpace"] == {"b": ["uniform", [1.0, 2.0]]}
 
@@ -111,12 +112,12 @@ def test_a_sweep_is_taken_as_it_is(write: Write) -> None:
         (COMMAND.replace("  instance_count: 2", "  shm_size: lots"), "job.yml:22: resources.shm_size: lots is no"),
         (COMMAND.replace("{{inputs.epochs", "{{inputs.epoch"), "job.yml:3: command: ${{inputs.epoch}} names none of"),
         (COMMAND.replace("compute: azureml:gpu-cluster\n", ""), "compute: missing"),
-        (COMMAND + "type: pipeline\n", "job.yml:27: type: pipeline is not taken here"),
+        (COMMAND + "type: pipeline\n", "job.yml:27: type: unknown type of job 'pipeline'"),
         (COMMAND + "command: again\n", "job.yml:27: command: written twice (first on line 3)"),
-        (SWEEP.replace("random", "grid"), "job.yml:11: search_space.b: grid sampling takes choice alone"),
+        (SWEEP.replace("random", "grid"), "job.yml:11: search_space.b: grid sampling allows only choice"),
         (
             SWEEP.replace("random", "bayesian") + "early_termination: {type: median_stopping}\n",
-            "job.yml:21: early_termination: bayesian sampling takes no early termination",
+            "job.yml:21: early_termination: bayesian sampling allows no early termination",
         ),
         (
             SWEEP + "early_termination: {type: bandit, slack_factor: 0.1, slack_amount: 2}\n",
@@ -128,14 +129,14 @@ def test_a_sweep_is_taken_as_it_is(write: Write) -> None:
         ),
     ],
 )
-def test_what_is_refused_has_its_line_and_its_reason(text: str, said: str, write: Write) -> None:
+def test_refused_key_has_line_and_reason(text: str, said: str, write: Write) -> None:
     write(text)
     with pytest.raises(SpecError) as failure:
         read_job_file(Path("job.yml"))
     assert said in str(failure.value)
 
 
-def test_by_command(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_of_job_file_prints_its_body(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     write(COMMAND)
@@ -145,7 +146,7 @@ def test_by_command(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["request"]["job"]["name"] == document["name"]
     assert main(["submit", "job.yml", "--nodes", "3"]) == 2
-    assert "--nodes cannot be given" in capsys.readouterr().err
+    assert "cannot combine --nodes with a job file" in capsys.readouterr().err
     assert main(["submit", "job.yml", "-b", "local"]) == 2
 
 
@@ -159,9 +160,9 @@ def test_by_command(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
         ("--new",),
     ],
 )
-def test_a_flag_that_a_job_file_has_no_use_for_is_refused(
+def test_flag_without_use_for_job_file_is_refused(
     words: tuple[str, ...], write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(COMMAND)
     assert main(["submit", "job.yml", "--dry-run", *words]) == 2
-    assert f"{words[0]} cannot be given" in capsys.readouterr().err
+    assert f"cannot combine {words[0]} with a job file" in capsys.readouterr().err

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.backends.azure.assets.images import ENVIRONMENTS, pinned_versions, train_image
+from orchestrator.backends.azure.assets import ENVIRONMENTS, pinned_versions, train_image
 from orchestrator.support.errors import NotFoundError
 
 ROOT = ENVIRONMENTS.parent
-NAMES = {"mlflow": "mlflow-skinny", "yaml": "PyYAML"}  # module -> package
+NAMES = {"mlflow": "mlflow-skinny", "sklearn": "scikit-learn", "yaml": "PyYAML"}  # module -> package
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
 
 
@@ -22,7 +22,7 @@ def wanted() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_both_environments_have_the_same_packages_in_the_versions_of_the_constraints() -> None:
+def test_environments_have_the_pinned_versions() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "train-cpu" / "conda.yaml").read_text())
     pip = conda["dependencies"][-1]["pip"]
     assert "python=3.11" in conda["dependencies"]
@@ -30,10 +30,10 @@ def test_both_environments_have_the_same_packages_in_the_versions_of_the_constra
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
 
 
-OPTIONAL = {"datasets", "onnxruntime"}  # what a run need not have; who does not have it is told what to install
+OPTIONAL = {"datasets", "onnxruntime"}  # optional for a run; an error names the package to install
 
 
-def test_they_have_whatever_the_job_imports() -> None:
+def test_environments_have_all_imported_packages() -> None:
     imported = set()
     for path in (ROOT / "train_jobs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -49,13 +49,13 @@ def test_they_have_whatever_the_job_imports() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the environments, beside the constraints."""
+    """Copy the environments next to the constraints."""
     shutil.copytree(ENVIRONMENTS, tmp_path / "environments")
     shutil.copy(ROOT / "constraints.txt", tmp_path)
     return tmp_path / "environments"
 
 
-def test_a_version_is_the_hash_of_all_that_goes_in(folder: Path) -> None:
+def test_environment_version_is_hash_of_its_content(folder: Path) -> None:
     gpu, cpu = train_image("gpu", folder), train_image("cpu", folder)
     assert gpu == train_image("gpu")
     assert (gpu.conda, cpu.files) == (None, {})
@@ -69,14 +69,14 @@ def test_a_version_is_the_hash_of_all_that_goes_in(folder: Path) -> None:
     assert train_image("cpu", folder).version != cpu.version
 
 
-def test_without_a_checkout_the_way_out_is_named(tmp_path: Path) -> None:
+def test_missing_environments_are_reported_with_fix(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as failure:
         train_image("gpu", tmp_path / "environments")
     assert "azure.environment" in str(failure.value.fix)
     assert pinned_versions(("torch",), tmp_path / "environments") == {}
 
 
-def test_pinned_versions_are_those_of_the_constraints() -> None:
+def test_pinned_versions_match_the_constraints() -> None:
     assert pinned_versions(("torch", "nothing-of-that-name")) == {
         "python": "3.11",
         "torch": PINS["torch"],
@@ -84,7 +84,7 @@ def test_pinned_versions_are_those_of_the_constraints() -> None:
     }
 
 
-def test_the_endpoint_has_the_versions_that_the_model_was_made_with() -> None:
+def test_serving_environment_has_training_versions() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
     found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if not line.startswith("--"))
     assert "python=3.11" in conda["dependencies"]

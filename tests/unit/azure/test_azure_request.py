@@ -1,7 +1,7 @@
 """Every body that would be sent: held against golden files, against what Microsoft's SDK makes of the same, and against
 what the service would refuse.
 
-    UPDATE_GOLDEN=1 pytest tests/unit/azure/test_azure_request.py     writes the golden files anew; read the difference
+    UPDATE_GOLDEN=1 pytest tests/unit/azure/test_azure_request.py     writes the golden files again; read the difference
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends.azure.assets.images import train_image
-from orchestrator.backends.azure.machines.clusters import compute_body, duration
-from orchestrator.backends.azure.notes import request_notes
-from orchestrator.backends.azure.runs.az_yaml import job_file
-from orchestrator.backends.azure.runs.dispatch import job_documents
-from orchestrator.backends.azure.submission import AzureRequest
-from orchestrator.backends.azure.wire.control_plane import Body
+from orchestrator.backends.azure.assets import train_image
+from orchestrator.backends.azure.az_yaml import job_file
+from orchestrator.backends.azure.clusters import compute_body
+from orchestrator.backends.azure.options import AzureSpec
+from orchestrator.backends.azure.submission import AzureRequest, job_documents, plan_submission, request_notes
+from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.support.errors import SpecError
@@ -69,7 +68,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
-    """The request with what differs from checkout to checkout replaced by its name."""
+    """Return the request; values that differ between checkouts are replaced by their names."""
     text = json.dumps(request.model_dump(mode="json"))
     snapshot = plan.snapshot
     image = train_image(plan.compute.device)
@@ -92,7 +91,7 @@ def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_golden(name: str, make_plan: MakePlan) -> None:
+def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
     plan = make_plan(JOBS[name])
     found = plain(plan, request_of(plan))
     path = GOLDEN / f"{name}.json"
@@ -101,9 +100,17 @@ def test_golden(name: str, make_plan: MakePlan) -> None:
     assert found == json.loads(path.read_text())
 
 
+def test_submission_shows_inputs_outputs_and_options(make_plan: MakePlan, tmp_path: Path) -> None:
+    plan = make_plan({"azure.shm_size": "2g"})
+    submission = plan_submission(plan, request_of(plan), tmp_path)
+    assert submission.inputs == plan.needs.inputs
+    assert [output.name for output in submission.outputs] == ["run", "stores"]
+    assert submission.options == AzureSpec(shm_size="2g")
+
+
 def without_ids(body: Body) -> Body:
-    """A job's body with `azureml:NAME[:VERSION]` for Azure's ids, and without what is empty."""
-    from orchestrator.backends.azure.runs.az_yaml import _short
+    """Return a job's body with `azureml:NAME[:VERSION]` for Azure's ids, without empty values."""
+    from orchestrator.backends.azure.az_yaml import _short
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
@@ -116,9 +123,7 @@ def without_ids(body: Body) -> Body:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_job_file_is_what_microsofts_sdk_takes_and_makes_the_same_body_of(
-    name: str, make_plan: MakePlan, tmp_path: Path
-) -> None:
+def test_job_file_gives_the_same_body_in_the_sdk(name: str, make_plan: MakePlan, tmp_path: Path) -> None:
     from azure.ai.ml import load_job
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
@@ -135,7 +140,7 @@ def test_the_job_file_is_what_microsofts_sdk_takes_and_makes_the_same_body_of(
         assert theirs == without_ids(request.job)
 
 
-def test_the_cluster_is_what_microsofts_sdk_would_send() -> None:
+def test_cluster_body_equals_that_of_the_sdk() -> None:
     from azure.ai.ml.entities import AmlCompute
 
     theirs = AmlCompute(
@@ -150,12 +155,12 @@ def test_the_cluster_is_what_microsofts_sdk_would_send() -> None:
     assert ours == theirs._to_rest_object().as_dict()
 
 
-def test_durations() -> None:
+def test_duration_is_iso_8601() -> None:
     found = [duration(seconds) for seconds in (0, 60, 1800, 5400, 131_400, 21 * 86_400)]
     assert found == ["PT", "PT1M", "PT30M", "PT1H30M", "P1DT12H30M", "P21D"]
 
 
-def test_a_later_attempt_is_the_same_job_by_another_name(make_plan: MakePlan) -> None:
+def test_later_attempt_differs_only_in_name_and_tag(make_plan: MakePlan) -> None:
     request = request_of(make_plan())
     first, second = request.attempt(1)["properties"], request.attempt(2)["properties"]
     assert second["displayName"] == f"{request.name}-a2"
@@ -163,18 +168,17 @@ def test_a_later_attempt_is_the_same_job_by_another_name(make_plan: MakePlan) ->
     assert {**second, "displayName": "", "tags": ""} == {**first, "displayName": "", "tags": ""}
 
 
-def test_a_model_and_a_vocabulary_to_start_from_come_along(make_plan: MakePlan, tmp_path: Path) -> None:
+def test_start_model_and_vocabulary_are_inputs(make_plan: MakePlan, tmp_path: Path) -> None:
     folder = write_bert(tmp_path / "bert", max_position_embeddings=64)
     request = request_of(make_plan({"init_from": str(folder)}))
     command = request.job["properties"]["command"]
     assert "--set 'init_from=${{inputs.start}}'" in command
     assert "--set 'data.vocabulary=${{inputs.job}}/vocab.txt'" in command
-    start = request.asset("data", "orchestrator-start")
-    assert start is not None
+    (start,) = [asset for asset in request.assets if asset.name == "orchestrator-start"]
     assert request.job["properties"]["inputs"]["start"]["uri"].endswith(f"orchestrator-start/versions/{start.version}")
 
 
-def test_texts_keep_their_names_below_one_folder(make_plan: MakePlan, tmp_path: Path) -> None:
+def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Path) -> None:
     for name in ("a/one.txt", 'a/b/it\'s "two".txt'):
         path = tmp_path / "texts" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ def test_texts_keep_their_names_below_one_folder(make_plan: MakePlan, tmp_path: 
         ({"compute.cluster": None}, "no cluster to run on"),
         ({"compute.cluster": "1gpu"}, "3 to 24 letters"),
         ({"compute.sku": "Standard_NC24rs_v3"}, "was retired"),
-        ({"compute.sku": None}, "are not known here"),
+        ({"compute.sku": None}, "GPUs of cluster gpu are unknown"),
         ({"compute.processes_per_node": 2}, "is more than Standard_NC4as_T4_v3 has GPUs (1)"),
         ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),
         ({"compute.sku": "Standard_ND96isr_H100_v5", "compute.nodes": 101, "train.global_batch_size": 8080}, "at most"),
@@ -206,7 +210,7 @@ def test_texts_keep_their_names_below_one_folder(make_plan: MakePlan, tmp_path: 
         ({"azure.data": "https://x.blob.core.windows.net/c/t?sig=secret"}, "would be a secret"),
     ],
 )
-def test_what_the_service_would_refuse_is_refused_here(
+def test_request_that_service_refuses_is_refused_here(
     overrides: dict[str, Any], words: str, make_plan: MakePlan
 ) -> None:
     with pytest.raises(SpecError) as failure:
@@ -214,13 +218,13 @@ def test_what_the_service_would_refuse_is_refused_here(
     assert words in str(failure.value)
 
 
-def test_low_priority_jobs_end_sooner(make_plan: MakePlan) -> None:
+def test_low_priority_job_has_shorter_limit(make_plan: MakePlan) -> None:
     plan = make_plan({"compute.tier": "low-priority", "azure.timeout_hours": 200})
     with pytest.raises(SpecError, match="lets a job run"):
         request_of(plan)
 
 
-def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> None:
+def test_dry_run_needs_no_network_and_no_sdk(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     write_spec(tmp_path / "job.yaml", compute={"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"})
     words = ("submit", "pretrain", "-f", "job.yaml", "-b", "azure", "--dry-run")
@@ -236,9 +240,7 @@ def test_a_dry_run_is_offline_signed_out_and_without_azure(tmp_path: Path) -> No
     assert yaml.safe_load(file.out)["type"] == "command"
 
 
-def test_keys_of_the_azure_section_have_variables_and_the_workspace_keeps_its_own(
-    make_plan: MakePlan, tmp_path: Path
-) -> None:
+def test_azure_keys_have_environment_variables(make_plan: MakePlan, tmp_path: Path) -> None:
     make_plan()
     environ = {"ORCHESTRATOR_AZURE__SHM_SIZE": "2g", "ORCHESTRATOR_AZURE_WORKSPACE": "place"}
     overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
@@ -247,7 +249,7 @@ def test_keys_of_the_azure_section_have_variables_and_the_workspace_keeps_its_ow
     assert plan.warnings == ()
 
 
-def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
+def test_setting_without_effect_is_a_warning(make_plan: MakePlan) -> None:
     quiet = make_plan()
     assert quiet.warnings == ()
     changes = {
@@ -268,11 +270,9 @@ def test_what_has_no_effect_there_or_here_is_said(make_plan: MakePlan) -> None:
     assert "compute.sku has no effect" in local
 
 
-def test_the_plan_says_what_an_eviction_costs_and_whether_the_environment_is_there(
-    make_plan: MakePlan, tmp_path: Path
-) -> None:
-    from orchestrator.backends.azure.assets.uploads import remember_asset
-    from orchestrator.backends.azure.notes import request_notes
+def test_notes_have_eviction_cost_and_environment(make_plan: MakePlan, tmp_path: Path) -> None:
+    from orchestrator.backends.azure.assets import remember_asset
+    from orchestrator.backends.azure.submission import request_notes
 
     plan = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "compute.price_per_hour": 6.0})
     request = request_of(plan)
@@ -281,25 +281,24 @@ def test_the_plan_says_what_an_eviction_costs_and_whether_the_environment_is_the
     assert notes["eviction"].endswith("up to 3 times")
     assert "will build" in notes["image"]
     assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, low-priority")
-    image = request.asset("environments")
-    assert image is not None
-    remember_asset(tmp_path, request.workspace, image.name, image.version)
+    (image,) = [asset for asset in request.assets if asset.kind == "environments"]
+    remember_asset(tmp_path, request.workspace, image)
     notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
     assert "cached (seen " in notes["image"]
     assert "eviction" not in dict(note.split(": ", 1) for note in request_notes(request, make_plan(), tmp_path))
 
 
-def test_a_list_price_is_in_the_plan_with_its_date(make_plan: MakePlan) -> None:
+def test_plan_has_list_price_with_its_date(make_plan: MakePlan) -> None:
     plan = make_plan()
     assert plan.compute.price_per_hour == 0.526
     assert "list price of 2025-01 in eastus" in plan.summary()
     assert make_plan({"compute.price_per_hour": 3.0}).run_hash == plan.run_hash
 
 
-def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> None:
+def test_model_and_endpoint_bodies_equal_those_of_sdk() -> None:
     from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
 
-    from orchestrator.backends.azure.assets.assets import asset_id
+    from orchestrator.backends.azure.assets import asset_id
     from orchestrator.backends.azure.runs.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
     from tests.unit.azure.conftest import WORKSPACE
 
@@ -327,7 +326,7 @@ def test_bodies_of_models_and_endpoints_are_what_microsofts_sdk_would_send() -> 
     assert body == deployment._to_rest_object("eastus").as_dict()
 
 
-def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(make_plan: MakePlan) -> None:
+def test_sources_keep_settings_and_job_fetches_datasets(make_plan: MakePlan) -> None:
     lines = {"path": "corpus/notes.txt", "weight": 2.0}
     command = request_of(make_plan({"data.text": [lines]})).job["properties"]["command"]
     (word,) = [word for word in shlex.split(command.replace("&&", "")) if word.startswith("data.text=")]
@@ -337,7 +336,7 @@ def test_sources_keep_what_is_said_of_them_and_datasets_are_fetched_by_the_job(m
 
 
 @pytest.mark.parametrize(("store", "said"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
-def test_a_preparation_is_a_job_that_leaves_its_store_where_training_looks(
+def test_preparation_writes_store_where_training_reads(
     store: str | None, said: str, make_plan: MakePlan, tmp_path: Path
 ) -> None:
     make_plan()  # writes the text
@@ -355,13 +354,13 @@ def test_a_preparation_is_a_job_that_leaves_its_store_where_training_looks(
     assert body["outputs"]["stores"]["uri"].endswith("/paths/orchestrator/token-stores/")
     assert (body["resources"]["instanceCount"], body["distribution"]["processCountPerInstance"]) == (2, 1)
     (note,) = [note for note in request_notes(request, plan, tmp_path / "home") if note.startswith("eviction")]
-    assert "each loses the parts that are being made" in note
+    assert "each loses the parts in progress" in note
     sent = json.loads(job_documents(request, plan)["config.json"])
     assert (sent["store"], sent["data"]["text"]) == (None, [])
     assert plan.compute.price_per_hour is not None
 
 
-def test_a_gpu_that_the_environment_has_no_code_for_is_refused(make_plan: MakePlan) -> None:
+def test_gpu_unsupported_by_torch_is_refused(make_plan: MakePlan) -> None:
     v100 = {"compute.sku": "Standard_ND40rs_v2", "train.global_batch_size": 16}
     plan = make_plan(v100)
     with pytest.raises(SpecError, match="V100 GPUs, which the environment's torch cannot use") as failure:

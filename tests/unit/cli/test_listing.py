@@ -11,7 +11,8 @@ import pytest
 from orchestrator.cli.ui import render
 from orchestrator.cli.ui.arguments import ENDED, STATES
 from orchestrator.cli.ui.terminal import Terminal
-from orchestrator.runs.status import Attempt, RunState, RunStatus
+from orchestrator.runs.status import RunAttempt, RunState, RunStatus
+from orchestrator.support.formatting import ago, count, money
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
 
@@ -23,7 +24,7 @@ def status(name: str = "run-1", **changes: object) -> RunStatus:
     return RunStatus.model_validate({**fields, **changes})
 
 
-def test_runs_are_listed_the_newest_first_with_what_one_asks_of_them(home: Path, orchestrator: Command) -> None:
+def test_list_newest_first_with_filters(home: Path, orchestrator: Command) -> None:
     now = time.time()
     make_run(home, "older", RunState.FAILED, age=10, created=now - 7300, started=now - 7300, ended=now - 7175)
     report(make_run(home, "newer", created=now - 90, started=now - 80, ended=now - 75), 100, loss=1.0)
@@ -79,7 +80,7 @@ def test_the_command_line_knows_every_state() -> None:
     assert tuple(state for state in RunState if state.terminal) == ENDED
 
 
-def test_a_table_of_long_names_and_large_numbers_fits_and_keeps_what_tells_runs_apart() -> None:
+def test_long_table_fits_and_keeps_distinguishing_parts() -> None:
     names = [f"pretrain-{'x' * 40}-{number:08x}" for number in range(2)]
     started = time.time() - 35_990_000
     wide = {"state": "completed", "step": 1_000_000, "steps": 1_000_000, "started": started, "cost": 999.99}
@@ -98,7 +99,7 @@ def test_a_table_of_long_names_and_large_numbers_fits_and_keeps_what_tells_runs_
     [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (7200, "2 h ago"), (86400 * 12, "12 d ago")],
 )
 def test_how_long_ago(seconds: float, text: str) -> None:
-    assert render.ago(time.time() - seconds) == text
+    assert ago(time.time() - seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -106,22 +107,22 @@ def test_how_long_ago(seconds: float, text: str) -> None:
     [(0, "$0.00"), (0.004, "<$0.01"), (0.005, "$0.01"), (1.239, "$1.24"), (999.99, "$999.99"), (1234.56, "$1,235")],
 )
 def test_money(usd: float, text: str) -> None:
-    assert render.money(usd) == text
+    assert money(usd) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0"), (99_999, "99999"), (100_000, "100k"), (123_456, "123.5k"), (1_000_000, "1M")]
 )
 def test_counts(number: int, text: str) -> None:
-    assert render.count(number) == text
+    assert count(number) == text
 
 
-def test_a_status_tells_of_every_attempt_of_a_run_that_was_started_again() -> None:
+def test_status_lists_every_attempt() -> None:
     reason = "rank 0 was killed by signal SIGKILL; see /home/someone/.orchestrator/runs/run-1/logs/rank-0.log"
     attempts = [
-        Attempt(started=0, ended=125, state=RunState.PREEMPTED, step=40, reason="stopped by SIGTERM"),
-        Attempt(started=130, ended=140, state=RunState.FAILED, reason=reason),
-        Attempt(started=time.time() - 5),
+        RunAttempt(started=0, ended=125, state=RunState.PREEMPTED, step=40, reason="stopped by SIGTERM"),
+        RunAttempt(started=130, ended=140, state=RunState.FAILED, reason=reason),
+        RunAttempt(started=time.time() - 5),
     ]
     assert reason in render.status_text(status(attempt=3, attempts=attempts))
     text = render.status_text(status(attempt=3, attempts=attempts), Terminal(80))

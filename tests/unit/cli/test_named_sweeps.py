@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.ui.named import named
+from orchestrator.cli.ui.targets import named
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -96,5 +96,5 @@ def test_ctrl_c_leaves_a_sweep_alone_and_says_how_to_reach_it(
         patch.setattr(time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGINT))
         done = orchestrator(word, "search")
     assert done.code == 130
-    for words in ("the sweep goes on", "orchestrator cancel search-1a2b3c4d", "sweep show search-1a2b3c4d -w"):
+    for words in ("the sweep continues", "orchestrator cancel search-1a2b3c4d", "sweep show search-1a2b3c4d -w"):
         assert words in done.err

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import build_parser
+from orchestrator.cli.main import build_parser, main
 from orchestrator.jobs.registry import job_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.jobs.scaffold import template_files
@@ -25,7 +27,7 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 
 @pytest.mark.parametrize("verb", [name for name, _ in parsers()])
-def test_help_of_a_verb_has_a_description_an_example_and_a_word_for_each_flag(
+def test_verb_help_has_description_example_and_flags(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -72,7 +74,7 @@ def test_a_verb_that_takes_a_run_looks_where_it_is_told(
     words = (verb, *["one"] * runs)
     refused = orchestrator(*words, "-b", "nowhere")
     assert refused.code == 2
-    assert "no backend named 'nowhere'" in refused.err
+    assert "unknown backend 'nowhere'" in refused.err
     assert "no backend" not in orchestrator(*words, "-b", "local").err
 
 
@@ -100,12 +102,12 @@ def test_init_here_and_as_json(orchestrator: Command) -> None:
     assert {path.name: path.read_text() for path in Path().iterdir()} == template_files("pretrain")
 
 
-def test_init_overwrites_nothing_and_names_all_that_is_in_the_way(orchestrator: Command) -> None:
+def test_init_overwrites_nothing_and_names_conflicts(orchestrator: Command) -> None:
     Path("job.yaml").write_text("mine\n")
     Path(".amlignore").write_text("mine\n")
     refused = orchestrator("init")
     assert refused.code == 1
-    assert "there  job.yaml, .amlignore" in refused.err
+    assert "existing  job.yaml, .amlignore" in refused.err
     assert sorted(path.name for path in Path().iterdir()) == [".amlignore", "job.yaml"]
     assert Path("job.yaml").read_text() == "mine\n"
     assert orchestrator("init", "--force").code == 0
@@ -201,3 +203,41 @@ def test_a_finding_reads_in_80_columns_and_its_fix_can_be_pasted(
     assert max(map(len, lines[:-1])) <= 80
     assert len(lines) > 3
     assert lines[-1].endswith(f"fix              {command}")
+
+
+def test_no_command_prints_an_overview(orchestrator: Command) -> None:
+    done = orchestrator()
+    assert (done.code, done.err) == (0, "")
+    sections = re.split(r"\n\n(?=\w+\n)", done.out)[1:]
+    assert [section.splitlines()[0] for section in sections] == ["start", "watch", "manage", "data", "cloud"]
+    assert {line.split()[0] for line in done.out.splitlines() if line.startswith("  ")} == set(verbs())
+
+
+@pytest.mark.parametrize("verb", [name for name, _ in parsers()])
+def test_each_verb_has_a_handler(verb: str) -> None:
+    handler = dict(parsers())[verb].get_default("handler")
+    if handler:
+        module, _, function = handler.partition(".")
+        assert callable(getattr(import_module(f"orchestrator.cli.verbs.{module}"), function))
+    else:
+        assert any(name.startswith(f"{verb} ") for name, _ in parsers())
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed", "hidden"),
+    [
+        ("pretrain", {"--data", "--store", "--from", "--phase-from", "--tensorboard"}, {"--task", "--input"}),
+        ("prepare", {"--data", "--store"}, {"--task", "--model", "--input", "--from", "--phase-from", "--tensorboard"}),
+        ("finetune", {"--data", "--task", "--model", "--from"}, {"--input", "--store", "--tensorboard"}),
+        ("predict", {"--data", "--input", "--model"}, {"--store", "--from", "--phase-from", "--profile"}),
+    ],
+)
+def test_help_of_a_kind_lists_only_its_flags(
+    kind: str, listed: set[str], hidden: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", kind, "--help"])
+    assert ended.value.code == 0
+    words = set(re.findall(r"--[a-z-]+", capsys.readouterr().out.partition("\nexample")[0]))
+    assert listed <= words
+    assert not hidden & words

@@ -58,9 +58,7 @@ COMMANDS = {
 
 @pytest.mark.usefixtures("long_names")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_table_fits_80_columns_of_a_terminal_and_is_whole_in_a_pipe(
-    command: str, orchestrator: Command, on_terminal: Command
-) -> None:
+def test_table_fits_terminal_complete_in_pipe(command: str, orchestrator: Command, on_terminal: Command) -> None:
     shown, piped = on_terminal(*command.split()), orchestrator(*command.split())
     assert (shown.code, piped.code) == (0, 0), piped.err
     assert max(map(len, plain(shown.out).splitlines())) <= 80
@@ -104,7 +102,7 @@ def test_states_are_coloured_on_a_terminal_unless_somebody_minds(
     assert on_terminal("list").out == shown, "--no-color holds for one command"
 
 
-def test_a_pipe_is_coloured_if_it_is_forced_and_a_document_never_is(
+def test_forced_colour_in_pipe_never_in_document(
     home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(home, "bad", RunState.FAILED, plan=full_plan())

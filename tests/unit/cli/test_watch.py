@@ -12,7 +12,7 @@ import pexpect
 import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.cli.ui import status_watch as watching
+from orchestrator.cli.ui import follow as watching
 from orchestrator.cli.ui.terminal import live_view, show_block
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
@@ -34,7 +34,7 @@ class Live:
 
     def end(self) -> None:
         """The supervisor's last word."""
-        self.run.write_state(self.run.read_state().model_copy(update={"state": RunState.COMPLETED, "ended": 60.0}))
+        self.run.write_state(self.run.state().model_copy(update={"state": RunState.COMPLETED, "ended": 60.0}))
         self._held.close()
 
 
@@ -69,7 +69,7 @@ def test_as_json_it_is_the_last_status_alone(
     assert orchestrator("status", "one", "-w", "-o", "json").json["state"] == "completed"
 
 
-def test_a_run_that_has_ended_is_shown_once_whatever_became_of_it(home: Path, orchestrator: Command) -> None:
+def test_ended_run_shown_once_in_any_state(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", RunState.FAILED, reason="it broke", exit_code=3)
     done = orchestrator("status", "one", "-w")
     assert done.code == 0
@@ -127,6 +127,6 @@ def test_ctrl_c_ends_the_watching_and_leaves_the_run_alone(tmp_path: Path) -> No
     watched.send_signal(signal.SIGINT)
     _, err = watched.communicate(timeout=20)
     assert watched.returncode == 130
-    assert "error[interrupted]: not following any more; the job goes on" in err
+    assert "error[interrupted]: stopped following; the job continues" in err
     assert not live.run.cancel_file.exists()
     live.end()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.corpus.small_corpora import prepare
 from train_jobs.config import DataConfig
-from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
 
 SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
@@ -40,6 +40,4 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     data = DataConfig(
         text=[write_corpus(folder / "corpus.txt", documents=160)], vocab_size=300, validation_fraction=0.25
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train_jobs.corpus.preparation.BLOCK_TOKENS", 1500)
-        return prepare_store(data, folder / "store", progress=lambda _: None)
+    return prepare(data, folder / "store", block_tokens=1500)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from train_jobs.corpus.tokenize.abbreviations import Kind, kind_of
+from train_jobs.corpus.tokenize.sentences import StopKind, stop_kind
 
 MAX_WORDS = 256
 PARAGRAPH = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+\u2022]|\(?[0-9]{1,3}[.)]|\(?[a-z][.)])[ \t])")
@@ -41,10 +41,10 @@ def cut(text: str) -> list[str]:
 def is_end(text: str, start: int, stop: int, first: str) -> bool:
     """Whether a sentence that begins at `start` ends with the stop, what begins with `first` being behind it."""
     blank = text.rfind(" ", 0, stop)
-    kind = kind_of(text[blank + 1 : stop + 1].encode())
+    kind = stop_kind(text[blank + 1 : stop + 1].encode())
     return not (
-        kind is Kind.ABBREVIATION
-        or (kind is Kind.NUMBER and first.isdigit())
-        or (kind is Kind.PRONOUN and blank < 0)
-        or (kind is Kind.DIGITS and blank < start)
+        kind is StopKind.ABBREVIATION
+        or (kind is StopKind.NUMBER and first.isdigit())
+        or (kind is StopKind.PRONOUN and blank < 0)
+        or (kind is StopKind.DIGITS and blank < start)
     )

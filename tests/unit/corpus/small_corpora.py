@@ -11,11 +11,12 @@ import numpy as np
 
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import TextConfig
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.preparation import make_store
-from train_jobs.corpus.preparation_progress import Progress
-from train_jobs.corpus.sources import plan_parts, read_part
-from train_jobs.corpus.store.token_store import Encoded, TokenStore
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.executors.nodes import ALONE, Node
+from train_jobs.corpus.pipeline import PreparationProgress
+from train_jobs.corpus.preparation import StoreOptions, make_store
+from train_jobs.corpus.sources.text_parts import plan_parts, read_part
+from train_jobs.corpus.store.token_store import EncodedDocuments, TokenStore
 
 SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu", "ost"]
 
@@ -45,11 +46,19 @@ def prepare(
     folder: Path,
     *,
     say: Callable[[str], None] = lambda _: None,
-    progress: Progress | None = None,
+    progress: PreparationProgress | None = None,
+    node: Node = ALONE,
     **options: Any,
 ) -> TokenStore:
-    """Makes a store, or goes on with one."""
-    return make_store(data, folder, found=fingerprint(data.text), progress=progress or Progress(say), **options)
+    """Make a store, or resume one."""
+    return make_store(
+        data,
+        folder,
+        found=fingerprint(data.text),
+        progress=progress or PreparationProgress(say),
+        node=node,
+        options=StoreOptions(**options),
+    )
 
 
 def documents_in(*paths: Path) -> list[str]:
@@ -58,10 +67,10 @@ def documents_in(*paths: Path) -> list[str]:
     return [document for part in plan_parts(found) for document in read_part(found, part)]
 
 
-def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> Encoded:
+def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> EncodedDocuments:
     """Documents, sentences and ids, from lists."""
     sentences = [sentence for document in documents for sentence in document]
-    return Encoded(
+    return EncodedDocuments(
         np.array([token for sentence in sentences for token in sentence], np.int64),
         np.array([len(sentence) for sentence in sentences], np.int64),
         np.array([len(document) for document in documents], np.int64),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.corpus.small_corpora import prepare
 from train_jobs.artifacts.store_manifest import SpecialIds
 from train_jobs.config import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples.batches import Batch, PretrainingData, assemble
@@ -100,7 +101,7 @@ def test_labels_put_back_give_text_of_the_store(make: Maker, store: TokenStore) 
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
-def test_processes_share_the_same_global_batch_whatever_their_number(make: Maker, world_size: int) -> None:
+def test_any_number_of_ranks_shares_same_global_batch(make: Maker, world_size: int) -> None:
     cursor = Cursor(block=1, offset=3)
     whole, following = make().batch(cursor, global_batch_size=100, rank=0, world_size=1)
     parts = [
@@ -134,9 +135,7 @@ def test_masks_do_not_depend_on_the_batch_size(make: Maker) -> None:
     assert_equal(joined(parts), whole)
 
 
-def test_the_same_place_of_another_epoch_or_seed_has_other_pairs_and_other_masks(
-    tmp_path: Path, corpus_file: Callable[..., Path]
-) -> None:
+def test_other_epoch_or_seed_has_other_pairs_and_masks(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     config = DataConfig(text=[corpus_file()], vocab_size=200, sequence_length=LENGTH)
     one_block = prepare_store(config, tmp_path / "store", progress=lambda _: None)
     assert one_block.blocks("train") == 1
@@ -178,7 +177,7 @@ def test_static_masks_come_again_with_their_examples(make: Maker) -> None:
     assert epoch(1, 3) == epoch(1, None) != first
 
 
-def test_validation_is_the_same_whatever_is_trained_and_however_it_is_shared(make: Maker) -> None:
+def test_validation_same_for_any_training_and_split(make: Maker) -> None:
     whole = list(make("validation").validation_batches(50, 8, 0, 1))
     assert [len(batch) for batch in whole] == [8, 8, 8, 8, 8, 8, 2]
     assert_equal(joined(list(make("validation", seed=9).validation_batches(50, 8, 0, 1))), joined(whole))
@@ -226,10 +225,7 @@ def test_without_next_sentences_sequences_are_single(make: Maker) -> None:
     assert 0.8 * LENGTH < batch.lengths.max() <= LENGTH
 
 
-def test_the_weights_of_sources_hold_in_training_and_not_in_validation(
-    tmp_path: Path, corpus_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("train_jobs.corpus.preparation.BLOCK_TOKENS", 500)
+def test_source_weights_apply_to_training_only(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     paths = [str(corpus_file(f"{name}.txt", documents=60, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
 
     def data_of(first: float, second: float) -> tuple[PretrainingData, dict[int, int]]:
@@ -237,7 +233,7 @@ def test_the_weights_of_sources_hold_in_training_and_not_in_validation(
         config = DataConfig.model_validate(
             {"text": text, "vocab_size": 300, "validation_fraction": 0.25, "sequence_length": LENGTH}
         )
-        store = prepare_store(config, tmp_path / f"{first}-{second}", progress=lambda _: None)
+        store = prepare(config, tmp_path / f"{first}-{second}", block_tokens=500)
         data = PretrainingData(
             store,
             "train",

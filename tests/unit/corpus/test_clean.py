@@ -11,8 +11,8 @@ import pytest
 from fuzzed_text import fuzzed_strings
 from tokenizers.normalizers import BertNormalizer
 
-from train_jobs.config.text import CleanConfig
-from train_jobs.corpus.steps.cleaning import clean
+from train_jobs.config.prepare import CleanConfig
+from train_jobs.corpus.steps.document_rules import clean
 
 RULES = CleanConfig()
 
@@ -89,7 +89,7 @@ def test_short_documents_are_dropped() -> None:
         ("12345\n67890abcdefgh", ["12345", "67890abcd", "efgh"]),
     ],
 )
-def test_long_documents_are_cut_at_lines_else_at_words_else_anywhere(text: str, parts: list[str]) -> None:
+def test_long_documents_split_at_lines_words_or_anywhere(text: str, parts: list[str]) -> None:
     assert clean(text, CleanConfig(max_characters=10)) == parts
 
 

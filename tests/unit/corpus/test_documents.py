@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.config import DataError
-from train_jobs.corpus.sources.embedded import embedded_documents
+from train_jobs.corpus.sources.text_formats import embedded_documents
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -80,7 +80,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("source", ['"""Short."""\n', "x = 1\n", '"""' + "words " * 100 + '"""\ndef broken(:\n'])
-def test_modules_without_much_to_read_and_broken_ones_are_skipped(tmp_path: Path, source: str) -> None:
+def test_nearly_empty_and_broken_modules_skipped(tmp_path: Path, source: str) -> None:
     module = tmp_path / "module.py"
     module.write_text(source)
     assert list(embedded_documents([module])) == []

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import combinations, pairwise
 
 from train_jobs.config import DataConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, Span, share
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -20,7 +20,7 @@ def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: in
     )
 
 
-def names(spans: list[Span]) -> list[tuple[int, int, int]]:
+def names(spans: list[ExampleSpan]) -> list[tuple[int, int, int]]:
     return [(span.copy, span.block, number) for span in spans for number in span.numbers.tolist()]
 
 

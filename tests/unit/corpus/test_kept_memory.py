@@ -10,7 +10,7 @@ import pytest
 ROUNDS = """
 import resource
 import numpy as np
-from train_jobs.corpus.executors.freed_memory import keep_freed_memory
+from train_jobs.corpus.executors.worker import keep_freed_memory
 
 {told}
 faults = []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from train_jobs.corpus.examples.masking import Masked, mask_tokens
-from train_jobs.corpus.examples.randomness import keys
+from train_jobs.corpus.examples.masking import Masked, MaskingRule, keys, mask_tokens
 
 MASK, VOCAB, FIRST_PIECE = 4, 50, 10
 
@@ -23,10 +22,7 @@ def mask(lengths: list[int], *, probability: float = 0.15, most: int = 20, seed:
         candidates,
         length,
         keys(seed, np.arange(len(lengths))),
-        probability=probability,
-        max_predictions=most,
-        mask_id=MASK,
-        vocab_size=VOCAB,
+        MaskingRule(probability, most, MASK, VOCAB),
     )
     return masked, ids
 
@@ -50,7 +46,7 @@ def test_number_of_predictions(length: int, probability: float, most: int, expec
     assert (masked.labels >= 0).sum() == expected
 
 
-def test_labels_are_what_stood_there_in_ascending_order_and_the_rest_is_untouched() -> None:
+def test_labels_sorted_ascending_rest_unchanged() -> None:
     masked, ids = mask([128, 40, 5, 90])
     for row in range(4):
         real = masked.labels[row] >= 0

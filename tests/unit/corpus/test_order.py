@@ -10,8 +10,7 @@ from itertools import pairwise
 import pytest
 
 from train_jobs.config import DataConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, share
-from train_jobs.corpus.examples.order import SourceBlocks, visits
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, SourceBlocks, share, visits
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -94,7 +93,7 @@ def weighted(store: TokenStore) -> ExampleStream:
     return ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=sources)
 
 
-def test_every_example_comes_once_over_all_ranks_restarts_and_world_sizes(store: TokenStore) -> None:
+def test_every_example_once_over_ranks_restarts_world_sizes(store: TokenStore) -> None:
     """Three epochs by 1, 2, 3 and 8 processes in turn; each change is a restart from what a checkpoint holds."""
     end, total = Cursor(epoch=3), 0
     straight, cursor = weighted(store), Cursor()

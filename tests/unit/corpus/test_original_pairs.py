@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from train_jobs.corpus.examples.example_stream import generator
 from train_jobs.corpus.examples.pairs import plan_block
-from train_jobs.corpus.examples.randomness import generator
 from train_jobs.corpus.store.token_store import Block
 
 Sentence = list[int]  # of token numbers: each token of the block has one of its own

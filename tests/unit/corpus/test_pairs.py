@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from train_jobs.corpus.examples.example_stream import generator
 from train_jobs.corpus.examples.pairs import plan_block
-from train_jobs.corpus.examples.randomness import generator
 from train_jobs.corpus.store.token_store import Block
 
 
@@ -71,7 +71,7 @@ def test_a_short_target_holds_for_the_document() -> None:
     assert plan(make_block([4, 4, 4, 4]), script, short=0.1) == [[0, 4, 4, 8, 0], [8, 12, 12, 16, 0]]
 
 
-def test_a_pair_called_random_stays_so_when_all_draws_hit_the_same_document() -> None:
+def test_random_pair_stays_random_for_single_document() -> None:
     script = Script(0.9, *[0.5] * 10, 0.0)  # ten documents, then its sentence 0
     assert plan(make_block([4]), script) == [[0, 4, 0, 4, 1]]
 

@@ -111,7 +111,7 @@ def assert_the_rest_is_made(text: Path, folder: Path, undisturbed: dict[str, byt
     assert contents(folder / "store") == undisturbed
 
 
-def test_a_job_killed_with_its_workers_loses_the_parts_at_work_alone(
+def test_killed_job_loses_only_parts_in_progress(
     text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
     store, longest = undisturbed

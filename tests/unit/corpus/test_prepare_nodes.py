@@ -27,10 +27,10 @@ def test_who_a_process_is_tells_its_environment() -> None:
     assert [node.owner(part) for part in range(6)] == [0, 1, 2, 3, 0, 1]
 
 
-def test_a_node_that_lives_is_waited_for_longer_than_one_that_does_not(tmp_path: Path) -> None:
+def test_live_node_awaited_longer_than_dead_one(tmp_path: Path) -> None:
     lines: list[str] = []
     mine, theirs = (Peers(tmp_path, Node(rank, 2), "key", lines.append) for rank in (0, 1))
-    with pytest.raises(PeerError, match="rank 1 has given no sign of life") as caught:
+    with pytest.raises(PeerError, match="rank 1 has written no heartbeat") as caught:
         mine.wait("a part", 1, lambda: None)
     assert caught.value.facts["waiting for"] == "a part"
     found: list[str] = []
@@ -59,6 +59,6 @@ def test_a_node_alone_leaves_no_sign(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_that_comes_late_takes_the_store_that_the_others_made(tmp_path: Path) -> None:
+def test_late_node_uses_store_of_others(tmp_path: Path) -> None:
     with pytest.raises(StoreComplete):
         Peers(tmp_path, Node(1, 2), "key", print, lambda: True).wait("documents of part 0", 0, lambda: None)

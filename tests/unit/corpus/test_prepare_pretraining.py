@@ -108,7 +108,7 @@ def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, tex
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_stopped_with_all_its_group_it_keeps_the_parts_that_are_done(
+def test_stopped_process_group_keeps_finished_parts(
     tmp_path: Path, long_text: tuple[Path, Path], how: signal.Signals, code: int
 ) -> None:
     """As torchrun ends a rank, and a terminal a job: the processes that make text into tokens get the signal too."""
@@ -130,5 +130,5 @@ def assert_stopped(job: subprocess.Popen[str], how: signal.Signals, code: int) -
     os.killpg(job.pid, how)
     out, err = job.communicate(timeout=240)
     assert job.returncode == code, out + err
-    assert "what is prepared is kept, the same command goes on from there" in out
+    assert "what is prepared is kept, the same command resumes from it" in out
     assert err == ""

@@ -17,13 +17,11 @@ import pytest
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import ConflictError, DataError, TextConfig
-from train_jobs.corpus.executors import crew as workers
-from train_jobs.corpus.preparation_progress import Progress
-from train_jobs.corpus.steps import extraction
-from train_jobs.corpus.steps.duplicates import dropped_of, find_duplicates, stretches
-from train_jobs.corpus.steps.extraction import HASHES, hashes_file
-from train_jobs.corpus.steps.keys import store_key
-from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, write_record
+from train_jobs.corpus.executors import worker_pool as workers
+from train_jobs.corpus.pipeline import PreparationProgress
+from train_jobs.corpus.steps import documents as extraction
+from train_jobs.corpus.steps.documents import HASHES, dropped_of, find_duplicates, hashes_file, stretches
+from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, store_key, write_record
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -64,7 +62,7 @@ def test_duplicates_stay_where_they_shall(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1 << 22, 40, 7])
-def test_of_equal_documents_the_first_is_kept_in_any_number_of_ranges(tmp_path: Path, at_once: int) -> None:
+def test_duplicate_documents_first_kept_in_any_ranges(tmp_path: Path, at_once: int) -> None:
     import pyarrow as pa
 
     draw = np.random.default_rng(1)
@@ -121,7 +119,7 @@ def test_what_is_damaged_is_made_again_and_nothing_else(tmp_path: Path, harm: st
     assert contents(folder) == contents(whole.folder)
     assert not parts.exists()
     if harm in {"flipped bit", "torn shard"}:
-        assert any("is not what was written" in line for line in lines)
+        assert any("does not match its record" in line for line in lines)
     again = done_again(before, times(folder)) - {"manifest.json"}
     assert again == {name for name in expected if not name.startswith(("documents", "hashes", "tokens", "vocabulary."))}
 
@@ -172,26 +170,22 @@ def test_a_source_that_contributes_nothing_is_named(tmp_path: Path, why: str) ->
     data = TextConfig(text=[*text, poor], clean={"min_characters": 20}, vocab_size=200)
     with pytest.raises(DataError, match=r"the source poor\.txt contributes no document") as caught:
         prepare(data, tmp_path / "store")
-    told = {"empty": "there is none", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
+    told = {"empty": "contain no document", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
     assert told in str(caught.value.facts["why"])
 
 
-def test_a_vocabulary_that_does_not_fit_is_told_by_a_worker_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
+def test_a_vocabulary_that_does_not_fit_is_told_by_a_worker_too(tmp_path: Path) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u0430"]))
     data = TextConfig(text=sources(tmp_path, 2), vocabulary=vocabulary, workers=2)
     with pytest.raises(DataError, match="does not fit the text") as caught:
-        prepare(data, tmp_path / "store")
+        prepare(data, tmp_path / "store", min_worker_bytes=0)
     assert caught.value.facts["need"] == "at most 50% of the tokens [UNK]"
 
 
 def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = sources(tmp_path, 4)
     alone = prepare(TextConfig(text=text, vocab_size=200, workers=1), tmp_path / "alone")
-    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
     monkeypatch.setattr(
@@ -204,8 +198,10 @@ def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
         reports.append((step, dict(figures)))
         crew.append(len(started))
 
-    progress = Progress(lambda _: None, report)
-    shared = prepare(TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress)
+    progress = PreparationProgress(lambda _: None, report)
+    shared = prepare(
+        TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress, min_worker_bytes=0
+    )
     assert contents(shared.folder) == contents(alone.folder)
     assert crew == [2] * 8  # the same ones for both steps
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
@@ -220,7 +216,7 @@ def test_output_in_the_folder_of_the_text_is_refused(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", "--set", f"data.text=[{tmp_path}]"]
     done = subprocess.run([*words, "--output", str(tmp_path / "out")], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error[data]: the output lies in the folder of the text, and would be read as text")
+    assert done.stderr.startswith("error[data]: the output is in the folder of the text, and would be read as text")
     assert "--output PATH outside of it" in done.stderr
 
 
@@ -236,7 +232,6 @@ def test_preparing_loads_no_pandas(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORTH_A_PROCESS", 0)
     give: Callable[..., None] = workers._Worker.give
 
     def give_and_kill(worker: Any, task: Any) -> None:
@@ -246,10 +241,10 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkey
     monkeypatch.setattr(workers._Worker, "give", give_and_kill)
     data = TextConfig(text=sources(tmp_path, 2), vocab_size=200, workers=2)
     with pytest.raises(workers.OutOfMemoryError, match="SIGKILL") as caught:
-        prepare(data, tmp_path / "store")
+        prepare(data, tmp_path / "store", min_worker_bytes=0)
     assert "source-" in str(caught.value.facts["where"])
     monkeypatch.undo()
-    prepare(data, tmp_path / "store")
+    prepare(data, tmp_path / "store", min_worker_bytes=0)
     shutil.rmtree(tmp_path / "store")
 
 
@@ -263,9 +258,7 @@ def test_a_record_counts_with_all_of_its_files_alone(tmp_path: Path) -> None:
     assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
 
 
-def test_a_part_is_written_in_batches_and_duplicates_go_from_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_part_written_in_batches_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = sources(tmp_path, 2)
     (tmp_path / "again.txt").write_text("\n\n".join([*documents_of(0)[::3], *documents_of(7), *documents_of(1)[::4]]))
     data = TextConfig(text=[*text, str(tmp_path / "again.txt")], vocab_size=200)

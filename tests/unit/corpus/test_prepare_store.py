@@ -16,7 +16,7 @@ from tests.unit.corpus.small_corpora import documents_in
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig, DataError, StorageError
 from train_jobs.corpus.preparation import prepare_store, store_key
-from train_jobs.corpus.steps.splits import SplitRule, Survey, document_hash, split_rule
+from train_jobs.corpus.steps.document_rules import DocumentSurvey, document_hash, split_threshold
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
 
@@ -71,9 +71,7 @@ def test_the_store_holds_the_text_of_the_files_split_by_hash(tmp_path: Path, cor
     assert any("pieces" in line for line in lines)
 
 
-def test_the_same_text_gives_the_same_bytes_and_a_fitting_store_is_left_alone(
-    tmp_path: Path, corpus_file: Callable[..., Path]
-) -> None:
+def test_same_text_same_bytes_matching_store_unchanged(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     corpus = corpus_file()
     first, second = prepare(corpus, tmp_path / "a" / "one"), prepare(corpus, tmp_path / "two")
     for path in first.folder.iterdir():
@@ -140,13 +138,12 @@ def test_few_documents_still_give_both_splits(tmp_path: Path, fraction: float) -
 
 def test_equal_documents_stay_together() -> None:
     documents = [f"{MANY_WORDS} {n % 20}" for n in range(100)]
-    survey = Survey()
-    for document in documents:
-        survey.add(document, document_hash(document))
-    rule = split_rule(survey, validation_fraction=0.3)
-    splits = {document: rule.split(document) for document in documents}
-    assert set(splits.values()) == {"train", "validation"}
-    assert SplitRule(rule.threshold).split(documents[0]) == splits[documents[80]]
+    survey = DocumentSurvey()
+    survey.add(documents, [document_hash(document) for document in documents])
+    threshold = split_threshold(survey, validation_fraction=0.3)
+    held_out = [document_hash(document) < threshold for document in documents]
+    assert set(held_out) == {True, False}
+    assert held_out[:20] == held_out[80:]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +184,7 @@ def test_a_split_without_a_token_is_refused(tmp_path: Path) -> None:
     nothing = "\u0301"  # a document, but an accent is all of it, and lower-casing strips accents
     text = write(tmp_path / "a.txt", MANY_WORDS, nothing)
     fraction = (min(document_hash(MANY_WORDS), document_hash(nothing)) + 2) / 2**64
-    with pytest.raises(DataError, match="split holds no token"):
+    with pytest.raises(DataError, match="split contains no token"):
         prepare(text, tmp_path / "store", validation_fraction=fraction)
 
 
@@ -201,7 +198,7 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path, corpus_fil
     folder.mkdir()
     write(folder / "chapter.tex", "years of work")
     for place in (folder, folder / "chapter.tex"):
-        with pytest.raises(StorageError, match="no token store and not empty"):
+        with pytest.raises(StorageError, match="it contains other files"):
             prepare(corpus_file(), place)
     assert (folder / "chapter.tex").read_text() == "years of work"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_jobs.corpus.examples.randomness import generator, integers, keys, uniform
+from train_jobs.corpus.examples.example_stream import generator
+from train_jobs.corpus.examples.masking import integers, keys, uniform
 
 
 def test_draws_are_splitmix64() -> None:

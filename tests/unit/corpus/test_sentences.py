@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from plain_sentences import plain_sentences
 
-from train_jobs.config.text import CleanConfig
-from train_jobs.corpus.steps.cleaning import clean
+from train_jobs.config.prepare import CleanConfig
+from train_jobs.corpus.steps.document_rules import clean
 from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
 from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_starts, split_sentences
 

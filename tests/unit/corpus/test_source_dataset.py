@@ -11,8 +11,8 @@ import pytest
 
 from train_jobs.artifacts.fingerprints import source_fingerprint
 from train_jobs.config import DataError
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import plan_parts, read_part
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources.text_parts import plan_parts, read_part
 
 
 @pytest.fixture
@@ -45,15 +45,15 @@ def test_what_a_dataset_has_not_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match="has no column 'body'") as caught:
         documents(str(folder), column="body")
     assert caught.value.facts["have"] == "id, text, tags"
-    with pytest.raises(DataError, match=r"'tags' of .*books holds no text"):
+    with pytest.raises(DataError, match=r"'tags' of .*books is not text"):
         documents(str(folder), column="tags")
-    with pytest.raises(DataError, match="cannot be read") as caught:
+    with pytest.raises(DataError, match="cannot read the dataset") as caught:
         documents(f"{folder}@nosuch")
     assert "nosuch" in str(caught.value.facts["why"])
 
 
 def test_a_name_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="the dataset owner/books cannot be found on the Hugging Face Hub") as caught:
+    with pytest.raises(DataError, match="cannot find the dataset owner/books on the Hugging Face Hub") as caught:
         documents("owner/books:en")
     assert caught.value.facts["why"]
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from train_jobs.artifacts.fingerprints import fingerprint, source_fingerprint
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 
 DUMP = b'<mediawiki xml:lang="en">\n</mediawiki>\n'
 ARTICLE = b'<doc id="1" url="u" title="T">\nT\n\nText.\n</doc>\n'
@@ -70,7 +70,7 @@ def test_what_is_named_outright_is_told_by_its_content(tmp_path: Path) -> None:
     assert found(put(tmp_path / "d.txt", RECORD)) == [("d.txt", "text", None)]
     assert found(put(tmp_path / "letter")) == [("letter", "text", None)]
     assert found(put(tmp_path / "e.txt", ARTICLE), format="text") == [("e.txt", "text", None)]
-    with pytest.raises(DataError, match=r"list\.json is not JSON lines"):
+    with pytest.raises(DataError, match=r"list\.json is not JSON Lines"):
         found(put(tmp_path / "list.json", b'[\n{"text": "one"}]'))
     pq.write_table(pa.table({"text": ["one"]}), tmp_path / "table")
     assert found(tmp_path / "table") == [("table", "parquet", None)]
@@ -110,7 +110,7 @@ def test_a_web_page_is_no_dump_and_no_text(tmp_path: Path) -> None:
     page = b"<!DOCTYPE html>\n<html><body>403 Forbidden</body></html>"
     with pytest.raises(DataError, match=r"enwiki\.xml\.bz2 is not bzip2") as caught:
         found(put(tmp_path / "enwiki.xml.bz2", page))
-    assert caught.value.facts == {"where": "byte 0", "have": "begins with b'<!DOCTYPE html>\\n<html><b'"}
+    assert caught.value.facts == {"where": "byte 0", "have": "starts with b'<!DOCTYPE html>\\n<html><b'"}
     with pytest.raises(DataError, match="is not gzip") as caught:
         found(put(tmp_path / "empty.txt.gz", b""))
     assert caught.value.facts["have"] == "an empty file"
@@ -126,7 +126,7 @@ def test_a_source_is_files_or_a_dataset() -> None:
     assert SourceConfig(path=["a"], name="books").title == "books"
     assert SourceConfig(dataset="a", format="dataset").dataset == "a"
     for wrong in ({"path": ["a"], "format": "dataset"}, {"dataset": "a", "format": "text"}):
-        with pytest.raises(ValidationError, match="is not that of a"):
+        with pytest.raises(ValidationError, match="is not for a"):
             SourceConfig.model_validate(wrong)
     for wrong in ({}, {"path": ["a"], "dataset": "b"}):
         with pytest.raises(ValidationError, match="either `path` or `dataset`"):

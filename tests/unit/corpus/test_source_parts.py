@@ -13,9 +13,10 @@ import pytest
 
 from train_jobs.artifacts import text_files
 from train_jobs.artifacts.fingerprints import embedded_files
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import Part, plan_parts, read_part, text_parts
-from train_jobs.corpus.sources import plain_text as text
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources import text_formats as text
+from train_jobs.corpus.sources import text_parts
+from train_jobs.corpus.sources.text_parts import Part, plan_parts, read_part
 
 NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u2003", "</doc>x", "\x0b", "x" * 80, "\r"]
 

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import SHARED
 from train_jobs.artifacts import text_files
 from train_jobs.config import DataError
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources import Part, plan_parts, read_part
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources.text_parts import Part, plan_parts, read_part
 
 REAL = SHARED / "data" / "wiki_xml"
 HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">
@@ -117,8 +117,8 @@ def test_a_page_that_should_have_a_text_is_named(tmp_path: Path, tag: str) -> No
         (HEADER + page("A", "A."), "ends in the middle", "line 17, page 1 (A)"),
         (HEADER + page("A", "A.") + "<page><title>B</ttle>", "is not well-formed XML", "line 17, page 2"),
         (HEADER + "<page><title>\x00", "is not well-formed XML", "line 11, page 1"),
-        ("<html><body>Not found</body></html>", "is no dump of MediaWiki", "line 1"),
-        ("", "holds no dump", "line 1"),
+        ("<html><body>Not found</body></html>", "is not a MediaWiki dump", "line 1"),
+        ("", "contains no dump", "line 1"),
         ("Service Unavailable", "is not well-formed XML", "line 1"),
     ],
 )
@@ -189,7 +189,11 @@ def test_an_index_of_a_range_of_pages_has_its_name(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("index", "message"),
-    [(b"7:1:T\n", "is not the index of"), (b"999999:1:T\n", "is not the index of"), (b"<html>\n", "is no index")],
+    [
+        (b"7:1:T\n", "is not the index of"),
+        (b"999999:1:T\n", "is not the index of"),
+        (b"<html>\n", "is not the index of a dump"),
+    ],
 )
 def test_an_index_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: bytes, message: str

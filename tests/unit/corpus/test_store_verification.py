@@ -14,9 +14,8 @@ from tests.unit.corpus.small_corpora import encoded_as, prepare, sources
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import on_store
 from train_jobs.config import DataError, PretrainConfig, TextConfig
-from train_jobs.corpus.store.lengths import histogram
-from train_jobs.corpus.store.token_store import Encoded, StoreWriter, TokenStore
-from train_jobs.corpus.store.verification import verify
+from train_jobs.corpus.store.inspection import histogram, verify
+from train_jobs.corpus.store.token_store import EncodedDocuments, StoreWriter, TokenStore
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list
     return verify(store.folder)
 
 
-def rewritten(store: TokenStore, documents: Encoded) -> list[str]:
+def rewritten(store: TokenStore, documents: EncodedDocuments) -> list[str]:
     """What is wrong with a store whose first shard holds something else, under its true hash."""
     shard = store.manifest.shards[0]
     writer = StoreWriter(store.folder, vocab_size=200)
@@ -57,7 +56,7 @@ def test_a_vocabulary_that_was_changed(store: TokenStore) -> None:
     assert problem.startswith("vocab.txt: its SHA-256 is ")
     (problem,) = changed(store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary)))
     pieces = store.manifest.vocab_size
-    assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest says {pieces}"
+    assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest lists {pieces}"
 
 
 def test_a_file_that_does_not_belong_there(store: TokenStore) -> None:
@@ -77,7 +76,7 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
     assert [problem.partition(" is ")[0] for problem in problems if problem.startswith("manifest")] == [
         "manifest.json: special_ids.mask"
     ]
-    assert problems[-1] == "shard-00001-train.arrow: 1 blocks, the manifest says 2"
+    assert problems[-1] == "shard-00001-train.arrow: 1 blocks, the manifest lists 2"
     problems = changed(store, lambda document: document["shards"][1].update(blocks=1))
     assert [problem.partition(" is ")[0] for problem in problems] == [
         "manifest.json: special_ids.mask",
@@ -95,7 +94,7 @@ def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
 
 
 def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Encoded, "without_empty", lambda documents: documents)
+    monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
     problems = rewritten(store, encoded_as([[[1], []], []]))
     assert problems == [
         "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
@@ -107,10 +106,10 @@ def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatc
     ("harm", "why"),
     [
         (lambda folder: (folder / "shard-00001-train.arrow").unlink(), "shard-00001-train.arrow is missing"),
-        (lambda folder: (folder / "shard-00001-train.arrow").write_text("x"), "shard-00001-train.arrow is cut short"),
+        (lambda folder: (folder / "shard-00001-train.arrow").write_text("x"), "shard-00001-train.arrow is truncated"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json is damaged"),
         (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest.json"),
-        (lambda folder: folder.rename(folder.with_name("elsewhere")), "there is no such folder"),
+        (lambda folder: folder.rename(folder.with_name("elsewhere")), "no such folder"),
     ],
 )
 def test_why_a_folder_is_no_store(store: TokenStore, harm: Callable[[Path], object], why: str) -> None:
@@ -120,13 +119,13 @@ def test_why_a_folder_is_no_store(store: TokenStore, harm: Callable[[Path], obje
     assert caught.value.facts["why"] == why
 
 
-def test_a_store_of_another_vocabulary_than_the_models_is_refused(store: TokenStore, tmp_path: Path) -> None:
+def test_store_with_other_vocabulary_refused(store: TokenStore, tmp_path: Path) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_bytes(store.vocabulary.read_bytes())
     config = PretrainConfig.model_validate({"data": {"store": store.folder, "vocabulary": vocabulary}})
     assert on_store(config, store.manifest).data.validation_fraction == 0.3
     vocabulary.write_text(vocabulary.read_text() + "more\n")
-    with pytest.raises(DataError, match="of another vocabulary"):
+    with pytest.raises(DataError, match="has another vocabulary"):
         on_store(config, store.manifest)
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 
 ROWS = b"id,text\n1,one\n"
 
@@ -23,7 +23,7 @@ def test_a_table_is_refused_and_what_to_type_instead_is_told(tmp_path: Path, nam
     for given in (path, f"{tmp_path}/*sv*" if name.islower() else f"{tmp_path}/*.CSV"):
         with pytest.raises(DataError, match="is a table, not text") as caught:
             source_files(SourceConfig(path=[str(given)]))
-        first, *_, last = shlex.split(str(caught.value.fix).partition("give those: ")[2])
+        first, *_, last = shlex.split(str(caught.value.fix).partition("give that file: ")[2])
         assert first == "--data"
         key, _, value = last.partition("=")
         assert key == "data.text"

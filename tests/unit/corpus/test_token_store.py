@@ -14,7 +14,7 @@ import pytest
 from tests.unit.corpus.small_corpora import encoded_as
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, SpecialIds, StoreManifest
 from train_jobs.config import DataError
-from train_jobs.corpus.store.lengths import unigram_entropy
+from train_jobs.corpus.store.inspection import unigram_entropy
 from train_jobs.corpus.store.token_store import StoreWriter, TokenStore
 
 Sentences = list[list[int]]

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_jobs.corpus.examples.masking import Masked, mask_tokens
-from train_jobs.corpus.examples.randomness import keys
+from train_jobs.corpus.examples.masking import Masked, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 CLS, SEP, MASK, WORD, REST = 2, 3, 4, 5, 6  # the last two: a piece that begins a word, one that goes on
@@ -53,11 +52,7 @@ def mask(ids: np.ndarray, *, most: int, seed: int = 0, probability: float = 0.99
         (ids != CLS) & (ids != SEP),
         np.full(len(ids), ids.shape[1]),
         keys(seed, np.arange(len(ids))),
-        probability=probability,
-        max_predictions=most,
-        mask_id=MASK,
-        vocab_size=VOCAB,
-        continues_word=CONTINUES if whole else None,
+        MaskingRule(probability, most, MASK, VOCAB, CONTINUES if whole else None),
     )
 
 
@@ -93,7 +88,7 @@ def test_sequences_of_few_words_and_of_many_share_a_batch() -> None:
     assert predicted(mask(ids, most=5)) == [frozenset(range(1, 6))] * 2
 
 
-def test_words_are_chosen_as_often_as_a_random_order_chooses_them() -> None:
+def test_words_chosen_as_often_as_random_order() -> None:
     pattern, most, times = "Cw#ww##wS#wS", 4, 20_000
     words = words_of(repeated(pattern, 1)[0].tolist())
     assert sorted(map(len, words)) == [1, 1, 2, 2, 3]

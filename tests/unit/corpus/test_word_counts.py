@@ -9,14 +9,13 @@ from fuzzed_text import fuzzed_strings
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from train_jobs.corpus.tokenize import vocabulary, word_counts
-from train_jobs.corpus.tokenize.vocabulary import learn_vocabulary, train_vocabulary
-from train_jobs.corpus.tokenize.word_counts import WordCounter
+from train_jobs.corpus.tokenize import vocabulary
+from train_jobs.corpus.tokenize.vocabulary import WordCounter, learn_vocabulary, train_vocabulary
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_words_are_those_of_the_tokenizer(lowercase: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_counts, "CHARACTERS_AT_ONCE", 700)
+    monkeypatch.setattr(vocabulary, "CHARACTERS_AT_ONCE", 700)
     documents = list(fuzzed_strings(500, seed=4))
     counter = WordCounter(lowercase=lowercase)
     counter.add(iter(documents))
@@ -28,24 +27,23 @@ def test_words_are_those_of_the_tokenizer(lowercase: bool, monkeypatch: pytest.M
 
 def test_counts_of_parts_add_up() -> None:
     documents = list(fuzzed_strings(200, seed=5))
-    whole, first, second = (WordCounter(lowercase=True) for _ in range(3))
+    whole, parts = WordCounter(lowercase=True), WordCounter(lowercase=True)
     whole.add(documents)
-    first.add(documents[:70])
-    second.add(documents[70:])
-    first.merge(second.counts)
-    assert first.counts == whole.counts
+    parts.add(documents[:70])
+    parts.add(documents[70:])
+    assert parts.counts == whole.counts
 
 
 def test_the_rarest_words_are_forgotten_when_there_are_too_many() -> None:
     counter = WordCounter(lowercase=True, most=10)
     counter.add([" ".join(f"w{number} " * (number + 1) for number in range(10))])
     assert len(counter.counts) == 10
-    counter.merge({"new": 7, "newer": 3})
+    counter.add(["new " * 7 + "newer " * 3])
     assert counter.counts == {"w7": 8, "w8": 9, "w9": 10}  # those seen more often than the median, "new" with 7
 
 
 def test_memory_of_words_is_bounded_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_counts, "CHARACTERS_AT_ONCE", 500)
+    monkeypatch.setattr(vocabulary, "CHARACTERS_AT_ONCE", 500)
     counter = WordCounter(lowercase=True, most=200)
     most = 0
     for start in range(0, 5000, 100):

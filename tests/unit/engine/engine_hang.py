@@ -19,8 +19,8 @@ import torch
 from engine_toy import ToyTask, make_loop, run
 
 from train_jobs.config import WatchdogConfig
-from train_jobs.engine.runtime import distributed, watchdog
-from train_jobs.engine.runtime.watchdog import Watchdog
+from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.diagnostics import Watchdog
 
 LIMIT = 2.0
 STEP = 2  # batches are counted from 0
@@ -40,8 +40,6 @@ def stand_still(how: str) -> None:
 
 def main(folder: Path, *ways: str) -> None:
     """Trains under a watchdog."""
-    watchdog.GRACE_SECONDS = 1.0
-    watchdog.LAST_RESORT_SECONDS = 8.0
     world = distributed.start("cpu", hang_seconds=LIMIT)
     mine = list(ways if world.size == 1 else ways[world.rank - 1 : world.rank])
 
@@ -53,7 +51,7 @@ def main(folder: Path, *ways: str) -> None:
         return loss
 
     loop = make_loop(ToyTask(world, trouble=trouble), folder)
-    with Watchdog(WatchdogConfig(hang_minutes=LIMIT / 60), world, folder):
+    with Watchdog(WatchdogConfig(hang_minutes=LIMIT / 60), world, folder, grace_seconds=1.0, last_resort_seconds=8.0):
         run(loop)
     print("done")
 

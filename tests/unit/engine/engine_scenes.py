@@ -22,16 +22,17 @@ from engine_toy import ROW_BYTES, Cramped, Hungry, ToyTask, make_loop, run, weig
 from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
-from train_jobs.assembly.resume import check_batch, resume, trajectory
-from train_jobs.config import OutOfMemoryError, PretrainConfig
+from train_jobs.assembly.starting_point import check_batch, resume, trajectory
+from train_jobs.config import OutOfMemoryError, PretrainConfig, ProfileConfig
 from train_jobs.corpus.examples.batches import Batch
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.checkpoint.optimizer_state import flatten
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
+from train_jobs.engine.checkpoint.serialization import flatten
 from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.loop.probe import largest_micro_batch
 from train_jobs.engine.loop.sharding import ShardedOptimizer
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
+from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
@@ -116,7 +117,7 @@ def sharded_and_not(world: World, folder: Path, name: str) -> None:
 def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
     """Goes on from the newest checkpoint in `folder`, if any; leaves what was loaded in loaded-STEP.safetensors."""
     loop = make_loop(ToyTask(world, rows=7), folder, steps=steps, sharded=sharded)
-    if checkpoint := loop.checkpoints.newest():
+    if checkpoint := loop.services.checkpoints.newest():
         loop.restore(checkpoint)
         found = state_of(loop)
         if world.is_main:
@@ -136,7 +137,7 @@ def runs_out(world: World, folder: Path) -> None:
     run(changed)
     world.barrier()  # the main process has written its checkpoint
     changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=2)
-    checkpoint = changed.checkpoints.newest()
+    checkpoint = changed.services.checkpoints.newest()
     assert checkpoint is not None
     changed.restore(checkpoint)
     changed.state.micro_batch_size = 2
@@ -219,23 +220,28 @@ def pretrains(
     task.model.to(dtype)
     loop = Loop(
         task,
-        world=world,
-        config=config.train,
-        precision="fp32",
-        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step, time_used: 1e-3 * min(step + 1, 4),
-        max_grad_norm=1.0,
-        validate_every=config.validation.every,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(folder / "checkpoints", keep_last=4),
-        checkpoint_extra={
-            "config": trajectory(config, store.manifest.key),
-            "threads": torch.get_num_threads(),
-            "device": world.device_name,
-        },
-        metrics=MetricsLog(folder / "metrics.jsonl" if world.is_main else None),
-        progress=Progress(config.train.steps),
-        stop=stop,
+        build_optimizer(config.optimizer, task.model.named_parameters()),
+        world,
+        LoopPolicy(
+            config=config.train,
+            precision="fp32",
+            schedule=lambda step, time_used: 1e-3 * min(step + 1, 4),
+            max_grad_norm=1.0,
+            validate_every=config.validation.every,
+            checkpoint_extra={
+                "config": trajectory(config, store.manifest.key),
+                "threads": torch.get_num_threads(),
+                "device": world.device_name,
+            },
+        ),
+        LoopServices(
+            cadence=Cadence(config.checkpoint),
+            checkpoints=CheckpointStore(folder / "checkpoints", keep_last=4),
+            metrics=MetricsLog(folder / "metrics.jsonl" if world.is_main else None),
+            progress=ProgressLine(config.train.steps),
+            stop=stop,
+            profiler=StepProfiler(ProfileConfig(), world, None),
+        ),
     )
     task.follow(loop, stop, stop_at, folder)
     resume(loop, config)

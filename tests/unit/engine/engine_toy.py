@@ -27,15 +27,15 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
-from train_jobs.engine.checkpoint.writer import Work
-from train_jobs.engine.loop.budget import TimeBudget
+from train_jobs.config import CheckpointConfig, OptimizerConfig, ProfileConfig, TrainConfig
+from train_jobs.engine.checkpoint.background import Work
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices, TimeBudget
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, read_reports
+from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime import distributed
-from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.distributed import World, explain_lost_peer
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 from train_jobs.optim.factory import build_optimizer
 
@@ -212,7 +212,8 @@ def make_rows(number: int, rows: int) -> ToyBatch:
 def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
     """A loop over `task` that reports, validates and saves every 2 steps; some of its settings changed.
 
-    The names of `TrainConfig` and the arguments of `Loop` are taken, and as `checkpoint` those of `CheckpointConfig`.
+    Taken are names of `TrainConfig`, of `LoopPolicy` and of `LoopServices`, and as `checkpoint` those of
+    `CheckpointConfig`.
     """
     names = TrainConfig.model_fields.keys()
     settings = {"steps": 6, "global_batch_size": task.rows, "micro_batch_size": 2, "log_every": 2, "seed": 5}
@@ -221,45 +222,42 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
     optimizer = OptimizerConfig(name=changes.get("optimizer", "lamb"), learning_rate=1.0, weight_decay=0.01)
     checkpoint = {"every": 2, "every_minutes": None, "keep_last": 10, "keep_best": 0, **changes.get("checkpoint", {})}
     saving = CheckpointConfig(**checkpoint)
-    arguments: dict[str, Any] = {
+    policy: dict[str, Any] = {
+        "config": config,
         "precision": "fp32",
         "schedule": lambda step, time_used: 0.1 / (1 + step),
         "max_grad_norm": 1.0,
         "validate_every": 2,
-        "cadence": Cadence(saving),
-        "checkpoints": CheckpointStore(
-            folder / "checkpoints",
-            keep_last=saving.keep_last,
-            keep_best=saving.keep_best,
-            keep_every=saving.keep_every,
-            asynchronous=saving.asynchronous,
-        ),
         "checkpoint_extra": {"note": "toy"},
-        "progress": Progress(config.steps, io.StringIO()),
-        "stop": StopRequest(),
-        "budget": None,
         "sharded": False,
         "prefetch": None,
     }
-    arguments |= {name: value for name, value in changes.items() if name in arguments}
+    services: dict[str, Any] = {
+        "checkpoints": CheckpointStore.of(saving, folder),
+        "cadence": Cadence(saving),
+        "metrics": MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
+        "progress": ProgressLine(config.steps, io.StringIO()),
+        "stop": StopRequest(),
+        "profiler": StepProfiler(ProfileConfig(), task.world, None),
+        "budget": TimeBudget(None),
+    }
     return Loop(
         task,
-        world=task.world,
-        config=config,
-        optimizer=build_optimizer(optimizer, task.model.named_parameters()),
-        metrics=MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
-        **arguments,
+        build_optimizer(optimizer, task.model.named_parameters()),
+        task.world,
+        LoopPolicy(**{name: changes.get(name, value) for name, value in policy.items()}),
+        LoopServices(**{name: changes.get(name, value) for name, value in services.items()}),
     )
 
 
 def run(loop: Loop) -> None:
     """Runs a loop between opening and closing its metrics, as a job does."""
-    loop.checkpoints.root.parent.mkdir(exist_ok=True)
-    loop.metrics.open(from_step=loop.state.step)
+    loop.services.checkpoints.root.parent.mkdir(exist_ok=True)
+    loop.services.metrics.open(from_step=loop.state.step)
     try:
         loop.run()
     finally:
-        loop.metrics.close()
+        loop.services.metrics.close()
 
 
 @contextmanager
@@ -272,7 +270,7 @@ def held(store: CheckpointStore) -> Iterator[None]:
         go.wait()
         yield
 
-    store._writer.start(Work(hold()))
+    store._writer.submit(Work(hold()).run)
     begun.wait()
     try:
         yield
@@ -325,7 +323,7 @@ def main(folder: Path) -> None:
         said["stopped at"] = stopped.state.step
 
     resumed = make_loop(ToyTask(world, rows=7), folder / "stopped")
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     said["resumed at"] = checkpoint.step
     resumed.restore(checkpoint)
@@ -344,7 +342,7 @@ def main(folder: Path) -> None:
     try:
         run(bereft)
     except Exception as problem:
-        explained = distributed.explain(problem, world.rank)
+        explained = explain_lost_peer(problem, world.rank)
         said["explained"] = explained.as_json()["error"] if explained else repr(problem)
     (folder / f"said-{world.rank}.json").write_text(json.dumps(said))
     os._exit(0)  # the group cannot be left in good order: its other process is gone

@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
-from train_jobs.engine.loop.ahead import Ahead
+from train_jobs.engine.loop.task import Prefetcher
 
 
 def test_a_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_next_batch_is_made_while_this_one_is_used() -> None:
             made.set()
         return f"batch {cursor['at']}", {"at": cursor["at"] + 1}
 
-    with Ahead(make) as ahead:
+    with Prefetcher(make) as ahead:
         assert ahead({"at": 0}) == ("batch 0", {"at": 1})
         assert made.wait(10)  # nobody has asked for it
         assert ahead({"at": 1}) == ("batch 1", {"at": 2})
@@ -46,7 +46,7 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
             raise ValueError("no more")
         return "batch", {"at": cursor["at"] + 1}
 
-    with Ahead(make) as ahead:
+    with Prefetcher(make) as ahead:
         ahead({"at": 0})
         with pytest.raises(ValueError, match="no more"):
             ahead({"at": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,14 @@ class Scored(ToyTask):
 
 def scored(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
     loop = make_loop(Scored(*scores), folder, steps=8, checkpoint={"keep_best": 1, **checkpoint})
-    loop.best_by = lambda found: -found["score"]
+    loop.policy = replace(loop.policy, best_by=lambda found: -found["score"])
     return loop
 
 
-def test_the_best_checkpoint_is_that_of_the_best_score_the_earliest_of_equal_ones(tmp_path: Path) -> None:
+def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
     loop = scored(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
     run(loop)
-    best = loop.checkpoints.best()
+    best = loop.services.checkpoints.best()
     assert best is not None
     assert best.step == 4
     assert (loop.state.step, loop.state.stale) == (8, 2)
@@ -43,13 +44,13 @@ def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
     loop = scored(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
     run(loop)
     (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"torn")
-    best = loop.checkpoints.best()
+    best = loop.services.checkpoints.best()
     assert best is not None
     assert best.step == 8
 
 
 def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
-    assert make_loop(ToyTask(), tmp_path).checkpoints.best() is None
+    assert make_loop(ToyTask(), tmp_path).services.checkpoints.best() is None
 
 
 @pytest.mark.parametrize(
@@ -58,21 +59,21 @@ def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
 )
 def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tuple[float, ...], steps: int) -> None:
     loop = scored(tmp_path, *scores)
-    loop.patience = patience
+    loop.policy = replace(loop.policy, patience=patience)
     run(loop)
     assert loop.state.step == steps
-    newest = loop.checkpoints.newest()
+    newest = loop.services.checkpoints.newest()
     assert newest is not None
     assert newest.step == steps
 
 
 def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
     loop = scored(tmp_path, 0.5, 0.4)
-    loop.patience = 1
+    loop.policy = replace(loop.policy, patience=1)
     run(loop)
     again = scored(tmp_path, 0.5, 0.9)
-    again.patience = 1
-    newest = again.checkpoints.newest()
+    again.policy = replace(again.policy, patience=1)
+    newest = again.services.checkpoints.newest()
     assert newest is not None
     again.restore(newest)
     assert again.ended

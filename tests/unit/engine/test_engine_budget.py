@@ -11,9 +11,9 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 
-from train_jobs.engine.loop.budget import TimeBudget
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import Progress
+from train_jobs.engine.loop.policy import TimeBudget
+from train_jobs.engine.reporting.metrics import ProgressLine
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 SECONDS_A_STEP = 1000.0
@@ -65,7 +65,7 @@ def test_a_last_step_that_is_off_every_beat_is_reported_too(tmp_path: Path) -> N
     assert [step for step, metrics in reports_in(tmp_path) if "train_loss" in metrics] == [3, 5]
 
 
-def test_the_last_step_of_a_budget_is_the_one_that_begins_at_its_very_end(tmp_path: Path) -> None:
+def test_last_step_of_budget_starts_at_its_end(tmp_path: Path) -> None:
     loop = timed_loop(tmp_path, Clock(), hours=3000 / 3600)
     run(loop)
     assert loop.state.step == 4
@@ -100,7 +100,7 @@ def stopped(folder: Path, *, at: int, began: float = 0.0) -> None:
 
 def resumed(folder: Path, *, began: float) -> Loop:
     loop = timed_loop(folder, Clock(began))
-    checkpoint = loop.checkpoints.newest()
+    checkpoint = loop.services.checkpoints.newest()
     assert checkpoint is not None
     loop.restore(checkpoint)
     run(loop)
@@ -108,7 +108,7 @@ def resumed(folder: Path, *, began: float) -> Loop:
 
 
 @pytest.mark.parametrize("began", [0.0, 1e9])
-def test_a_resumed_run_goes_on_with_the_time_that_is_left_whatever_passed_between(tmp_path: Path, began: float) -> None:
+def test_resumed_run_uses_remaining_time(tmp_path: Path, began: float) -> None:
     stopped(tmp_path, at=2)
     loop = resumed(tmp_path, began=began)
     assert loop.state.step == 5
@@ -138,7 +138,7 @@ def test_a_run_resumed_behind_its_end_does_nothing_again(tmp_path: Path) -> None
 def test_the_time_that_a_person_is_told_is_no_more_than_there_is(tmp_path: Path) -> None:
     told = io.StringIO()
     steps = 10**12
-    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=Progress(steps, told)))
+    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=ProgressLine(steps, told)))
     etas = [line.rpartition("eta ")[2] for line in told.getvalue().splitlines() if "eta" in line]
     assert etas == ["43:20", "26:40", "10:00", "0:00", "0:00"]
 

@@ -171,7 +171,7 @@ def test_a_stop_after_a_skip_resumes_into_the_same_run(tmp_path: Path) -> None:
     undisturbed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "undisturbed", precision="fp16")
     run(undisturbed)
     resumed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
@@ -183,7 +183,7 @@ def test_a_scale_of_another_precision_is_not_taken_over(tmp_path: Path) -> None:
     """auto: saved in bf16 where the hardware has it, resumed on hardware that has fp16 only."""
     run(make_loop(ToyTask(), tmp_path, precision="bf16"))
     resumed = make_loop(ToyTask(), tmp_path, precision="fp16", steps=8)
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     assert resumed.scaler.scale == 2.0**16

@@ -11,7 +11,7 @@ from torch import nn
 
 from train_jobs.config import OptimizerConfig
 from train_jobs.engine.loop.gradients import FlatGradients
-from train_jobs.engine.runtime.precision import LossScale, autocast, resolve
+from train_jobs.engine.runtime.devices import LossScale, autocast, resolve_precision
 from train_jobs.optim.factory import build_optimizer
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def test_gradients_below_the_bound_keep_every_bit() -> None:
     assert torch.equal(gradients.flat, before)
 
 
-def test_the_scale_is_halved_at_once_and_doubled_after_an_interval_of_good_steps() -> None:
+def test_scale_halved_immediately_doubled_after_good_steps() -> None:
     scaler = LossScale(scale=8.0, interval=3)
     seen = []
     for finite in [True, True, False, True, True, True, True, True, True, True]:
@@ -149,14 +149,14 @@ def test_only_fp16_is_scaled(precision: str, scale: float) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_what_is_asked_for_is_what_one_gets(precision: str) -> None:
-    assert resolve(precision, CPU) == precision
+    assert resolve_precision(precision, CPU) == precision
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
 def test_auto_on_a_cpu_is_bf16_where_it_multiplies_bf16() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
     able = bool(flags & {"amx_bf16", "avx512_bf16"})
-    assert resolve("auto", CPU) == ("bf16" if able else "fp32")
+    assert resolve_precision("auto", CPU) == ("bf16" if able else "fp32")
 
 
 @pytest.mark.parametrize(("amx", "avx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
@@ -165,19 +165,19 @@ def test_either_kind_of_bf16_hardware_will_do(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx), raising=False)
-    assert resolve("auto", CPU) == expected
+    assert resolve_precision("auto", CPU) == expected
 
 
 def test_a_torch_without_these_probes_gets_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
-    assert resolve("auto", CPU) == "fp32"
+    assert resolve_precision("auto", CPU) == "fp32"
 
 
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
-def test_the_forward_pass_runs_in_the_precision_and_the_weights_do_not(precision: str, dtype: torch.dtype) -> None:
+def test_forward_in_precision_weights_stay_fp32(precision: str, dtype: torch.dtype) -> None:
     layer = nn.Linear(3, 3)
     with autocast(precision, CPU):
         assert layer(torch.ones(2, 3)).dtype == dtype

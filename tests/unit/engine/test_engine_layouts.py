@@ -12,7 +12,7 @@ from engine_toy import ToyTask, make_loop
 from safetensors.torch import load_file
 
 from train_jobs.engine.reporting.metrics import read_reports
-from train_jobs.engine.runtime import determinism
+from train_jobs.engine.runtime.devices import require_determinism
 
 
 def losses(folder: Path) -> list[float]:
@@ -37,7 +37,7 @@ def test_in_fp32_layouts_differ_by_rounding(scenes: Path, other: str) -> None:
     assert one[19] < one[0] - 0.01, "it learns"
 
 
-def test_four_ranks_that_stopped_end_with_the_bits_of_those_that_did_not(scenes: Path) -> None:
+def test_four_stopped_ranks_end_bit_exact(scenes: Path) -> None:
     """LAMB, dropout, two micro batches each; stopped after step 3, between two reports."""
     whole, parts = (scenes / name / "checkpoints" / "step-00000006" for name in ("whole-4", "parts-4"))
     for file in ("model.safetensors", "optimizer.safetensors"):
@@ -51,7 +51,7 @@ def test_four_ranks_that_stopped_end_with_the_bits_of_those_that_did_not(scenes:
 def demanded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Deterministic algorithms are demanded, for this test alone."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    determinism.demand()
+    require_determinism()
     yield
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     torch.use_deterministic_algorithms(False)

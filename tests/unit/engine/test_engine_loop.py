@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def halving(step: int, time_used: float = 0.0) -> float:
     return 0.5 / (1 + step)
 
 
-def test_a_step_is_gradient_descent_on_the_mean_over_the_global_batch(tmp_path: Path) -> None:
+def test_step_is_gradient_descent_on_global_mean(tmp_path: Path) -> None:
     """By hand in fp64, with plain SGD: both terms over their own count, clipped to the global norm."""
     loop = make_loop(ToyTask(rows=7), tmp_path, steps=2, log_every=1, max_grad_norm=0.3, schedule=halving)
     loop.optimizer = torch.optim.SGD(loop.task.model.parameters(), lr=123.0)
@@ -67,7 +68,7 @@ def test_a_step_is_gradient_descent_on_the_mean_over_the_global_batch(tmp_path: 
     torch.testing.assert_close(found, dict(model.state_dict()), rtol=1e-5, atol=1e-6)
 
 
-def test_reports_validations_and_checkpoints_come_at_their_steps_and_after_the_last(tmp_path: Path) -> None:
+def test_reports_validations_checkpoints_at_their_steps(tmp_path: Path) -> None:
     task = ToyTask()
     loop = make_loop(task, tmp_path, steps=7, log_every=2, validate_every=3, checkpoint={"every": 4})
     run(loop)
@@ -132,7 +133,7 @@ def test_a_resumed_run_is_an_undisturbed_one_bit_for_bit(tmp_path: Path, optimiz
         run(died)
     assert saved_in(tmp_path / "died") == [4]
     resumed = make_loop(ToyTask(**task), tmp_path / "died", **how)
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
@@ -202,7 +203,7 @@ def test_a_stop_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
         run(loop)
     assert saved_in(tmp_path / "stopped") == [3]
-    checkpoint = loop.checkpoints.newest()
+    checkpoint = loop.services.checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.state()["loop"]["cursor"] == {"batch": 3}, "the batch that was not trained on is not used up"
     resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "stopped", checkpoint={"every": 100})
@@ -216,12 +217,12 @@ def test_a_stop_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
 def test_a_stop_right_after_a_checkpoint_does_not_save_again(tmp_path: Path) -> None:
     loop = stopped_at(1, tmp_path)
     written = tmp_path / "checkpoints" / "step-00000002" / "COMMIT.json"
-    loop.validate_every = 100
+    loop.policy = replace(loop.policy, validate_every=100)
     with pytest.raises(Preempted):
         run(loop)
     assert saved_in(tmp_path) == [2]
     again = make_loop(ToyTask(), tmp_path, stop=StopRequest(asked=True))
-    checkpoint = again.checkpoints.newest()
+    checkpoint = again.services.checkpoints.newest()
     assert checkpoint is not None
     again.restore(checkpoint)
     inode = written.stat().st_ino
@@ -230,12 +231,12 @@ def test_a_stop_right_after_a_checkpoint_does_not_save_again(tmp_path: Path) -> 
     assert written.stat().st_ino == inode
 
 
-def test_a_run_resumed_behind_its_last_step_has_its_figures_and_reports_nothing_twice(tmp_path: Path) -> None:
+def test_run_resumed_after_last_step_reports_once(tmp_path: Path) -> None:
     done = make_loop(ToyTask(), tmp_path)
     run(done)
     before = reports_in(tmp_path)
     again = make_loop(ToyTask(), tmp_path)
-    checkpoint = again.checkpoints.newest()
+    checkpoint = again.services.checkpoints.newest()
     assert checkpoint is not None
     again.restore(checkpoint)
     run(again)
@@ -254,7 +255,7 @@ class WeightedToyTask(ToyTask):
         return super().loss(batch, totals * 64)
 
 
-def test_weights_that_sum_to_less_than_one_leave_the_mean_what_it_is(tmp_path: Path) -> None:
+def test_small_weights_keep_the_mean(tmp_path: Path) -> None:
     plain, weighted = make_loop(ToyTask(), tmp_path / "plain"), make_loop(WeightedToyTask(), tmp_path / "weighted")
     for loop in (plain, weighted):
         run(loop)

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.reporting.metrics import Progress
-from train_jobs.engine.runtime import out_of_memory
+from train_jobs.engine.reporting.metrics import ProgressLine
+from train_jobs.engine.runtime.devices import explain_memory_error, is_out_of_memory, no_smaller_batch
 
 ON_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")
 
@@ -32,7 +32,7 @@ def state_at(folder: Path, step: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_all_processes_redo_the_step_as_if_the_micro_batch_had_been_smaller(scenes: Path, rank: int) -> None:
+def test_all_ranks_redo_step_with_smaller_micro_batch(scenes: Path, rank: int) -> None:
     """With dropout, which goes by the random numbers of the step."""
     found, expected = (load_file(scenes / f"{name}-{rank}.safetensors") for name in ("cramped", "changed"))
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
@@ -41,15 +41,15 @@ def test_all_processes_redo_the_step_as_if_the_micro_batch_had_been_smaller(scen
 
 def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
     shown = io.StringIO()
-    loop = make_loop(cramped(fits=1, dropout=0.3), tmp_path, micro_batch_size=4, progress=Progress(6, shown))
+    loop = make_loop(cramped(fits=1, dropout=0.3), tmp_path, micro_batch_size=4, progress=ProgressLine(6, shown))
     run(loop)
     assert [line for line in shown.getvalue().splitlines() if line.startswith("warning: ")] == [
-        f"warning: out of memory in step 3 with micro batches of {before} sequences; they are of {after} from here on"
+        f"warning: out of memory in step 3 with micro batches of {before} sequences; they have {after} from here on"
         for before, after in ((4, 2), (2, 1))
     ]
     assert [state_at(tmp_path, step)["micro_batch_size"] for step in (2, 4, 6)] == [4, 1, 1]
     again = make_loop(cramped(dropout=0.3), tmp_path, micro_batch_size=4)
-    checkpoint = again.checkpoints.at(4)
+    checkpoint = again.services.checkpoints.at(4)
     assert checkpoint is not None
     again.restore(checkpoint)
     run(again)
@@ -57,7 +57,7 @@ def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
     torch.testing.assert_close(weights_of(again), weights_of(loop), rtol=0, atol=0)
 
 
-def test_a_checkpoint_from_before_there_was_such_a_number_is_gone_on_from(tmp_path: Path) -> None:
+def test_old_checkpoint_without_number_resumes(tmp_path: Path) -> None:
     run(make_loop(ToyTask(), tmp_path, steps=2))
     folder = tmp_path / "checkpoints" / "step-00000002"
     document = json.loads((folder / "state.json").read_text())
@@ -95,9 +95,9 @@ def test_a_recipe_of_micro_batches_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_what_frees_memory_and_goes_on_is_named_first() -> None:
-    told = out_of_memory.no_smaller(1, step=3, device=ALONE.device, can_shard=True)
+    told = no_smaller_batch(1, step=3, device=ALONE.device, can_shard=True)
     assert told.fix is not None
-    assert told.fix.startswith("--set optimizer.sharded=true, which goes on from the last checkpoint; else start")
+    assert told.fix.startswith("--set optimizer.sharded=true, which resumes from the last checkpoint; else start")
 
 
 def test_other_errors_are_not_tried_again(tmp_path: Path) -> None:
@@ -133,23 +133,21 @@ def test_a_failed_attempt_holds_no_memory(tmp_path: Path) -> None:
 def test_what_allocators_say_is_understood() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8)
-    assert out_of_memory.is_exhausted(caught.value)
-    assert out_of_memory.is_exhausted(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
-    assert out_of_memory.is_exhausted(
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
-    )
-    assert out_of_memory.is_exhausted(MemoryError())
-    assert not out_of_memory.is_exhausted(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not out_of_memory.is_exhausted(ValueError("out of memory"))
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("out of memory"))
 
 
 def test_memory_that_runs_out_elsewhere_is_told_as_such() -> None:
-    told = out_of_memory.explain(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
+    told = explain_memory_error(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
     assert told is not None
     assert (told.kind, told.exit_code) == ("memory", 1)
     assert told.facts["says"] == "CUDA out of memory."
-    assert out_of_memory.explain(MemoryError()).facts["says"] == "MemoryError"  # type: ignore[union-attr]
-    assert out_of_memory.explain(RuntimeError("shapes differ")) is None
+    assert explain_memory_error(MemoryError()).facts["says"] == "MemoryError"  # type: ignore[union-attr]
+    assert explain_memory_error(RuntimeError("shapes differ")) is None
 
 
 def test_what_travels_beside_the_gradients_is_none_of_them(tmp_path: Path) -> None:

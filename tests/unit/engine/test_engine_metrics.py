@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress, clock, read_reports
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, clock, read_reports
 
 
 def write(path: Path, *steps: int, from_step: int = 0) -> None:
@@ -125,7 +125,7 @@ METRICS = {"train_loss": 6.81234, "learning_rate": 1.5e-3, "sequences_per_second
 
 def test_a_pipe_gets_one_line_a_report() -> None:
     stream = io.StringIO()
-    progress = Progress(2000, stream)
+    progress = ProgressLine(2000, stream)
     progress.step(10, METRICS, seconds_left=3723)
     progress.line("validation at step 10: loss 6.7")
     progress.step(2000, METRICS, seconds_left=0)
@@ -141,7 +141,7 @@ def test_a_pipe_gets_one_line_a_report() -> None:
 def test_a_terminal_is_rewritten_in_place() -> None:
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w") as stream:
-        progress = Progress(20, stream)
+        progress = ProgressLine(20, stream)
         progress.step(1, METRICS, seconds_left=60)
         progress.step(2, METRICS, seconds_left=50)
         progress.line("validation")

@@ -11,16 +11,16 @@ from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.checkpoint.optimizer_state import carried_over
+from train_jobs.engine.checkpoint.serialization import carried_over
 from train_jobs.engine.loop.loop import Loop, LoopState
-from train_jobs.engine.runtime.precision import LossScale
+from train_jobs.engine.runtime.devices import LossScale
 
 
 def first_phase(folder: Path, **changes: Any) -> Checkpoint:
     """Six steps of a task, and the checkpoint of the last."""
     loop = make_loop(ToyTask(), folder, **changes)
     run(loop)
-    found = loop.checkpoints.newest()
+    found = loop.services.checkpoints.newest()
     assert found is not None
     return found
 
@@ -52,7 +52,7 @@ def test_weights_and_moments_are_kept_and_all_else_begins_anew(tmp_path: Path, o
         assert moments[f"{name}.step"] == 6
         assert state["step"] == 0
     assert len(state_by_name(loop)) == len(weights_of(loop))
-    assert loop.state == LoopState(micro_batch_size=loop.config.micro_batch_size)
+    assert loop.state == LoopState(micro_batch_size=loop.policy.config.micro_batch_size)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])

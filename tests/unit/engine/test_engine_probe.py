@@ -11,9 +11,8 @@ import torch
 from engine_toy import ALONE, ROW_BYTES, Hungry, ToyTask, make_loop, reports_in, run, weights_of
 
 from train_jobs.artifacts.host import host_memory
-from train_jobs.artifacts.layers import Layer, build, merge
-from train_jobs.config import OutOfMemoryError, SpecError, TrainConfig
-from train_jobs.config.pretrain import PretrainConfig
+from train_jobs.artifacts.layers import ConfigLayer, build, merge
+from train_jobs.config import OutOfMemoryError, PretrainConfig, SpecError, TrainConfig
 from train_jobs.engine.loop.probe import HOST_SHARE, PeakMemory, largest_micro_batch
 
 SIZES = [16, 8, 4, 2, 1]
@@ -169,7 +168,7 @@ def test_auto_needs_a_batch_that_divides_into_processes() -> None:
 
 
 def test_a_recipe_of_micro_batches_cannot_have_auto() -> None:
-    layer = Layer("--set", {"train": {"micro_batch_size": "auto", "loss_normalization": "micro_batch"}})
+    layer = ConfigLayer("--set", {"train": {"micro_batch_size": "auto", "loss_normalization": "micro_batch"}})
     with pytest.raises(SpecError) as caught:
         build(PretrainConfig, merge([layer]))
     (problem,) = caught.value.problems
@@ -179,7 +178,7 @@ def test_a_recipe_of_micro_batches_cannot_have_auto() -> None:
 @pytest.mark.parametrize("wrong", [0, "many", True, 1.5])
 def test_a_wrong_micro_batch_is_one_problem(wrong: object) -> None:
     with pytest.raises(SpecError) as caught:
-        build(PretrainConfig, merge([Layer("--set", {"train": {"micro_batch_size": wrong}})]))
+        build(PretrainConfig, merge([ConfigLayer("--set", {"train": {"micro_batch_size": wrong}})]))
     (problem,) = caught.value.problems
     assert 'must be a whole number above 0, or "auto"' in problem
 
@@ -193,7 +192,7 @@ def test_the_peak_is_what_was_taken_and_given_back() -> None:
     assert 7.5 * ROW_BYTES < peak.bytes - before.bytes < 12 * ROW_BYTES
 
 
-def test_memory_of_a_container_counts_files_that_nobody_needs_as_available(tmp_path: Path) -> None:
+def test_container_memory_counts_reclaimable_files(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
     assert host_memory(meminfo, tmp_path) == (32_768_000_000, None, 65_536_000_000)

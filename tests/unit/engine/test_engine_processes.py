@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.distributed import explain_lost_peer
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -77,7 +78,7 @@ def test_all_processes_end_with_the_same_bits(job: Path, name: str) -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-def test_what_one_process_hears_stops_all_at_the_same_step_and_loses_nothing(job: Path) -> None:
+def test_stop_on_one_process_stops_all_at_same_step(job: Path) -> None:
     assert json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())["world_size"] == 2
     resumed, undisturbed = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "undisturbed"))
     torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
@@ -90,7 +91,7 @@ def test_one_clock_ends_all_processes_at_the_same_step(job: Path) -> None:
     assert 1 < first["step"] < 100, "the clock of the first process, and that alone"
 
 
-def test_a_report_over_the_steps_before_and_after_a_stop_is_what_it_would_have_been(job: Path) -> None:
+def test_report_across_stop_equals_undisturbed_one(job: Path) -> None:
     """Stopped at step 3 with reports every 2: each process brings back its own sums, to the last bit."""
     state = json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())
     assert [rows for *_, rows in state["meter"]["sums"]] == [3, 4], "the shares of step 3"
@@ -123,7 +124,7 @@ def test_the_loss_of_a_process_is_explained(job: Path) -> None:
 
 
 def test_other_problems_are_not_blamed_on_peers() -> None:
-    assert distributed.explain(RuntimeError("shapes differ"), 0) is None
+    assert explain_lost_peer(RuntimeError("shapes differ"), 0) is None
 
 
 def test_one_process_needs_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +138,6 @@ def test_one_process_needs_no_variables(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_a_spec_error() -> None:
-    with pytest.raises(SpecError, match="this machine has none") as caught:
+    with pytest.raises(SpecError, match="this machine has no GPU") as caught:
         distributed.start("gpu")
     assert caught.value.fix == "--set compute.device=auto"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,10 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def profiled(folder: Path, config: ProfileConfig, *, said: list[str] | None = None, **changes: Any) -> Loop:
     """A loop that was run, with a profiler that writes to `folder`/profile."""
     loop = make_loop(ToyTask(dropout=0.3), folder, **changes)
-    loop.profiler = StepProfiler(config, loop.world, folder / "profile", say=[].append if said is None else said.append)
+    loop.services = replace(
+        loop.services,
+        profiler=StepProfiler(config, loop.world, folder / "profile", log=[].append if said is None else said.append),
+    )
     run(loop)
     return loop
 
@@ -88,10 +92,10 @@ def resumed(folder: Path, config: ProfileConfig) -> None:
     """Goes on from step 4 to step 10."""
     run(make_loop(ToyTask(), folder, steps=4))
     loop = make_loop(ToyTask(), folder, steps=10)
-    checkpoint = loop.checkpoints.newest()
+    checkpoint = loop.services.checkpoints.newest()
     assert checkpoint is not None
     loop.restore(checkpoint)
-    loop.profiler = StepProfiler(config, loop.world, folder / "profile")
+    loop.services = replace(loop.services, profiler=StepProfiler(config, loop.world, folder / "profile"))
     run(loop)
 
 
@@ -110,7 +114,10 @@ def test_steps_that_are_behind_it_are_not_profiled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("steps", "folder"), [(0, "profile"), (2, None)])
 def test_where_it_is_off_there_is_nothing(tmp_path: Path, steps: int, folder: str | None) -> None:
     loop = make_loop(ToyTask(), tmp_path)
-    loop.profiler = StepProfiler(ProfileConfig(steps=steps), loop.world, tmp_path / folder if folder else None)
+    loop.services = replace(
+        loop.services,
+        profiler=StepProfiler(ProfileConfig(steps=steps), loop.world, tmp_path / folder if folder else None),
+    )
     run(loop)
     assert not (tmp_path / "profile").exists()
 
@@ -121,7 +128,7 @@ def test_a_disk_that_refuses_the_trace_stops_nothing(tmp_path: Path, capsys: pyt
     loop = profiled(tmp_path, ProfileConfig(steps=2), said=said)
     assert loop.state.step == 6
     assert said == []
-    assert capsys.readouterr().err.startswith("warning: the profile could not be written: ")
+    assert capsys.readouterr().err.startswith("warning: cannot write the profile: ")
 
 
 def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path) -> None:
@@ -132,7 +139,9 @@ def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path)
         return loss
 
     loop = make_loop(ToyTask(trouble=trouble), tmp_path / "stopped", stop=stop)
-    loop.profiler = StepProfiler(ProfileConfig(steps=3, start=4), loop.world, tmp_path / "profile")
+    loop.services = replace(
+        loop.services, profiler=StepProfiler(ProfileConfig(steps=3, start=4), loop.world, tmp_path / "profile")
+    )
     with pytest.raises(Preempted):
         run(loop)
     assert loop.world.activity.observer is None
@@ -167,7 +176,7 @@ def test_operations_come_by_the_time_of_the_device() -> None:
     assert on_cpu[0] == {"name": "large", "calls": 2, "self_cpu_ms": 3.0, "self_device_ms": 1.0, "share": 0.75}
 
 
-def test_only_the_top_operations_are_kept_with_their_share_of_all() -> None:
+def test_only_top_operations_kept_with_share() -> None:
     rows = operations([event(str(number), float(number), 0.0) for number in range(1, 41)], CPU)
     assert [row["name"] for row in rows] == [str(number) for number in range(40, 10, -1)]
     assert rows[0]["share"] == pytest.approx(40 / (40 * 41 / 2))
@@ -192,6 +201,9 @@ def test_nobody_looks_on_unless_a_step_is_profiled(tmp_path: Path) -> None:
     seen: list[bool] = []
     task = ToyTask(trouble=lambda batch, loss: seen.append(task.world.activity.observer is not None) or loss)
     loop = make_loop(task, tmp_path, micro_batch_size=6)
-    loop.profiler = StepProfiler(ProfileConfig(steps=2, start=2), ALONE, tmp_path / "profile", say=lambda text: None)
+    loop.services = replace(
+        loop.services,
+        profiler=StepProfiler(ProfileConfig(steps=2, start=2), ALONE, tmp_path / "profile", log=lambda text: None),
+    )
     run(loop)
     assert seen == [False, True, True, False, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
 from train_jobs.config.arithmetic import data_sheet
-from train_jobs.engine.reporting.meter import Meter
-from train_jobs.engine.reporting.metrics import Progress, read_reports
+from train_jobs.engine.loop.state import Meter
+from train_jobs.engine.reporting.metrics import ProgressLine, read_reports
 from train_jobs.engine.runtime.devices import memory_bytes, peak_flops
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.optim.norms import l2_norms
+from train_jobs.optim.lamb import l2_norms
 
 
 def filled() -> Meter:
@@ -26,7 +27,7 @@ def filled() -> Meter:
     return meter
 
 
-def test_rates_are_over_the_whole_time_and_the_steps_that_were_made() -> None:
+def test_rates_cover_whole_time_and_steps() -> None:
     found = filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=6400.0)
     assert found == {
         "gradient_norm": 2.0,
@@ -41,7 +42,7 @@ def test_rates_are_over_the_whole_time_and_the_steps_that_were_made() -> None:
 def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None:
     """Azure allows 50; BERT has four more in training and four in validation."""
     loop = make_loop(ToyTask(), tmp_path, steps=4, log_every=2, max_grad_norm=1e9)
-    loop.peak_flops = 1e9
+    loop.policy = replace(loop.policy, peak_flops=1e9)
     norms: list[float] = []
     step = loop._step
 
@@ -100,7 +101,7 @@ def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
 def test_the_line_has_the_utilisation_where_there_is_one() -> None:
     metrics = {"train_loss": 1.0, "learning_rate": 1e-3, "sequences_per_second": 10.0}
     out = io.StringIO()
-    progress = Progress(9, out)
+    progress = ProgressLine(9, out)
     progress.step(1, metrics, seconds_left=60)
     progress.step(2, {**metrics, "mfu": 0.414}, seconds_left=60)
     assert out.getvalue().splitlines() == [

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from train_jobs.artifacts.commit import Commit
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine.checkpoint.cadence import Cadence, Retention
+from train_jobs.engine.checkpoint.checkpoints import Cadence, Retention
 
 FOUND = [Commit(10, 5.0), Commit(15, None), Commit(20, 3.0), Commit(30, 4.0), Commit(40, 3.0)]
 

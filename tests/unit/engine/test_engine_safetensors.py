@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from train_jobs.artifacts.commit import CHUNK, WrittenFile, finish, read_file, write_file
-from train_jobs.engine.checkpoint.safetensors_file import DTYPES, write_tensors
+from train_jobs.engine.checkpoint.serialization import DTYPES, write_tensors
 
 ALL_TYPES = {
     f"{index}-{code}": torch.tensor([[0, 1, 1]]).to(dtype) for index, (dtype, code) in enumerate(DTYPES.items())

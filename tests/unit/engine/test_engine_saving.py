@@ -16,11 +16,10 @@ from engine_disk import Disk
 from engine_toy import ToyTask, held, make_loop, reports_in, run, weights_of
 
 from train_jobs.config import CheckpointConfig, StorageError
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.meter import Meter
-from train_jobs.engine.reporting.metrics import Progress, read_reports
+from train_jobs.engine.loop.state import Meter
+from train_jobs.engine.reporting.metrics import ProgressLine, read_reports
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
@@ -90,7 +89,7 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     run(first)
     task = graded(4.0, 4.5)
     resumed = make_loop(task, tmp_path, steps=8, checkpoint={"every": 100, "keep_last": 1, "keep_best": 1})
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
@@ -128,18 +127,16 @@ def test_the_clock_asks_for_checkpoints_too(tmp_path: Path) -> None:
 def test_the_clock_does_not_ask_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     loop = ticking(tmp_path, minutes=0.5, steps=6)
     ticks = loop.task.trouble  # type: ignore[attr-defined]
-    written = at_batch(4, lambda: loop.checkpoints.newest())
+    written = at_batch(4, lambda: loop.services.checkpoints.newest())
     loop.task.trouble = lambda batch, loss: written(batch, ticks(batch, loss))  # type: ignore[attr-defined]
-    with held(loop.checkpoints):
+    with held(loop.services.checkpoints):
         run(loop)
     assert committed_in(tmp_path) == [1, 5, 6]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_the_cadence_a_resumed_run_is_an_undisturbed_one(
-    tmp_path: Path, seed: int, asynchronous: bool
-) -> None:
+def test_any_cadence_resumed_run_is_bit_exact(tmp_path: Path, seed: int, asynchronous: bool) -> None:
     """Saved by the clock, as often as can be; died at random; weights, moments and reports to the last bit."""
     saving = {"every": None, "every_minutes": 1e-6, "keep_best": 1, "asynchronous": asynchronous}
     how: dict[str, Any] = {"steps": 20, "log_every": 7, "validate_every": 10}
@@ -149,7 +146,7 @@ def test_whatever_the_cadence_a_resumed_run_is_an_undisturbed_one(
     with pytest.raises(ConnectionError):
         run(make_loop(ToyTask(dropout=0.3, trouble=trouble), tmp_path / "died", **how, checkpoint=saving))
     resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "died", **how, checkpoint=saving)
-    checkpoint = resumed.checkpoints.newest()
+    checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
@@ -202,7 +199,7 @@ def test_nothing_to_report_is_nothing_after_a_resumption() -> None:
 
 def run_on_a_busy_machine(loop: Loop) -> None:
     """Runs it; the thread that writes gets no time."""
-    with held(loop.checkpoints):
+    with held(loop.services.checkpoints):
         run(loop)
 
 
@@ -222,7 +219,7 @@ def test_a_stop_is_one_once_its_checkpoint_is_committed(tmp_path: Path, batch: i
     assert committed_in(tmp_path) == [batch + 1]
 
 
-def test_a_run_that_fails_finishes_the_checkpoint_that_it_was_writing(tmp_path: Path) -> None:
+def test_failed_run_finishes_pending_checkpoint(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(trouble=at_batch(3, fail)), tmp_path)
     with pytest.raises(ConnectionError):
         run_on_a_busy_machine(loop)
@@ -233,8 +230,8 @@ def test_metrics_are_on_the_disk_before_a_checkpoint_begins(tmp_path: Path, monk
     """A machine that dies must not leave a checkpoint with reports missing before it."""
     loop = make_loop(ToyTask(), tmp_path, steps=4, checkpoint={"asynchronous": False})
     found = []
-    real = loop.metrics.sync
-    monkeypatch.setattr(loop.metrics, "sync", lambda: (found.append(committed_in(tmp_path)), real()))
+    real = loop.services.metrics.sync
+    monkeypatch.setattr(loop.services.metrics, "sync", lambda: (found.append(committed_in(tmp_path)), real()))
     run(loop)
     assert found[:2] == [[], [2]]
 
@@ -245,7 +242,7 @@ def test_a_full_disk_is_told_at_a_later_step_and_ends_the_run(disk: Disk) -> Non
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
         reached.append(batch)
         if batch == 4:  # step 4 is being saved; let it fail
-            loop.checkpoints.newest()
+            loop.services.checkpoints.newest()
         return loss
 
     loop = make_loop(ToyTask(trouble=trouble), disk.folder / "run", steps=100, micro_batch_size=6)
@@ -257,30 +254,30 @@ def test_a_full_disk_is_told_at_a_later_step_and_ends_the_run(disk: Disk) -> Non
     assert [path.name for path in (disk.folder / "run" / "checkpoints").iterdir()] == ["step-00000002"]
 
 
-def test_what_ended_the_run_is_not_hidden_by_a_checkpoint_that_failed_too(disk: Disk) -> None:
+def test_run_error_not_hidden_by_failed_checkpoint(disk: Disk) -> None:
     shown = io.StringIO()
-    loop = make_loop(ToyTask(), disk.folder / "run", progress=Progress(6, shown))
+    loop = make_loop(ToyTask(), disk.folder / "run", progress=ProgressLine(6, shown))
 
     def end() -> None:
         disk.resize(2 * 4096)
         fail()
 
     loop.task.trouble = at_batch(3, end)  # type: ignore[attr-defined]
-    with held(loop.checkpoints), pytest.raises(ConnectionError):
+    with held(loop.services.checkpoints), pytest.raises(ConnectionError):
         run(loop)
     assert "the checkpoint of step 2" in shown.getvalue()
     assert "error[storage]" in shown.getvalue()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_person_and_the_metrics_are_told_what_a_checkpoint_cost(tmp_path: Path, asynchronous: bool) -> None:
+def test_checkpoint_cost_in_log_and_metrics(tmp_path: Path, asynchronous: bool) -> None:
     shown = io.StringIO()
     loop = make_loop(
-        ToyTask(trouble=at_batch(2, lambda: loop.checkpoints.newest())),
+        ToyTask(trouble=at_batch(2, lambda: loop.services.checkpoints.newest())),
         tmp_path,
         steps=4,
         log_every=1,
-        progress=Progress(4, shown),
+        progress=ProgressLine(4, shown),
         checkpoint={"asynchronous": asynchronous},
     )
     run(loop)

@@ -34,7 +34,7 @@ def test_the_first_ctrl_c_asks_and_the_second_ends(stop: StopRequest, capfd: pyt
     signal.raise_signal(signal.SIGINT)
     assert stop.asked
     assert stop.ending().by == "Ctrl-C"
-    assert capfd.readouterr().err == "Ctrl-C: stops after this step; a second Ctrl-C ends it at once\n"
+    assert capfd.readouterr().err == "Ctrl-C: stopping after this step; a second Ctrl-C ends the job immediately\n"
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
@@ -74,7 +74,7 @@ def test_a_shell_that_ignores_ctrl_c_for_its_jobs_is_obeyed() -> None:
         (Preempted(), 75, "stopped by SIGTERM; a checkpoint is committed"),
         (Preempted("Ctrl-C"), 130, "stopped by Ctrl-C; a checkpoint is committed"),
         (Preempted("Ctrl-C", kept=KEPT), 130, f"stopped by Ctrl-C; {KEPT}"),
-        (KeyboardInterrupt(), 130, "ended by Ctrl-C; the same command goes on from what was saved before"),
+        (KeyboardInterrupt(), 130, "ended by Ctrl-C; the same command resumes from what was saved before"),
     ],
 )
 def test_a_job_that_is_stopped_says_so_in_a_line(
@@ -136,7 +136,7 @@ def test_a_training_saves_on_ctrl_c(tmp_path: Path) -> None:
     job.send_signal(signal.SIGINT)
     said, errors = job.communicate(timeout=240)
     assert job.returncode == 130, said + errors
-    assert said.splitlines()[-1] == "stopped by Ctrl-C; a checkpoint is committed, the same command goes on from it"
-    assert "a second Ctrl-C ends it at once" in errors
+    assert said.splitlines()[-1] == "stopped by Ctrl-C; a checkpoint is committed, the same command resumes from it"
+    assert "a second Ctrl-C ends the job immediately" in errors
     assert "Traceback" not in errors
     assert len(list((out / "checkpoints").glob("step-*/COMMIT.json"))) == 1

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from train_jobs.artifacts.commit import finish
 from train_jobs.config import StorageError
-from train_jobs.engine.checkpoint.safetensors_file import write_tensors
+from train_jobs.engine.checkpoint.serialization import write_tensors
 from train_jobs.engine.runtime import storage
 
 
@@ -101,7 +101,7 @@ def refused(path: Path) -> PermissionError:
     return PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
-def test_a_file_elsewhere_that_refuses_is_named_and_not_the_folder(tmp_path: Path) -> None:
+def test_unwritable_file_elsewhere_is_named(tmp_path: Path) -> None:
     text, folder = tmp_path / "my text.txt", tmp_path / "out"
     found = storage.explain(refused(text), folder, "the run's output")
     assert found is not None
@@ -148,7 +148,7 @@ def test_what_is_explained_is_not_explained_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", [ValueError("x"), FileNotFoundError(errno.ENOENT, "x"), KeyboardInterrupt()])
-def test_other_problems_pass_as_they_are_and_leave_nothing_partial(tmp_path: Path, problem: BaseException) -> None:
+def test_other_problems_unchanged_and_no_partial_file(tmp_path: Path, problem: BaseException) -> None:
     partial = tmp_path / "partial"
     partial.mkdir()
     (partial / "half").write_bytes(b"half")

@@ -23,9 +23,8 @@ from engine_toy import ALONE
 
 from train_jobs.config import WatchdogConfig
 from train_jobs.engine.runtime import distributed
-from train_jobs.engine.runtime.activity import Activity
-from train_jobs.engine.runtime.distributed import World
-from train_jobs.engine.runtime.watchdog import Watchdog
+from train_jobs.engine.runtime.diagnostics import Watchdog
+from train_jobs.engine.runtime.distributed import Activity, World
 
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE = 120  # seconds, on a machine that is busy with other things
@@ -124,7 +123,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
         yield found
 
 
-def test_a_rank_that_does_not_come_back_tells_where_it_is_and_ends_with_76(scenes: dict[str, Scene]) -> None:
+def test_hung_rank_prints_stack_and_exits_76(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes()[1] == 76
     error = scene.word(1)["error"]
@@ -139,7 +138,7 @@ def test_a_rank_that_does_not_come_back_tells_where_it_is_and_ends_with_76(scene
     assert "error[hang]: rank 1 made no progress" in left
 
 
-def test_a_rank_that_waits_names_the_one_that_is_stuck_and_the_one_that_says_nothing(scenes: dict[str, Scene]) -> None:
+def test_waiting_rank_names_stuck_and_silent_rank(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes() == [76, 76, -signal.SIGKILL]
     error = scene.word(0)["error"]
@@ -147,7 +146,7 @@ def test_a_rank_that_waits_names_the_one_that_is_stuck_and_the_one_that_says_not
     assert error["facts"] == {
         "waits": "for other ranks",
         "stuck": "rank 1 made no progress for 2 s (last: forward of step 3)",
-        "silent": "rank 2: stopped, out of reach, or holding Python's lock",
+        "silent": "rank 2: stopped, unreachable, or holding Python's lock",
         "stacks": str(scene.folder / "stacks" / "hang-rank-0.txt"),
     }
     assert scene.log(0).endswith(scene.word(0)["text"] + "\n")

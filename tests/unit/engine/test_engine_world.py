@@ -12,7 +12,7 @@ from engine_bert import config_with
 from engine_scenes import eight_sequences
 from safetensors.torch import load_file
 
-from train_jobs.assembly.resume import check_batch
+from train_jobs.assembly.starting_point import check_batch
 from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import read_reports
 
@@ -58,7 +58,7 @@ def test_losses_and_rates_are_those_of_an_undisturbed_run(scenes: Path) -> None:
     torch.testing.assert_close(*weights, rtol=1e-3, atol=2e-5)
 
 
-def test_a_batch_that_does_not_divide_is_refused_on_a_first_submit_only(scenes: Path, tmp_path: Path) -> None:
+def test_first_submit_indivisible_batch_refused(scenes: Path, tmp_path: Path) -> None:
     config = eight_sequences(scenes)
     with pytest.raises(SpecError, match="does not divide"):
         check_batch(config, tmp_path, world_size=3)

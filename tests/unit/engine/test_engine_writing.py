@@ -20,9 +20,8 @@ from engine_toy import held
 
 from train_jobs.artifacts.commit import finish
 from train_jobs.config import StorageError
+from train_jobs.engine.checkpoint.background import NICE, StagingMemory, Work, writer_thread
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore, Committed
-from train_jobs.engine.checkpoint.staging import StagingMemory
-from train_jobs.engine.checkpoint.writer import NICE, Work, Writer
 
 REPOSITORY = Path(__file__).parents[3]
 NO_STATE: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -45,7 +44,7 @@ def values_of(store: CheckpointStore) -> dict[int, float]:
     return {step: weight.flatten()[0].item() for step, weight in weights.items()}
 
 
-def test_what_happens_after_save_returns_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+def test_changes_after_save_not_in_checkpoint(tmp_path: Path) -> None:
     store, weight, state = store_in(tmp_path), torch.full((50, 50), 4.0), {"cursor": {"batch": 1}}
     with held(store):
         store.save(4, weights={"weight": weight}, optimizer=NO_STATE, state=state)
@@ -93,7 +92,7 @@ def test_who_waits_does_the_rest_himself(tmp_path: Path) -> None:
         assert values_of(store) == {4: 4.0}
 
 
-def test_looking_for_the_newest_finishes_it_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_finding_newest_completes_it_and_deletes_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     with held(store):
         save(store, 4)
@@ -141,7 +140,7 @@ def test_the_thread_stands_back_and_nobody_else_does() -> None:
         done.set()
 
     done, before = threading.Event(), priority()
-    Writer().start(Work(look()))
+    writer_thread().submit(Work(look()).run)
     assert done.wait(20)
     ((name, lowered),) = found
     assert name.startswith("checkpoint-writer")
@@ -167,7 +166,7 @@ def test_work_taken_over_is_done_once_and_in_order() -> None:
 
     go = threading.Event()
     work = Work(steps())
-    Writer().start(work)
+    writer_thread().submit(work.run)
     go.wait()  # the thread is in the middle of its third step
     assert not work.done
     work.finish()
@@ -181,7 +180,7 @@ def test_what_goes_wrong_in_the_thread_is_told_to_who_asks() -> None:
         raise ConnectionError("the machine is gone")
 
     work = Work(steps())
-    Writer().start(work)
+    writer_thread().submit(work.run)
     work.finish()
     assert work.done
     for _ in range(2):
@@ -222,7 +221,7 @@ print(json.dumps({"warnings": warnings, "writing": writing}))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is not kept elsewhere")
-def test_without_memory_for_the_copy_training_waits_and_one_warning_says_so(tmp_path: Path) -> None:
+def test_without_memory_for_copy_saves_synchronously_and_warns(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     saved = subprocess.run(  # memory that other tests gave back would be room for the copy
         [sys.executable, "-c", SAVES_WITHOUT_MEMORY, str(folder)], cwd=REPOSITORY, capture_output=True, text=True
@@ -275,7 +274,7 @@ for step, size in ((4, 10), (8, 500_000_000)):
 """
 
 
-def test_a_kill_while_a_checkpoint_is_written_costs_that_checkpoint_alone(tmp_path: Path) -> None:
+def test_kill_during_write_loses_only_that_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITES_FOR_A_WHILE, str(tmp_path)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     begun = tmp_path / "step-00000008" / "model.safetensors"

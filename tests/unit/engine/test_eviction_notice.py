@@ -17,7 +17,7 @@ import yaml
 
 from tests.conftest import MICRO, wait_for, write_corpus
 from train_jobs.artifacts.host import METADATA_VARIABLE
-from train_jobs.engine.runtime import eviction
+from train_jobs.engine.runtime.stop import listen_for_eviction
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
@@ -75,7 +75,7 @@ def told_by(metadata: Metadata, *, documents: list[Any], **environ: str) -> list
     told: list[str] = []
     metadata.documents = [*documents]
     metadata.asked.clear()
-    eviction.listen(told.append, {**metadata.variables, **environ}, seconds=0.01)
+    listen_for_eviction(told.append, {**metadata.variables, **environ}, seconds=0.01)
 
     def over() -> bool:
         asks = "eviction" in {thread.name for thread in threading.enumerate()}
@@ -108,10 +108,10 @@ def test_what_does_not_end_this_machine_is_not_told(document: Any, metadata: Met
     metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]  # ends the thread
 
 
-def test_one_process_of_a_machine_asks_and_none_where_there_is_no_such_service(metadata: Metadata) -> None:
+def test_one_process_polls_eviction_none_without_service(metadata: Metadata) -> None:
     told: list[str] = []
-    eviction.listen(told.append, {**metadata.variables, "LOCAL_RANK": "1"})
-    eviction.listen(told.append, {})
+    listen_for_eviction(told.append, {**metadata.variables, "LOCAL_RANK": "1"})
+    listen_for_eviction(told.append, {})
     assert "eviction" not in {thread.name for thread in threading.enumerate()}
     assert (told, metadata.asked) == ([], [])
 
@@ -133,5 +133,5 @@ def test_a_job_that_hears_of_it_stops_with_a_checkpoint(metadata: Metadata, tmp_
     metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]
     said, _ = job.communicate()
     assert job.returncode == 75, said
-    assert "eviction: Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT: stops after this step" in said
+    assert "eviction: Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT: stopping after this step" in said
     assert len([*(tmp_path / "output" / "checkpoints").glob("*/COMMIT.json")]) == 1

@@ -52,7 +52,7 @@ def with_equal_counts(batch: Batch) -> Batch:
         (5, [(0, 2), (2, 4), (4, 5)]),  # one process has one micro batch, the other two
     ],
 )
-def test_either_normalisation_is_what_it_says_however_shares_are_cut(
+def test_either_normalisation_correct_for_any_split(
     store: TokenStore, sequences: int, cuts: list[tuple[int, int]], objective: dict[str, Any]
 ) -> None:
     found = {}
@@ -86,7 +86,7 @@ def test_with_equal_counts_both_normalisations_are_one(store: TokenStore) -> Non
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-8)
 
 
-def test_the_mean_of_means_is_the_loss_that_transformers_would_take(store: TokenStore, tmp_path: Path) -> None:
+def test_mean_of_means_equals_transformers_loss(store: TokenStore, tmp_path: Path) -> None:
     """Of a model with the same weights and no padding rows, called once for each micro batch."""
     train = {"global_batch_size": 8, "micro_batch_size": 3, "loss_normalization": "micro_batch"}
     config = config_with(train=train, model={"pad_vocab_to_multiple_of": 7, "initializer_range": 0.3})

@@ -198,7 +198,7 @@ def test_the_run_is_tagged_with_the_hash_of_its_lineage(
     assert capsys.readouterr().err == ""
     path.with_name("lineage.json").write_text("{")
     assert tag() == lineage.head.hash
-    assert "lineage.json is torn" in capsys.readouterr().err
+    assert "lineage.json is truncated" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("environ")
@@ -272,9 +272,7 @@ def test_a_job_without_tracking_has_no_thread(
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_a_server_that_is_down_is_warned_of_once_and_stops_nothing(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unavailable_server_warns_once_and_continues(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(path, 2)
     thread = MirrorThread(path, every_seconds=0.05)
     thread.start()
@@ -356,7 +354,7 @@ def announce(file: Path, store: Store) -> None:
     file.write_text(json.dumps({"tracking_uri": store.uri, "run_id": store.run_id}))
 
 
-def test_a_run_announced_while_the_job_trains_gets_everything_and_its_end(
+def test_run_announced_during_training_gets_all_metrics(
     store: Store, path: Path, announcement: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(path, 2, 4)
@@ -374,9 +372,7 @@ def test_a_run_announced_while_the_job_trains_gets_everything_and_its_end(
     assert capsys.readouterr().err == ""
 
 
-def test_a_job_that_did_not_complete_leaves_its_run_open_and_no_word(
-    store: Store, path: Path, announcement: Path
-) -> None:
+def test_incomplete_job_leaves_mlflow_run_open(store: Store, path: Path, announcement: Path) -> None:
     announce(announcement, store)
     (path.parent / "mirrored.json").write_text("{}")  # of an attempt that completed, before more steps were asked for
     write(path, 2)
@@ -420,9 +416,7 @@ def test_parameters_that_mlflow_refuses_keep_no_metric_from_it(
     assert "warning: MLflow did not take all parameters" in capsys.readouterr().err
 
 
-def test_a_run_that_the_orchestrator_opened_has_its_parameters_already(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     announcement = path.with_name("tracking.json")
     announcement.write_text(json.dumps({"tracking_uri": store.uri, "run_id": store.run_id}))
     monkeypatch.setenv("ORCHESTRATOR_TRACKING", str(announcement))

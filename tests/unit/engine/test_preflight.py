@@ -32,12 +32,12 @@ def test_a_sick_process_is_named_by_all(tmp_path: Path) -> None:
     assert "an ECC error" in done.stderr
     assert "preflight: rank 1 on " in done.stderr
     assert "rank 0 on" not in done.stderr
-    assert "all well" not in done.stdout
+    assert "no problem" not in done.stdout
 
 
 def test_well_processes_pass() -> None:
     done = torchrun("-m", "train_jobs.tools.preflight", "--device", "cpu")
-    assert (done.returncode, done.stdout.count("all well")) == (0, 1), done.stderr
+    assert (done.returncode, done.stdout.count("no problem")) == (0, 1), done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -45,7 +45,7 @@ def test_missing_gpus_are_counted(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert main(["--device", "gpu"]) == 1
-    assert "0 GPUs are visible, 8 are needed" in capsys.readouterr().err
+    assert "0 GPUs are visible, need 8" in capsys.readouterr().err
 
 
 def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

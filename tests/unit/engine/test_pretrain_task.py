@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import torch
 from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
-from train_jobs.assembly.resume import resume, trajectory
-from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.assembly.starting_point import resume, trajectory
+from train_jobs.config import ConflictError, PretrainConfig, ProfileConfig, SpecError
 from train_jobs.corpus.examples.batches import Batch
 from train_jobs.corpus.store.token_store import TokenStore
-from train_jobs.engine.checkpoint.cadence import Cadence
-from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
-from train_jobs.engine.reporting.metrics import MetricsLog, Progress, read_reports
+from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, read_reports
+from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.optim.factory import build_optimizer
@@ -89,7 +91,7 @@ def test_padding_is_computed_only_where_one_asks_for_it(store: TokenStore) -> No
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_model_with_a_forward_of_its_own_is_given_padding_as_ever(
+def test_model_with_own_forward_gets_padding(
     store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain_bert.py").write_text(
@@ -156,7 +158,7 @@ def test_equal_seeds_give_equal_weights_on_every_process(store: TokenStore) -> N
     assert not torch.equal(weights(1, 0), weights(2, 0))
 
 
-def test_validation_is_the_same_every_time_whatever_the_training_seed(store: TokenStore) -> None:
+def test_validation_same_for_any_training_seed(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     other = BertPretraining(config_with(train={"seed": 1, "micro_batch_size": 3}), store, ALONE)
     other.model.load_state_dict(task.model.state_dict())
@@ -190,7 +192,7 @@ def test_an_untrained_model_is_as_good_as_guessing(store: TokenStore) -> None:
     assert 0 < found["unigram_entropy"] < math.log(store.manifest.vocab_size)
 
 
-def test_the_largest_batch_is_full_in_every_way_but_that_one_sequence_needs_a_mask(store: TokenStore) -> None:
+def test_largest_batch_full_except_one_masked_sequence(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     batch = task.largest_batch(3)
     real, _ = task.train_batch({})
@@ -210,30 +212,35 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path, device: st
     task = BertPretraining(config, store, ALONE)
     return Loop(
         task,
-        world=ALONE,
-        config=config.train,
-        precision="fp32",
-        optimizer=build_optimizer(config.optimizer, task.model.named_parameters()),
-        schedule=lambda step, time_used: 1e-3,
-        max_grad_norm=1.0,
-        validate_every=config.validation.every,
-        cadence=Cadence(config.checkpoint),
-        checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
-        checkpoint_extra={
-            "config": trajectory(config, store.manifest.key),
-            "threads": torch.get_num_threads(),
-            "device": device,
-        },
-        metrics=MetricsLog(None),
-        progress=Progress(config.train.steps),
-        stop=StopRequest(),
+        build_optimizer(config.optimizer, task.model.named_parameters()),
+        ALONE,
+        LoopPolicy(
+            config=config.train,
+            precision="fp32",
+            schedule=lambda step, time_used: 1e-3,
+            max_grad_norm=1.0,
+            validate_every=config.validation.every,
+            checkpoint_extra={
+                "config": trajectory(config, store.manifest.key),
+                "threads": torch.get_num_threads(),
+                "device": device,
+            },
+        ),
+        LoopServices(
+            cadence=Cadence(config.checkpoint),
+            checkpoints=CheckpointStore(output / "checkpoints", keep_last=2),
+            metrics=MetricsLog(None),
+            progress=ProgressLine(config.train.steps),
+            stop=StopRequest(),
+            profiler=StepProfiler(ProfileConfig(), ALONE, None),
+        ),
     )
 
 
-def test_the_loop_trains_on_the_mean_of_means_and_reports_the_global_mean(store: TokenStore, tmp_path: Path) -> None:
+def test_loop_trains_on_mean_of_means_reports_global_mean(store: TokenStore, tmp_path: Path) -> None:
     train = {"steps": 1, "loss_normalization": "micro_batch"}  # 6 sequences in micro batches of 4 and 2
     loop = loop_for(config_with(train=train), store, tmp_path)
-    loop.max_grad_norm = None  # or its gradients would be clipped ones
+    loop.policy = replace(loop.policy, max_grad_norm=None)  # or its gradients would be clipped ones
     task = loop.task
     assert isinstance(task, BertPretraining)
     whole, _ = task.train_batch({})
@@ -242,10 +249,10 @@ def test_the_loop_trains_on_the_mean_of_means_and_reports_the_global_mean(store:
     loss = sum(sum(by_hand(task, batch)) for batch in micro_batches) / 2
     expected = torch.autograd.grad(loss, list(task.model.parameters()))
     mlm, nsp = (value.item() for value in by_hand(task, whole))
-    loop.metrics = MetricsLog(tmp_path / "metrics.jsonl")
-    loop.metrics.open(from_step=0)
+    loop.services = replace(loop.services, metrics=MetricsLog(tmp_path / "metrics.jsonl"))
+    loop.services.metrics.open(from_step=0)
     loop.run()
-    loop.metrics.close()
+    loop.services.metrics.close()
     torch.testing.assert_close(loop.gradients.flat, torch.cat([gradient.flatten() for gradient in expected]))
     reported = next(read_reports(tmp_path / "metrics.jsonl"))[1]["metrics"]
     assert reported["train_mlm_loss"] == pytest.approx(mlm, rel=1e-5)
@@ -326,9 +333,11 @@ def test_a_micro_batch_that_was_found_is_kept_on_the_same_device(
     assert ("device NVIDIA H200 -> cpu" in capsys.readouterr().out) == (expected is None)
 
 
-def test_the_start_tells_which_micro_batch_was_found(store: TokenStore) -> None:
+def test_the_start_tells_which_micro_batch_was_found(store: TokenStore, tmp_path: Path) -> None:
     config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
-    told = describe(config, store, ALONE, "fp32", micro_batch_size=4)
+    loop = loop_for(config, store, tmp_path)
+    loop.state.micro_batch_size = 4
+    told = describe(config, store, loop)
     assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in told.splitlines()
 
 

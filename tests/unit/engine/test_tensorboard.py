@@ -16,7 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 from tests.conftest import tmpfs
 from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import MetricsLog
-from train_jobs.tools.tensorboard import TensorBoard, TensorBoardThread, require_tensorboard
+from train_jobs.tools.mirror import TensorBoard, TensorBoardThread, require_tensorboard
 
 
 def events_in(folder: Path) -> list[Event]:
@@ -101,7 +101,7 @@ def test_values_that_are_not_numbers_pass(path: Path, folder: Path) -> None:
     assert values["gradient_norm"] == math.inf
 
 
-def test_the_thread_copies_while_the_job_runs_and_the_rest_at_its_end(path: Path, folder: Path) -> None:
+def test_thread_mirrors_during_job_rest_at_end(path: Path, folder: Path) -> None:
     write(path, 2)
     thread = TensorBoardThread(path, folder, on=True, every_seconds=0.02)
     thread.start()

@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from orchestrator.fetch.http import Client, Patience
+from orchestrator.fetch.http import Client, Transfer
 
 Script = Callable[["Handler", bytes], None]
-QUICK = Patience(connect=5, read=0.3, tries=3, pause=0.0)
+QUICK = Transfer(connect=5, read=0.3, tries=3, pause=0.0)
 
 
 @dataclass
@@ -171,7 +171,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[Client]:
-    with Client([site.url], QUICK, lambda *_: None) as client:
+    with Client([site.url], QUICK) as client:
         yield client
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.cli.ui import transfer
+from orchestrator.cli.ui import terminal as transfer
 from tests.conftest import Console, wait_for
 from tests.unit.fetch.conftest import Site, stall, status
 from tests.unit.fetch.test_fetch_data import publish_dump
@@ -60,7 +60,7 @@ def test_ctrl_c_keeps_what_has_come_and_the_same_command_goes_on(site: Site, con
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
     assert (command.returncode, out) == (130, "")
-    assert "the same command goes on from there" in err
+    assert "repeat the command to continue" in err
     assert console(*words).out == f"data/wikipedia/{index}\ndata/wikipedia/{dump}\n"
     assert site.ranges()[-1] == "bytes=50000-"
     assert sorted(path.name for path in folder.iterdir()) == [index, dump]
@@ -70,7 +70,7 @@ def test_an_error_is_one_document_too(site: Site, capsys: pytest.CaptureFixture[
     assert main(["data", "fetch", "wikipedia:xx", "--mirror", site.url, "-o", "json"]) == 5
     out, err = capsys.readouterr()
     assert json.loads(out)["error"]["kind"] == "not-found"
-    assert err.startswith("error[not-found]: there is no dump xxwiki of latest")
+    assert err.startswith("error[not-found]: no dump xxwiki of latest")
 
 
 def test_fetch_needs_a_name_and_data_an_action(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def frames(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).split("\r")
 
 
-def test_a_terminal_is_shown_bytes_speed_and_what_is_left_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_bytes_speed_and_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = [
         line.replace("\u2501", "").replace("\u2578", "").replace("\u257a", "")
         for line in frames(shown(monkeypatch, live=True))

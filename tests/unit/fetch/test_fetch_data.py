@@ -7,23 +7,26 @@ import io
 import json
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.fetch import fetch, glue, squad
-from orchestrator.fetch.checked_file import Checksum, Remote
-from orchestrator.fetch.mirrors import mirrors_of
+from orchestrator.fetch import datasets, fetch
+from orchestrator.fetch import glue_archives as glue
+from orchestrator.fetch.datasets import mirrors_of
+from orchestrator.fetch.remote_file import Checksum, Remote
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, ServiceError, SpecError, UsageError
 from tests.conftest import SHARED
 from tests.unit.fetch.conftest import QUICK, Site, cut
+from train_jobs.config.tasks import OfficialFile
 
 INDEX, DUMP = b"BZh index", b"BZh dump" * 10_000
 REAL = SHARED / "data" / "glue"
 
 
 def get(site: Site, name: str, to: Path, date: str = "latest") -> list[tuple[str, bool, str]]:
-    found = fetch(name, to=to, mirrors=[site.url], date=date, patience=QUICK)
+    found = fetch(name, to=to, mirrors=[site.url], date=date, transfer=QUICK)
     return [(file.path.relative_to(to.parent).as_posix(), file.new, file.checked) for file in found]
 
 
@@ -61,9 +64,9 @@ def test_wikipedia_is_the_english_one(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_dump_that_is_not_there_or_not_finished(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="there is no dump tlhwiki of latest") as caught:
+    with pytest.raises(NotFoundError, match="no dump tlhwiki of latest") as caught:
         get(site, "wikipedia:tlh", tmp_path / "w")
-    assert caught.value.fix == f"see which there are: {site.url}/tlhwiki/"
+    assert caught.value.fix == f"choose one of {site.url}/tlhwiki/"
     site.publish("dewiki/latest/dewiki-latest-sha1sums.txt", b"0" * 40 + b"  dewiki-20260101-stubs.xml.gz\n")
     with pytest.raises(DataError, match="does not list dewiki-DATE-pages-articles-multistream-index"):
         get(site, "wikipedia:de", tmp_path / "w")
@@ -82,14 +85,14 @@ def test_a_dump_with_a_wrong_checksum_is_never_placed(site: Site, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "date", "message"),
     [
-        ("wikipedia:de/../x", "latest", "is no language"),
-        ("wikipedia:DE", "latest", "is no language"),
+        ("wikipedia:de/../x", "latest", "invalid language of a Wikipedia"),
+        ("wikipedia:DE", "latest", "invalid language of a Wikipedia"),
         ("wikipedia:de", "yesterday", "not of the form YYYYMMDD"),
         ("squad", "20260101", "squad has no dates"),
-        ("squad:v3", "latest", "there is no SQuAD v3"),
-        ("glue:MRPCC", "latest", "there is no task MRPCC in GLUE"),
-        ("what?", "latest", "nothing to fetch that is called 'what\\?'"),
-        ("owner/model:part", "latest", "nothing to fetch"),
+        ("squad:v3", "latest", "unknown version 'v3' of SQuAD"),
+        ("glue:MRPCC", "latest", "unknown task 'MRPCC' of GLUE"),
+        ("what?", "latest", "cannot fetch 'what\\?'"),
+        ("owner/model:part", "latest", "cannot fetch"),
     ],
 )
 def test_names_that_are_none(site: Site, tmp_path: Path, name: str, date: str, message: str) -> None:
@@ -105,23 +108,23 @@ def questions(count: int) -> bytes:
 
 
 @pytest.fixture
-def small_squad(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[squad.SquadFile, ...]]:
+def small_squad(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[OfficialFile, ...]]:
     """Files like SQuAD's, of a few questions."""
     files = {}
-    for version in squad.FILES:
+    for version in datasets.SQUAD_FILES:
         content = {f"{split}-{version}.json": questions(count) for split, count in (("train", 5), ("dev", 2))}
         files[version] = tuple(
-            squad.SquadFile(name, len(body), hashlib.sha256(body).hexdigest(), body.count(b"id"))
+            OfficialFile((name,), body.count(b"id"), hashlib.sha256(body).hexdigest(), size=len(body))
             for name, body in content.items()
         )
         for name, body in content.items():
             site.publish(name, body)
-    monkeypatch.setattr(squad, "FILES", files)
+    monkeypatch.setattr(datasets, "SQUAD_FILES", files)
     return files
 
 
 def test_squad_is_fetched_and_its_questions_counted(
-    site: Site, tmp_path: Path, small_squad: dict[str, tuple[squad.SquadFile, ...]]
+    site: Site, tmp_path: Path, small_squad: dict[str, tuple[OfficialFile, ...]]
 ) -> None:
     assert [name for name, *_ in get(site, "squad:v2.0", tmp_path / "s")] == ["s/train-v2.0.json", "s/dev-v2.0.json"]
     found = get(site, "squad", tmp_path / "s")
@@ -133,16 +136,16 @@ def test_squad_is_fetched_and_its_questions_counted(
 
 
 def test_squad_with_another_number_of_questions(
-    site: Site, tmp_path: Path, small_squad: dict[str, tuple[squad.SquadFile, ...]]
+    site: Site, tmp_path: Path, small_squad: dict[str, tuple[OfficialFile, ...]]
 ) -> None:
-    small_squad["v1.1"] = (small_squad["v1.1"][0]._replace(questions=6),)
+    small_squad["v1.1"] = (replace(small_squad["v1.1"][0], rows=6),)
     with pytest.raises(DataError, match="wrong number of questions") as caught:
         get(site, "squad:v1.1", tmp_path / "s")
     assert caught.value.facts == {"need": 6, "have": 5}
 
 
 def test_the_shipped_facts_are_of_the_known_sizes() -> None:
-    assert [file.questions for files in squad.FILES.values() for file in files] == [87_599, 10_570, 130_319, 11_873]
+    assert [file.rows for files in datasets.SQUAD_FILES.values() for file in files] == [87_599, 10_570, 130_319, 11_873]
     assert list(glue.TASKS) == ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI", "AX"]
     sums = [remote.checksum for task in glue.TASKS.values() for remote in task.files]
     assert {len(checksum.value) for checksum in sums if checksum} == {64}
@@ -191,7 +194,7 @@ def test_a_task_of_glue_is_unpacked_and_its_rows_counted(
     assert [path.name for path in tmp_path.iterdir()] == ["glue"]
     assert get(site, "glue", tmp_path / "glue") == [("glue/SST-2", False, "5 rows")]
     (tmp_path / "glue" / "SST-2" / "dev.tsv").write_text("sentence\tlabel\n")
-    with pytest.raises(ConflictError, match="is there, and is something else") as caught:
+    with pytest.raises(ConflictError, match="exists, with other content") as caught:
         get(site, "glue", tmp_path / "glue")
     assert caught.value.facts["have"] == 0
 
@@ -200,7 +203,7 @@ def test_a_task_of_glue_is_unpacked_and_its_rows_counted(
     ("files", "rows", "message"),
     [
         (FILES, {**ROWS, "train.tsv": 3}, "train.tsv has the wrong number of rows"),
-        (FILES, {**ROWS, "dev_matched.tsv": 3}, "holds no dev_matched.tsv"),
+        (FILES, {**ROWS, "dev_matched.tsv": 3}, "has no file dev_matched.tsv"),
     ],
 )
 def test_an_archive_with_other_rows_or_files_is_never_placed(
@@ -222,7 +225,7 @@ def test_what_is_no_archive(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
     remote = Remote("glue/data/x.zip", Checksum("sha256", hashlib.sha256(b"PK no").hexdigest()))
     site.publish("glue/data/x.zip", b"PK no")
     monkeypatch.setitem(glue.TASKS, "SST-2", glue.TaskArchive("SST-2", (remote,), ROWS))
-    with pytest.raises(DataError, match="cannot be unpacked"):
+    with pytest.raises(DataError, match="cannot unpack"):
         get(site, "glue", tmp_path / "glue")
 
 
@@ -266,9 +269,7 @@ def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return snapshot
 
 
-def test_a_model_is_fetched_by_the_hubs_client_and_copied_where_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_fetched_by_hub_client_and_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = hub(tmp_path, monkeypatch)
     [cached] = fetch("owner/tiny")
     assert (cached.path, cached.new, cached.bytes) == (snapshot, False, 2 + 21 + 9 + 17)
@@ -276,7 +277,7 @@ def test_a_model_is_fetched_by_the_hubs_client_and_copied_where_wanted(
     assert copied.path == tmp_path / "model"
     assert not (tmp_path / "model" / "config.json").is_symlink()
     assert sorted(path.name for path in copied.path.iterdir())[-1] == "vocab.txt"
-    with pytest.raises(ConflictError, match="is there already"):
+    with pytest.raises(ConflictError, match="already exists"):
         fetch("owner/tiny", to=tmp_path / "model")
     with pytest.raises(SpecError, match="owner/other is not in the cache"):
         fetch("owner/other")
@@ -308,10 +309,10 @@ def test_mirrors_of_the_users_own_come_first(tmp_path: Path) -> None:
 def test_the_users_mirror_is_asked(site: Site, tmp_path: Path) -> None:
     (tmp_path / "mirrors.yaml").write_text(f"wikipedia: [{site.url}]\n")
     publish_dump(site)
-    found = fetch("wikipedia:de", to=tmp_path / "w", home=tmp_path, patience=QUICK)
+    found = fetch("wikipedia:de", to=tmp_path / "w", home=tmp_path, transfer=QUICK)
     assert len(found) == 2
 
 
 def test_a_server_that_is_down_is_an_error_of_the_service(site: Site, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="sha1sums"):
-        fetch("wikipedia:de", to=tmp_path, mirrors=["http://127.0.0.1:9"], patience=QUICK)
+        fetch("wikipedia:de", to=tmp_path, mirrors=["http://127.0.0.1:9"], transfer=QUICK)

@@ -17,7 +17,7 @@ from train_jobs.config import ModelConfig
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.models.huggingface import export
+from train_jobs.models.huggingface import TokenizerFiles, export
 from train_jobs.tasks.finetuning import Finetuning
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -38,7 +38,7 @@ def write_model(folder: Path, pieces: Sequence[str] = PIECES, *, positions: int 
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(5)
-    export(model, folder / "model", config=shape, vocab_size=rows, vocabulary=vocabulary, lowercase=True)
+    export(model, folder / "model", config=shape, vocab_size=rows, tokenizer=TokenizerFiles(vocabulary, lowercase=True))
     return folder / "model"
 
 

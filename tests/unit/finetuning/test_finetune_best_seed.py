@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from train_jobs.config import SpecError
-from train_jobs.models.compiling import is_compiled, require_compiler
+from train_jobs.models.bert.encoder import is_compiled, require_compiler
 from train_jobs.tasks.replicates import replace_by_copy
 
 

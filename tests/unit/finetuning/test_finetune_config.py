@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from train_jobs import finetune
-from train_jobs.artifacts.layers import Layer, build, merge
-from train_jobs.config import SpecError
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.artifacts.layers import ConfigLayer, build, merge
+from train_jobs.config import FinetuneConfig, SpecError
 
 FILES = {"train": "train.json", "validation": "dev.json"}
 
 
 def config(task: str, data: dict[str, Any], **more: Any) -> FinetuneConfig:
     tree = {"task": task, "init_from": "model", "data": data, **more}
-    return build(FinetuneConfig, merge([Layer("job.yaml", tree)]))
+    return build(FinetuneConfig, merge([ConfigLayer("job.yaml", tree)]))
 
 
 def problem(task: str, data: dict[str, Any], **more: Any) -> str:
@@ -55,7 +54,7 @@ def test_an_unknown_task_is_told_what_there_is() -> None:
         ("NER", {"validation": "d"}, "data.conll, a folder, or data.train and data.validation are needed for NER"),
         ("own", {"train": "t"}, "data.train and data.validation, or data.dataset, are needed for a task of your own"),
         ("own", {"dataset": "d", "train": "t"}, "data.train and data.dataset are both given"),
-        ("glue", FILES, "data.glue, the folder of GLUE, is needed for its tasks"),
+        ("glue", FILES, "data.glue, the folder of GLUE, is required for its tasks"),
         ("glue", {"glue": "g", "test": "t"}, "data.test is one table, and the tasks of glue have one each"),
         ("NER", {"conll": "c", "word_column": 2, "tag_column": 2}, "word_column and tag_column are both 2"),
     ],
@@ -70,7 +69,7 @@ def test_how_long_sequences_are_depends_on_the_task() -> None:
     assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
 
 
-def test_micro_batches_are_given_or_found_by_the_length_of_sequences() -> None:
+def test_micro_batches_given_or_found_by_length() -> None:
     def sizes(size: int | str, task: str = "SQuAD-1.1", processes: int = 1) -> list[int]:
         train = {"global_batch_size": 48, "micro_batch_size": size}
         return config(task, FILES, train=train).micro_batches(processes, on_cpu=True)
@@ -105,7 +104,7 @@ def test_a_task_of_glue_may_have_its_own_values() -> None:
         ({"RTE": {"sed": [1]}}, 'per_task.RTE.sed: unknown key (did you mean "seeds"?)'),
         ({"RTF": {}}, 'did you mean "RTE"?'),
         ({"NER": {}}, "must be CoLA, SST-2"),
-        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: a seed that is there twice"),
+        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: seeds has a seed twice"),
         ({"RTE": {"train": {"epochs": 0}}}, "per_task.RTE.train.epochs"),
     ],
 )

@@ -80,7 +80,7 @@ def test_it_learns_what_an_entity_is(done: Path) -> None:
     assert metrics["collapsed"] == 0.0
 
 
-def test_predictions_are_in_the_format_of_conll_beside_what_is_right(done: Path, folder: Path) -> None:
+def test_conll_predictions_beside_gold_tags(done: Path, folder: Path) -> None:
     metrics = result_of(done.parent)["metrics"]
     for name, prefix in (("valid", ""), ("test", "test_")):
         path = done / "predictions" / f"{'dev' if name == 'valid' else name}.txt"
@@ -90,7 +90,7 @@ def test_predictions_are_in_the_format_of_conll_beside_what_is_right(done: Path,
         assert entity_scores(gold.tags, predicted.tags)["f1"] == pytest.approx(metrics[f"{prefix}f1"])
 
 
-def test_transformers_loads_it_with_its_tags_and_predicts_the_same(done: Path, folder: Path) -> None:
+def test_transformers_loads_tags_and_predicts_equally(done: Path, folder: Path) -> None:
     model = transformers.AutoModelForTokenClassification.from_pretrained(done / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(done / "model")
     assert model.config.id2label == {0: "O", 1: "B-LOC", 2: "B-PER", 3: "I-PER"}
@@ -206,7 +206,7 @@ def test_the_loss_is_the_mean_over_words(bert: Path, folder: Path, weights: str)
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-4)
 
 
-def test_the_dev_set_is_scored_by_the_mean_loss_of_a_word_and_by_every_type(bert: Path, tmp_path: Path) -> None:
+def test_dev_set_scored_by_word_loss_and_each_type(bert: Path, tmp_path: Path) -> None:
     types = ["ORG", "LOC", "PER", "MISC", "DATE", "WORK"]  # more than there are words to be taken for one
     (tmp_path / "train.txt").write_text("".join(f"w1 B-{type_}\n" for type_ in types) + "w4 O\n")
     (tmp_path / "valid.txt").write_text("w1 B-LOC\nw2-w5 O\n\nw7 O\n")
@@ -247,7 +247,7 @@ def test_other_columns_are_named(bert: Path, tmp_path: Path) -> None:
 
 BAD = {
     "w12 O": "2 columns, need 3",
-    "w12 X PER": "tag 'PER' is none of O, B-TYPE",
+    "w12 X PER": "invalid tag 'PER', need O, B-TYPE",
     "w12 X B-ORG": "tag 'B-ORG' is not in the training data",
 }
 
@@ -268,7 +268,7 @@ def test_bad_lines_end_the_job_with_their_places(
 def test_a_column_without_entities_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_conll(tmp_path / "t.txt", 5, 0, columns="{word} {tag} O")
     assert run(tmp_path, settings(bert, "NER", {"train": path, "validation": path})) == 2
-    assert f"{path} has no entity, so there is nothing to learn" in capsys.readouterr().err
+    assert f"cannot train: {path} has no entity" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_files_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.tasks import replicates
-from train_jobs.tasks.sentences import glue_zip
-from train_jobs.tasks.sentences.score_table import PAPER, glue_table, table_text
+from train_jobs.tasks.sentences import glue as glue_results
+from train_jobs.tasks.sentences.glue import PAPER, glue_table, table_text
 
 ROWS = {"train": 24, "dev": 12, "test": 6}
 
@@ -60,7 +60,7 @@ def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """Outputs of the job, preempted in QNLI once; the server takes files of 6 rows."""
     place = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(glue_zip, "FILES", {name: (task, 6) for name, (task, _) in glue_zip.FILES.items()})
+        patched.setattr(glue_results, "FILES", {name: (task, 6) for name, (task, _) in glue_results.FILES.items()})
         whole = replicates.run_seed
 
         def stopped(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_the_table_is_that_of_the_paper(done: Path) -> None:
 def test_the_zip_is_what_the_server_takes(done: Path) -> None:
     with zipfile.ZipFile(done / "submission.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert sorted(texts) == sorted(f"{name}.tsv" for name in glue_zip.FILES)
+    assert sorted(texts) == sorted(f"{name}.tsv" for name in glue_results.FILES)
     for name, text in texts.items():
         folder = "MNLI" if name in ("AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv") else name.removesuffix(".tsv")
         assert text == (done / folder / "predictions" / name).read_text()
@@ -169,7 +169,7 @@ def test_tasks_without_data_are_told_and_cost_the_zip_alone(
     (tmp_path / "out" / "submission.zip").write_text("of an earlier run")
     assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
     told = capsys.readouterr().out
-    assert f"warning: {few} has no training data of CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: left out" in told
+    assert f"warning: {few} has no training data for CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: skipped" in told
     assert "warning: no submission.zip: GLUE's server would refuse these predictions\n  CoLA.tsv: missing" in told
     assert "  RTE.tsv: 6 predictions, need 3,000" in told
     assert not (tmp_path / "out" / "submission.zip").exists()
@@ -185,7 +185,7 @@ def test_a_folder_without_any_task_is_refused(bert: Path, tmp_path: Path, capsys
     assert f"error[data]: no task of GLUE is in {tmp_path}" in capsys.readouterr().err
 
 
-def test_bad_rows_of_the_last_task_are_told_before_the_first_is_trained(
+def test_bad_rows_of_last_task_reported_before_training(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad"

@@ -86,7 +86,7 @@ def test_each_epoch_is_evaluated_and_the_best_is_kept(done: Path) -> None:
     assert all(torch.equal(saved[name], kept[name]) for name in saved)
 
 
-def test_transformers_loads_it_with_its_labels_and_predicts_the_same(done: Path) -> None:
+def test_transformers_loads_labels_and_predicts_equally(done: Path) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(done / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(done / "model")
     assert model.config.id2label == {0: "not_equivalent", 1: "equivalent"}
@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert validations(tmp_path / "out") == validations(done)
 
 
-def test_sigterm_amid_an_epoch_changes_no_bit_of_what_becomes_of_it(
+def test_sigterm_within_epoch_keeps_run_bit_exact(
     bert: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With all that has a state: dropout, accumulated batches in groups, LAMB, weights of classes, a score to beat."""
@@ -208,7 +208,7 @@ def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"seeds": [1, 1]}, "a seed that is there twice"),
+        ({"seeds": [1, 1]}, "seeds has a seed twice"),
         ({"train": {"epoch": 3}}, 'train.epoch: unknown key (did you mean "epochs"?)'),
         ({"optimizer": {"name": "lion:Lion"}}, "takes no code of your own"),
         ({"schedule": {"hours": 2.0}}, "fine-tuning ends with train.epochs"),
@@ -236,11 +236,11 @@ def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsy
     assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
 
 
-def test_a_setting_that_the_task_does_not_use_is_told_and_so_is_the_micro_batch_that_was_found(
+def test_unused_setting_and_found_micro_batch_reported(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = mrpc(bert, glue, evaluation={"max_answer_length": 7})
     assert run(tmp_path, document, "--set", "train.epochs=1", "--set", "train.micro_batch_size=auto") == 0
     told = capsys.readouterr().out
-    assert "warning: evaluation.max_answer_length: task MRPC has no use for it\n" in told
+    assert "warning: evaluation.max_answer_length has no effect on task MRPC\n" in told
     assert "micro batches of 16 (auto)\n" in told

@@ -18,9 +18,8 @@ from train_jobs.config.finetune import FinetuneScheduleConfig
 from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
-from train_jobs.models.huggingface import export
-from train_jobs.models.labels import label_settings
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.models.huggingface import TokenizerFiles, export, label_settings
+from train_jobs.optim.factory import learning_rate
 from train_jobs.tasks.sequences import epoch_batches
 
 SHAPE = ModelConfig(
@@ -48,7 +47,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for parameter in model.parameters():
             parameter.mul_(8 if parameter.dim() == 2 else 1)
     more, vocabulary = label_settings(model, NAMES), root / "vocab.txt"
-    export(model, root / "model", config=SHAPE, vocab_size=15, vocabulary=vocabulary, lowercase=True, more=more)
+    export(
+        model,
+        root / "model",
+        config=SHAPE,
+        vocab_size=15,
+        tokenizer=TokenizerFiles(vocabulary, lowercase=True),
+        more=more,
+    )
     for number, split in enumerate(("train", "dev")):
         table(root / f"{split}.tsv", number)
     return root

@@ -16,15 +16,14 @@ from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, st
 from safetensors.torch import load_file
 
 from tests.conftest import SHARED
-from train_jobs.config import ModelConfig
-from train_jobs.config.finetune import FinetuneConfig
+from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering
 from train_jobs.tasks.squad.questions import Questions, scores
-from train_jobs.tasks.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.squad.reading import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v2
 from train_jobs.tasks.squad.spans import Prediction
 
@@ -102,7 +101,7 @@ def test_the_checkpoint_of_the_best_f1_is_saved(done: Path) -> None:
     assert all(torch.equal(saved[name], kept[name]) for name in saved)
 
 
-def test_predictions_have_the_official_form_and_the_tuned_threshold(done: Path, folder: Path) -> None:
+def test_predictions_official_format_and_tuned_threshold(done: Path, folder: Path) -> None:
     result = result_of(done.parent)
     sets = {"dev": folder / "dev-v2.0.json", "test": folder / "test.json"}
     for name, path in sets.items():
@@ -175,7 +174,7 @@ def prepared(bert: Path, **values: Any) -> Questions:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_logits_of_all_tokens_are_the_same_unpadded_padded_and_shared_out(bert: Path, folder: Path, size: int) -> None:
+def test_token_logits_equal_unpadded_padded_and_sharded(bert: Path, folder: Path, size: int) -> None:
     shape = ModelConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=32
     )
@@ -228,7 +227,9 @@ def test_windows_begin_a_stride_apart(bert: Path, folder: Path) -> None:
 
 
 def test_a_threshold_of_zero_and_the_best_one_are_told_apart() -> None:
-    asked = [Question(name, "?", "a b", (Answer("a", 0),) if name != "none" else ()) for name in ("one", "two", "none")]
+    asked = [
+        Question(name, "?", "a b", (GoldAnswer("a", 0),) if name != "none" else ()) for name in ("one", "two", "none")
+    ]
     squad = Squad(Path("s.json"), asked, version_2=True)
 
     def predicted(**odds: float) -> list[Prediction]:
@@ -271,7 +272,7 @@ def test_bad_questions_end_the_job_with_their_places(
     name = answered[0]["qas"][0]["id"]
     line = (tmp_path / "train.json").read_text(encoding="utf-8-sig").split("\n").index(f'       "id": "{name}",') + 1
     assert f"{tmp_path / 'train.json'}:{line}: question {name}: answer 'Spain' is not anywhere in its context" in told
-    assert f"question {name}: the id was there before" in told
+    assert f"question {name}: duplicate id" in told
 
 
 def test_files_and_settings_that_look_wrong_are_told(bert: Path, folder: Path, tmp_path: Path) -> None:

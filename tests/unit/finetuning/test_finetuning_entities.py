@@ -11,13 +11,13 @@ from train_jobs.config import DataError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.tasks.entities.conll import (
     IGNORED,
+    conll_text,
     entities,
     entity_scores,
     make_pieces,
     piece_labels,
     read_conll,
     tag_names,
-    write_conll,
 )
 
 TEXT = """-DOCSTART- -X- -X- O
@@ -61,8 +61,8 @@ def test_wrong_lines_are_named(tmp_path: Path) -> None:
     path = put(tmp_path / "t.txt", "EU NNP B-ORG\nrejects O\nit NNP PER\nthe NNP B-\ncall NNP O\n")
     assert problems(path) == [
         f"{path}:2: 2 columns, need 3",
-        f"{path}:3: tag 'PER' is none of O, B-TYPE, I-TYPE, E-TYPE, S-TYPE",
-        f"{path}:4: tag 'B-' is none of O, B-TYPE, I-TYPE, E-TYPE, S-TYPE",
+        f"{path}:3: invalid tag 'PER', need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
+        f"{path}:4: invalid tag 'B-', need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
     ]
     assert problems(put(tmp_path / "u.txt", "alone\n")) == [f"{tmp_path}/u.txt:1: 1 columns, need 2"]
     assert problems(put(tmp_path / "v.txt", "-DOCSTART- O\n\n")) == [f"{tmp_path}/v.txt has no sentence"]
@@ -163,7 +163,7 @@ def test_a_long_sentence_is_cut_between_words_and_loses_none(tokenizer: Tokenize
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     words, tags = [["EU", "rejects"], ["it"]], [["B-ORG", "O"], ["O"]]
-    write_conll(tmp_path / "t.txt", words, tags)
+    (tmp_path / "t.txt").write_text(conll_text(words, tags))
     found = read_conll(tmp_path / "t.txt")
     assert (found.words, found.tags) == (words, tags)
 

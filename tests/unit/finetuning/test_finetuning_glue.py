@@ -10,9 +10,8 @@ import pytest
 from tests.conftest import SHARED
 from train_jobs.config import DataError
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask, sentence_task
-from train_jobs.tasks.sentences.glue import glue_score, read_split
-from train_jobs.tasks.sentences.glue_metrics import scores
-from train_jobs.tasks.sentences.glue_zip import FILES, submission_text, write_submission
+from train_jobs.tasks.sentences.glue import FILES, glue_score, predictions_text, scores, write_submission
+from train_jobs.tasks.sentences.task_data import read_split
 
 REAL = SHARED / "data" / "glue"
 ROWS = {  # train, dev, test, as sweeps of the literature have them
@@ -101,7 +100,7 @@ def test_rows_of_the_official_files_are_known() -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of GLUE are not in {REAL}")
 @pytest.mark.parametrize("name", ["CoLA", "SST-2", "MRPC", "STS-B", "WNLI"])
-def test_the_real_files_are_read_whole_and_known_to_be_the_official_ones(name: str) -> None:
+def test_official_files_read_completely_and_recognised(name: str) -> None:
     for split, rows in zip(("train", "dev", "test"), ROWS[name], strict=True):
         found = read_split(GLUE_SUITE[name], split, REAL)
         assert (len(found), found.notes) == (rows, [])
@@ -129,7 +128,7 @@ def test_baselines_on_real_labels_are_those_of_the_literature() -> None:
         ("MNLI", "MNLI/train_sample_official_layout.tsv", 480),
     ],
 )
-def test_samples_of_the_large_tasks_are_read_and_told_to_be_others(name: str, file: str, rows: int) -> None:
+def test_samples_of_large_tasks_read_and_reported(name: str, file: str, rows: int) -> None:
     task = GLUE_SUITE[name]
     found = read_split(task, "train", REAL, file=REAL / file)
     assert len(found) == rows
@@ -163,7 +162,7 @@ def test_flaws_of_qqp_are_told_and_those_of_others_refused(tmp_path: Path) -> No
     assert (found.texts, found.labels) == (["Who?", ""], [1, 0])
     assert found.notes[1:] == [
         f"{path}:3: left out: 0 tabs, need 5",
-        f"{path}:4: column 'question1' has an empty text, and is kept",
+        f"{path}:4: column 'question1' has an empty text, which is kept",
     ]
     path = official(GLUE_SUITE["SST-2"], "train", tmp_path, "a joy\nfine\t1", FORMS["SST-2"][0])
     with pytest.raises(DataError) as caught:
@@ -245,13 +244,13 @@ def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> No
         write_submission(tmp_path / "glue.zip", given)
     assert set(caught.value.problems) == {
         "AX.tsv: missing",
-        "MNLI.tsv: GLUE's server knows no such file",
-        "STS-B.tsv: row 7: nan is no prediction",
+        "MNLI.tsv: unknown to GLUE's server",
+        "STS-B.tsv: row 7: nan is not a number",
         "RTE.tsv: 2,999 predictions, need 3,000",
     }
     assert not (tmp_path / "glue.zip").exists()
 
 
 def test_labels_of_the_server_are_names_or_numbers_as_it_wants() -> None:
-    assert submission_text(GLUE_SUITE["WNLI"], [1, 0]) == "index\tprediction\n0\t1\n1\t0\n"
-    assert submission_text(GLUE_SUITE["RTE"], [1]) == "index\tprediction\n0\tnot_entailment\n"
+    assert predictions_text(GLUE_SUITE["WNLI"], [1, 0]) == "index\tprediction\n0\t1\n1\t0\n"
+    assert predictions_text(GLUE_SUITE["RTE"], [1]) == "index\tprediction\n0\tnot_entailment\n"

@@ -1,4 +1,4 @@
-"""Metrics: golden values by hand, and those of scikit-learn and scipy where these are installed."""
+"""Metrics: golden values by hand, and those of scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from train_jobs.config.tasks import GLUE_SUITE
-from train_jobs.tasks.sentences.glue_metrics import METRICS, is_collapsed, scores
+from train_jobs.tasks.sentences.glue import METRICS, is_collapsed, scores
 
 PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
 
@@ -107,6 +107,10 @@ def test_golden_scores_of_every_task_of_glue(
 def test_every_task_of_glue_has_golden_scores() -> None:
     (marks,) = (mark for mark in test_golden_scores_of_every_task_of_glue.pytestmark)  # type: ignore[attr-defined]
     assert {case[0] for case in marks.args[1]} == set(GLUE_SUITE)
+
+
+def test_pearson_of_nearly_constant_predictions_does_not_warn() -> None:
+    assert METRICS["pearson"]([1.0, 2.0, 3.0], [2.3, 2.3, 2.3 + 1e-13]) == pytest.approx(math.sqrt(3) / 2, abs=1e-2)
 
 
 def test_very_many_rows_overflow_nothing() -> None:

@@ -13,7 +13,7 @@ from finetune_jobs import result_of, run
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.own_table import read_named
+from train_jobs.tasks.sentences.task_data import read_named
 
 PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
 
@@ -73,7 +73,7 @@ def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
         pq.write_table(pa.table(rows), folder / f"{split}-00000-of-00001.parquet")
     assert message(folder).problems == [
         f"{folder}@validation:row 2: column 'sentence1' has an empty text",
-        f"{folder}@validation:row 2: column 'label': there is no label",
+        f"{folder}@validation:row 2: column 'label': missing label",
     ]
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "validation-00000-of-00001.parquet").unlink()
     told = message(folder)
     assert (told.message, told.facts["have"]) == (f"the dataset {folder} has no split validation", "train, test")
-    assert "cannot be read" in message(tmp_path / "none").message
+    assert "cannot read the dataset" in message(tmp_path / "none").message
 
 
 def test_without_the_package_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.own_table import read_own
+from train_jobs.tasks.sentences.task_data import read_own
 
 TEXT = ColumnsConfig()
 NUMBER = ColumnsConfig(regression=True)
@@ -28,7 +28,7 @@ def problems(columns: ColumnsConfig, **files: Path) -> list[str]:
     return caught.value.problems or [str(caught.value)]
 
 
-def test_classes_come_from_the_training_data_whatever_the_order_of_rows(tmp_path: Path) -> None:
+def test_classes_from_training_data_in_any_row_order(tmp_path: Path) -> None:
     train = put(tmp_path / "films.csv", "text,label\ngood one,pos\nbad one,neg\nso so,neu\n")
     dev = put(tmp_path / "dev.jsonl", '{"text": "fine", "label": "neu"}\n')
     task, splits = read_own(TEXT, {"train": train, "dev": dev})
@@ -50,11 +50,11 @@ def test_two_classes_have_f1_beside_accuracy(tmp_path: Path) -> None:
     assert read_own(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
 
 
-def test_classes_that_differ_in_white_space_or_case_alone_are_told(tmp_path: Path) -> None:
+def test_classes_differing_in_space_or_case_reported(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tpos\nb\tpos \nc\tneg\nd\tPos\n")
     task, splits = read_own(TEXT, {"train": train})
     assert task.labels == ("Pos", "neg", "pos", "pos ")
-    told = "labels 'Pos', 'pos', 'pos ' differ in white space or case alone, and are classes"
+    told = "labels 'Pos', 'pos', 'pos ' differ only in white space or case; each is a class"
     assert splits["train"].notes == [f"{train}: {told}"]
 
 
@@ -75,7 +75,7 @@ def test_numbers_to_predict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["nan", "NaN", "", "inf", "-Infinity", "1e999", "three", "1_000", "0x1"])
 def test_a_target_that_is_no_finite_number_is_named(tmp_path: Path, target: str) -> None:
     train = put(tmp_path / "t.tsv", f"text\tlabel\na\t1\nb\t{target}\nc\t2\n")
-    assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {target!r} is no finite number"]
+    assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {target!r} is not a finite number"]
 
 
 def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1.0, float("nan"), None]}), path)
     assert problems(TEXT, train=path) == [
-        f"{path}:row 2: column 'label': nan is no label",
-        f"{path}:row 3: column 'label': there is no label",
+        f"{path}:row 2: column 'label': invalid label nan",
+        f"{path}:row 3: column 'label': missing label",
     ]
     assert len(problems(NUMBER, train=path)) == 2
 
@@ -94,7 +94,7 @@ def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None
 def test_a_whole_number_larger_than_any_float_is_no_target(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": ' + "9" * 400 + "}\n")
     (problem,) = problems(NUMBER, train=train)
-    assert problem == f"{train}:2: column 'label': {'9' * 80} is no finite number"
+    assert problem == f"{train}:2: column 'label': {'9' * 80} is not a finite number"
 
 
 @pytest.mark.parametrize("row", ['{"text": "b \\ud83d", "label": "x"}', '{"text": "b", "label": "\\uDE00x"}'])
@@ -102,14 +102,14 @@ def test_half_an_emoji_is_no_text(tmp_path: Path, row: str) -> None:
     whole = '{"text": "a \\ud83d\\ude00", "label": "y"}'
     train = put(tmp_path / "t.jsonl", f"{whole}\n{row}\n")
     half = "d83d" if "d83d" in row else "de00"
-    assert problems(TEXT, train=train) == [f"{train}:2: half a character: \\u{half} stands alone"]
+    assert problems(TEXT, train=train) == [f"{train}:2: half a character: \\u{half} without its other half"]
     other = put(tmp_path / "u.jsonl", whole + '\n{"text": "b", "label": "x"}\n')
     assert read_own(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
 
 
 def test_true_is_no_number(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": true}\n')
-    assert problems(NUMBER, train=train) == [f"{train}:1: column 'label': True is no finite number"]
+    assert problems(NUMBER, train=train) == [f"{train}:1: column 'label': True is not a finite number"]
 
 
 def test_classes_of_json_and_parquet_are_those_of_text_files(tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ def test_rows_after_one_without_a_label_keep_their_lines(tmp_path: Path) -> None
     dev = put(tmp_path / "dev.tsv", "text\tlabel\na\t\nb\tother\n")
     first, second = problems(TEXT, train=train, dev=dev)
     assert (first, second[: len(f"{dev}:3: label 'other'")]) == (
-        *(f"{dev}:2: column 'label': there is no label", f"{dev}:3: label 'other'"),
+        *(f"{dev}:2: column 'label': missing label", f"{dev}:3: label 'other'"),
     )
 
 
 def test_empty_texts_and_labels_are_named_together(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tpair\tlabel\na\tx\tpos\n \ty\tneg\nc\t\t\n")
-    assert problems(ColumnsConfig(pair="pair"), train=train) == [f"{train}:4: column 'label': there is no label"]
+    assert problems(ColumnsConfig(pair="pair"), train=train) == [f"{train}:4: column 'label': missing label"]
     train = put(tmp_path / "u.tsv", "text\tpair\tlabel\na\tx\tpos\n \ty\tneg\nc\t\tneg\n")
     assert problems(ColumnsConfig(pair="pair"), train=train) == [
         f"{train}:3: column 'text' has an empty text",
@@ -154,14 +154,14 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     lines = '{"text": 5, "label": "a"}\n{"text": null, "label": "b"}\n'
     train = put(tmp_path / "t.jsonl", lines)
     assert problems(TEXT, train=train) == [
-        f"{train}:1: column 'text' is no text: of type int",
-        f"{train}:2: column 'text' is no text: nothing",
+        f"{train}:1: column 'text' is not text: of type int",
+        f"{train}:2: column 'text' is not text: missing",
     ]
 
 
 def test_one_label_only_and_fractions_as_classes_are_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\tx\n")
-    assert "one label only" in problems(TEXT, train=train)[0]
+    assert "only one label" in problems(TEXT, train=train)[0]
     train = put(tmp_path / "u.tsv", "text\tlabel\na\t0.5\nb\t1\n")
     assert "--set data.regression=true" in problems(TEXT, train=train)[0]
     train = put(tmp_path / "v.tsv", "text\tlabel\na\t0.5\nb\tbeta\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
-from train_jobs.tasks.rows.labelled import Examples
-from train_jobs.tasks.rows.tables import Table
-from train_jobs.tasks.sentences.classification import Classification
-from train_jobs.tasks.sequences import Encoded, by_length, encode, epoch_batches, fitted
+from train_jobs.tasks.rows.tables import RowTable
+from train_jobs.tasks.sentences.classification import Classification, Texts, encode
+from train_jobs.tasks.sentences.task_data import Examples, TaskData
+from train_jobs.tasks.sequences import EncodedRows, batches_by_length, epoch_batches, truncated_lengths
 
 SHAPE = ModelConfig(
     hidden_size=16,
@@ -42,14 +43,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def examples(texts: list[str], pairs: list[str] | None = None, labels: Any = None) -> Examples:
-    return Examples(Table(Path("t.tsv"), {}, []), texts, pairs, labels)
+    return Examples(RowTable(Path("t.tsv"), {}, []), texts, pairs, labels)
 
 
-def rows(count: int = 11, *, regression: bool = False) -> Encoded:
+def rows(count: int = 11, *, regression: bool = False) -> EncodedRows:
     rng = np.random.default_rng(0)
     ids = [np.array([2, *rng.integers(5, 13, length), 3]) for length in rng.integers(1, 40, count)]
     targets = rng.normal(size=count).astype(np.float32) if regression else rng.integers(0, 3, count)
-    return Encoded(ids, np.fromiter(map(len, ids), np.int64, count), targets, 0)
+    return EncodedRows(ids, np.fromiter(map(len, ids), np.int64, count), targets, 0)
 
 
 def task(world: World, *, regression: bool = False, **config: Any) -> Classification:
@@ -58,7 +59,16 @@ def task(world: World, *, regression: bool = False, **config: Any) -> Classifica
     train = rows(regression=regression)
     settings = FinetuneTrainConfig(global_batch_size=4, **config)
     described = NUMBER if regression else CLASSES
-    return Classification(described, model, train, {"dev": train}, config=settings, seed=3, max_length=48, world=world)
+    split = examples([])
+    texts = Texts(
+        config=SimpleNamespace(train=settings, max_length=48),  # type: ignore[arg-type]
+        rows=train,
+        labels=described.class_names,
+        notes=[],
+        data=TaskData(described, split, {"dev": split}, {}),
+        sets={"train": train, "dev": train},
+    )
+    return Classification(model, texts, seed=3, world=world)
 
 
 def world(rank: int = 0, size: int = 1) -> World:
@@ -88,7 +98,7 @@ def test_a_single_text_has_one_segment_and_is_cut_at_its_end(tokenizer: Tokenize
     [(3, 4, (3, 4)), (9, 2, (8, 2)), (2, 9, (2, 8)), (9, 9, (5, 5)), (6, 20, (5, 5)), (5, 6, (5, 5)), (20, 6, (5, 5))],
 )
 def test_the_longer_text_is_cut_first(first: int, second: int, expected: tuple[int, int]) -> None:
-    assert fitted(first, second, 10) == expected
+    assert truncated_lengths(first, second, 10) == expected
 
 
 def test_cutting_is_that_of_hugging_face(tokenizer: Tokenizer) -> None:
@@ -97,7 +107,7 @@ def test_cutting_is_that_of_hugging_face(tokenizer: Tokenizer) -> None:
         for first in range(1, 9):
             for second in range(1, 9):
                 found = tokenizer.encode("a" + " a" * (first - 1), "b" + " b" * (second - 1), add_special_tokens=False)
-                assert fitted(first, second, room) == (found.type_ids.count(0), found.type_ids.count(1))
+                assert truncated_lengths(first, second, room) == (found.type_ids.count(0), found.type_ids.count(1))
     tokenizer.no_truncation()
 
 
@@ -117,7 +127,7 @@ def test_every_epoch_has_every_row_once_in_another_order(grouped: bool) -> None:
     assert first != order(1, 0)
 
 
-def test_grouped_batches_pad_little_and_come_in_no_order_of_length() -> None:
+def test_grouped_batches_pad_little_in_random_order() -> None:
     lengths = np.random.default_rng(1).integers(3, 100, 1000)
     given = {"global_batch_size": 8, "seed": 0, "epoch": 0}
     padded = {}
@@ -130,11 +140,11 @@ def test_grouped_batches_pad_little_and_come_in_no_order_of_length() -> None:
 
 
 def test_prediction_goes_by_length_and_keeps_all() -> None:
-    found = by_length(np.array([3, 9, 5, 9, 1]), 2)
+    found = batches_by_length(np.array([3, 9, 5, 9, 1]), 2)
     assert [batch.tolist() for batch in found] == [[1, 3], [2, 0], [4]]
 
 
-def test_an_epoch_goes_over_into_the_next_and_processes_share_each_batch() -> None:
+def test_epochs_continue_and_ranks_share_batches() -> None:
     alone, pair = task(world()), [task(world(rank, 2)) for rank in (0, 1)]
     cursor: dict[str, int] = {}
     seen = []

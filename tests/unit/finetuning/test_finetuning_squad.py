@@ -14,10 +14,18 @@ from tokenizers import Tokenizer
 from tests.conftest import SHARED
 from train_jobs.config import DataError, SpecError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.tasks.squad.reading import Answer, Question, Squad, read_squad
+from train_jobs.tasks.squad.reading import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
-from train_jobs.tasks.squad.spans import best_spans, predict, write_predictions
-from train_jobs.tasks.squad.windows import Window, answer_tokens, best_window, make_windows, window_spans
+from train_jobs.tasks.squad.spans import (
+    ContextWindow,
+    answer_tokens,
+    best_spans,
+    best_window,
+    make_windows,
+    predict,
+    prediction_files,
+    window_spans,
+)
 
 REAL = SHARED / "data" / "squad"
 VOCABULARY = SHARED / "data" / "bert" / "vocab_uncased.txt"
@@ -59,7 +67,7 @@ def line_of(path: Path, name: str) -> int:
 def test_questions_in_the_order_of_the_file(tmp_path: Path) -> None:
     found = read_squad(squad(tmp_path / "s.json", qa("a"), qa("b", question="Who?")), training=True)
     assert [(q.id, q.text, q.context) for q in found.questions] == [("a", "Where?", CONTEXT), ("b", "Who?", CONTEXT)]
-    assert found.questions[0].answers == (Answer("France", CONTEXT.index("France")),)
+    assert found.questions[0].answers == (GoldAnswer("France", CONTEXT.index("France")),)
     assert (found.version_2, found.notes) == (False, [])
 
 
@@ -107,10 +115,10 @@ def test_what_is_no_question_is_named(tmp_path: Path) -> None:
         version="v2.0",
     )
     assert [problem.split(": ", 1)[1] for problem in problems(path)] == [
-        "question twice: the id was there before",
+        "question twice: duplicate id",
         "question bare: lacks question",
-        "question None: is no object",
-        "question listless: its answers are no list of text and answer_start",
+        "question None: is not a JSON object",
+        "question listless: its answers are not a list of text and answer_start",
         "question unsure: has no answer, and is_impossible is false",
         "question torn: is_impossible, and has answers",
     ]
@@ -118,7 +126,7 @@ def test_what_is_no_question_is_named(tmp_path: Path) -> None:
 
 def test_half_an_emoji_is_no_question(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("a", question="Who \U0001f600?"), qa("b", question="Who \ud83d?"))
-    assert problems(path) == [f"{line_of(path, 'b')}: question b: half a character: \\ud83d stands alone"]
+    assert problems(path) == [f"{line_of(path, 'b')}: question b: half a character: \\ud83d without its other half"]
 
 
 def test_version_1_learns_from_answers_only_and_predicts_without(tmp_path: Path) -> None:
@@ -128,7 +136,7 @@ def test_version_1_learns_from_answers_only_and_predicts_without(tmp_path: Path)
 
 
 def test_a_context_that_is_none_and_an_empty_question(tmp_path: Path) -> None:
-    assert problems(squad(tmp_path / "s.json", qa(), context=" "))[0].endswith("its context is no text")
+    assert problems(squad(tmp_path / "s.json", qa(), context=" "))[0].endswith("its context is not text")
     path = squad(tmp_path / "t.json", qa(question=" "))
     assert read_squad(path, training=True).notes == [f"{path}:{line_of(path, 'q1')}: question q1: asks ' '"]
 
@@ -137,7 +145,7 @@ def test_a_context_that_is_none_and_an_empty_question(tmp_path: Path) -> None:
     ("content", "told"),
     [
         ('{"data": [', "is not JSON"),
-        ("[]", "is not of SQuAD's form"),
+        ("[]", "is not in SQuAD's format"),
         ('{"data": [{"title": "x"}]}', "article 1"),
         ('{"data": []}', "has no question"),
         ("caf\u00e9", "is not UTF-8"),
@@ -152,7 +160,7 @@ def test_files_of_another_form(tmp_path: Path, content: str, told: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_a_byte_order_mark_crlf_and_a_context_of_a_million_characters_are_told(tmp_path: Path) -> None:
+def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa(), context=CONTEXT + " in" * 333_313)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     mark, ends, long = read_squad(path, training=True).notes
@@ -165,7 +173,7 @@ def test_a_byte_order_mark_crlf_and_a_context_of_a_million_characters_are_told(t
 
 
 def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
-    asked = Question("q", "Where?", CONTEXT, (Answer("France", CONTEXT.index("France")),))
+    asked = Question("q", "Where?", CONTEXT, (GoldAnswer("France", CONTEXT.index("France")),))
     (window,) = make_windows([asked], tokenizer, max_length=64, stride=8, max_query_length=8)
     pieces = [tokenizer.id_to_token(number) for number in window.input_ids.tolist()]
     assert pieces == ["[CLS]", "where", "?", "[SEP]", *WORDS, "[SEP]"]
@@ -178,7 +186,7 @@ def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
 
 def test_windows_overlap_and_the_answer_is_where_it_is_whole(tokenizer: Tokenizer) -> None:
     text = "normandy , a"
-    asked = Question("q", "Who?", CONTEXT, (Answer("Normandy, a", CONTEXT.index("Normandy")),))
+    asked = Question("q", "Who?", CONTEXT, (GoldAnswer("Normandy, a", CONTEXT.index("Normandy")),))
     windows = make_windows([asked, asked], tokenizer, max_length=12, stride=3, max_query_length=1)
     assert [window.question for window in windows] == [0] * 3 + [1] * 3
     found = [[tokenizer.id_to_token(number) for number in window.input_ids] for window in windows[:3]]
@@ -211,7 +219,7 @@ def test_a_token_belongs_to_the_window_with_the_most_context() -> None:
     assert best_window(14, spans).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
-def test_of_two_windows_with_as_much_context_the_longer_has_a_token_then_the_first() -> None:
+def test_window_ties_choose_longer_then_first() -> None:
     assert best_window(9, [(0, 5), (2, 9)])[3] == 1
     assert best_window(7, [(0, 5), (2, 7)])[3] == 0
 
@@ -240,17 +248,17 @@ def test_an_answer_inside_a_word_is_the_token_around_it() -> None:
         (12, " ", None),
         (0, "The Normans", (0, 1)),
     ]:
-        asked = Question("q", "?", "", (Answer(text, start),))
+        asked = Question("q", "?", "", (GoldAnswer(text, start),))
         assert answer_tokens(asked, offsets) == expected
 
 
 # --- answers
 
 
-def window(tokens: int = 4, first: int = 3, best: list[bool] | None = None) -> Window:
+def window(tokens: int = 4, first: int = 3, best: list[bool] | None = None) -> ContextWindow:
     offsets = np.array([[2 * place, 2 * place + 1] for place in range(tokens)])
     ids = np.zeros(first + tokens + 1, np.int64)
-    return Window(0, ids, first, offsets, np.array(best or [True] * tokens), 0, 0)
+    return ContextWindow(0, ids, first, offsets, np.array(best or [True] * tokens), 0, 0)
 
 
 def logits(context: list[float], cls: float = 0.0, first: int = 3) -> np.ndarray:
@@ -324,25 +332,24 @@ def test_where_nothing_can_be_an_answer_there_is_an_empty_one() -> None:
         assert (found.best, texts(found.candidates)) == ("", [""])
 
 
-def test_the_files_of_the_official_format(tmp_path: Path) -> None:
+def test_the_files_of_the_official_format() -> None:
     pair = (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4))
     found = predict(ASKED, [window()], [pair], version_2=True)
-    write_predictions(tmp_path, [found], threshold=0.0)
-    assert json.loads((tmp_path / "predictions.json").read_text()) == {"q": ""}
-    assert json.loads((tmp_path / "null_odds.json").read_text()) == {"q": 6.0}
-    assert json.loads((tmp_path / "nbest_predictions.json").read_text())["q"] == found.candidates
-    (tmp_path / "v1").mkdir()
-    write_predictions(tmp_path / "v1", [found], threshold=None)
-    assert json.loads((tmp_path / "v1" / "predictions.json").read_text()) == {"q": "a"}
-    assert not (tmp_path / "v1" / "null_odds.json").exists()
+    files = prediction_files([found], threshold=0.0)
+    assert json.loads(files["predictions.json"]) == {"q": ""}
+    assert json.loads(files["null_odds.json"]) == {"q": 6.0}
+    assert json.loads(files["nbest_predictions.json"])["q"] == found.candidates
+    files = prediction_files([found], threshold=None)
+    assert json.loads(files["predictions.json"]) == {"q": "a"}
+    assert "null_odds.json" not in files
 
 
 # --- all together, on real files
 
 
-def perfect(found: Squad, windows: list[Window]) -> dict[str, Any]:
+def perfect(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
     """Predictions from logits that point at the first answer in every window that has it, else at [CLS]."""
-    by_question: dict[int, list[Window]] = {}
+    by_question: dict[int, list[ContextWindow]] = {}
     for one in windows:
         by_question.setdefault(one.question, []).append(one)
     answered = {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from train_jobs.tasks.squad.reading import Answer, Question
+from train_jobs.tasks.squad.reading import GoldAnswer, Question
 from train_jobs.tasks.squad.scoring import best_threshold, exact, f1, normalised, score_v1, score_v2
 
 
 def question(name: str, *answers: str) -> Question:
-    return Question(name, "?", "context", tuple(Answer(text, 0) for text in answers))
+    return Question(name, "?", "context", tuple(GoldAnswer(text, 0) for text in answers))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_two_empty_answers_are_equal_to_one_script_only() -> None:
     assert f1("", "the", version_2=False) == 0.0
 
 
-def test_version_1_takes_the_best_of_several_answers_and_counts_what_was_not_answered() -> None:
+def test_version_1_best_of_answers_unanswered_counted() -> None:
     asked = [question("q1", "Paris", "Paris, France"), question("q2", "the Seine"), question("q3", "the")]
     found = score_v1(asked, {"q1": "paris france", "q3": "a"})
     assert found == pytest.approx({"exact_match": 200 / 3, "f1": 100 / 3})
@@ -90,7 +90,7 @@ def test_version_2_has_questions_without_an_answer() -> None:
     assert found == pytest.approx(expected)
 
 
-def test_an_answer_that_is_articles_alone_counts_as_none_in_version_2() -> None:
+def test_answer_of_articles_only_is_empty_in_version_2() -> None:
     assert score_v2([question("q", "the")], {"q": ""})["exact"] == 100.0
     assert score_v2([question("q", "the", "Paris")], {"q": ""})["exact"] == 0.0
 

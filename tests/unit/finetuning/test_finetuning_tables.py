@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from train_jobs.config import DataError
-from train_jobs.tasks.rows.tables import Table, read_table
+from train_jobs.tasks.rows.tables import RowTable, read_table
 
 ROWS = [("1", 'He said "no', "a\u2028b"), ("0", '"Yes', "c"), ("1", "na\u00efve", "d")]
 COLUMNS = ["label", "first", "second"]
@@ -27,7 +27,7 @@ def tsv(rows: list[tuple[str, ...]], newline: str = "\n", *, end: bool = True) -
     return newline.join(lines) + (newline if end else "")
 
 
-def rows_of(table: Table) -> list[tuple[str, ...]]:
+def rows_of(table: RowTable) -> list[tuple[str, ...]]:
     return list(zip(*table.columns.values(), strict=True))
 
 
@@ -59,7 +59,7 @@ def test_quotation_marks_that_never_end_merge_no_rows(tmp_path: Path) -> None:
     assert len(read_table(path, COLUMNS)) == len(ROWS)
 
 
-def test_only_the_columns_that_are_wanted_are_read_in_their_order(tmp_path: Path) -> None:
+def test_only_requested_columns_read_in_order(tmp_path: Path) -> None:
     table = read_table(put(tmp_path / "t.tsv", tsv(ROWS)), ["second", "label"])
     assert table.columns == {"second": ["a\u2028b", "c", "d"], "label": ["1", "0", "1"]}
 
@@ -114,7 +114,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, name: st
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    assert "columns of one name: a" in refusal(put(tmp_path / "t.tsv", "a\ta\n1\t2\n"), ["a"]).message
+    assert "duplicate columns: a" in refusal(put(tmp_path / "t.tsv", "a\ta\n1\t2\n"), ["a"]).message
 
 
 def test_csv_has_quotes_that_hold_commas_quotes_and_lines(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_csv_has_quotes_that_hold_commas_quotes_and_lines(tmp_path: Path) -> Non
     assert table.lines == [2, 4]
 
 
-def test_csv_quotes_that_do_not_pair_up_are_named_where_they_begin(tmp_path: Path) -> None:
+def test_unbalanced_csv_quotes_named_at_their_start(tmp_path: Path) -> None:
     path = put(tmp_path / "t.csv", 'text,label\na,1\n"b,0\nc,1\n')
     assert refusal(path, ["text"]).facts["where"] == f"{path}:3"
     path = put(tmp_path / "u.csv", 'text,label\n"b,0\n"c,1\n')
@@ -162,7 +162,7 @@ def test_json_lines(tmp_path: Path) -> None:
     problems = refusal(path, ["a"]).problems
     assert [problem.split(": ")[0] for problem in problems] == [f"{path}:{line}" for line in (2, 3, 4, 5)]
     assert [problem.split(": ")[1] for problem in problems] == [
-        *("an empty row", "no JSON object, but of type list", "not JSON", "there is no column 'a'; have b"),
+        *("an empty row", "not a JSON object, but of type list", "not JSON", "there is no column 'a'; have b"),
     ]
 
 
@@ -203,5 +203,5 @@ def test_a_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_a_file_of_no_known_kind_is_asked_about(tmp_path: Path) -> None:
     path = put(tmp_path / "t.dat", "a\tb\nx\t1\n")
-    assert "what kind of table" in refusal(path, ["a"]).message
+    assert "unknown table format" in refusal(path, ["a"]).message
     assert read_table(path, ["a"], format="tsv").columns == {"a": ["x"]}

@@ -72,7 +72,7 @@ def test_answers_score_as_the_official_script_has_it(official: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("file", ["v1.1/derived-v1.1-from-cs224n-dev.json", "v2.0/official-dev-v2.0-5articles.json"])
-def test_answers_to_real_questions_score_as_the_official_script_has_it(official: Path, file: str) -> None:
+def test_real_answers_score_like_official_script(official: Path, file: str) -> None:
     if not (REAL / file).is_file():
         pytest.skip(f"the files of SQuAD are not in {REAL}")
     found = differences_of_squad(official, REAL / file, 0)

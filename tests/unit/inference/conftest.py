@@ -13,7 +13,7 @@ import transformers
 from drawn_texts import PIECES, sentences
 
 from train_jobs import predict
-from train_jobs.artifacts.layers import Layer, build, merge
+from train_jobs.artifacts.layers import ConfigLayer, build, merge
 from train_jobs.config.predict import PredictConfig
 
 POSITIONS = 32
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Run:
 
     def start(model: Path, source: Path, **keys: Any) -> list[dict[str, Any]]:
         tree = {"model": str(model), "input": str(source), "batching": {"precision": "fp32"}, **keys}
-        config = build(PredictConfig, merge([Layer("test", tree)]))
+        config = build(PredictConfig, merge([ConfigLayer("test", tree)]))
         predict.predict(config, output=tmp_path / "out", device="cpu")
         return [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
 

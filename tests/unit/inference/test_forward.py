@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from train_jobs.inference import dense
-from train_jobs.inference.dense import OrderedLinear, can_be_ordered
-from train_jobs.inference.forward import DTYPES, Forward, Tokens, made_ready
+from train_jobs.inference import forward as forwarding
+from train_jobs.inference.forward import DTYPES, Forward, OrderedLinear, can_be_ordered, prepare_model
 from train_jobs.inference.model_folder import read_folder
+from train_jobs.tasks.sequences import Tokens
 
 
 def made(saved, **more):
     folder = read_folder(saved("BertModel"))
-    return Forward(made_ready(folder.model(), precision="fp32", device=torch.device("cpu")), **more)
+    return Forward(prepare_model(folder.model(), precision="fp32", device=torch.device("cpu")), **more)
 
 
 def sequences(*lengths):
@@ -56,7 +56,7 @@ def test_layers_with_their_weights_in_order_compute_the_same(saved):
     folder, tokens = read_folder(saved("BertModel")), sequences(9, 3, 12)
     found = []
     for precision in ("bf16", "fp32"):
-        model = made_ready(folder.model(), precision=precision, device=torch.device("cpu"))
+        model = prepare_model(folder.model(), precision=precision, device=torch.device("cpu"))
         kinds = {type(layer) for layer in model.bert.encoder.modules() if isinstance(layer, OrderedLinear | nn.Linear)}
         assert (OrderedLinear in kinds) == (precision == "bf16" and can_be_ordered())
         assert kinds == {OrderedLinear} or OrderedLinear not in kinds
@@ -71,8 +71,8 @@ def test_layers_with_their_weights_in_order_compute_the_same(saved):
 
 def test_where_torch_cannot_order_weights_they_stay(monkeypatch):
     layers = nn.Sequential(nn.Linear(8, 8)).bfloat16()
-    monkeypatch.setattr(dense, "can_be_ordered", lambda: False)
-    dense.order_weights(layers)
+    monkeypatch.setattr(forwarding, "can_be_ordered", lambda: False)
+    forwarding.order_weights(layers)
     assert isinstance(layers[0], nn.Linear)
 
 
@@ -80,7 +80,7 @@ def test_the_last_layer_computes_in_fp32(saved):
     folder, tokens = read_folder(saved("BertForSequenceClassification", num_labels=1)), sequences(9, 3, 12, 7, 5, 20)
     found = []
     for precision in ("bf16", "fp32"):
-        model = made_ready(folder.model(), precision=precision, device=torch.device("cpu"))
+        model = prepare_model(folder.model(), precision=precision, device=torch.device("cpu"))
         assert model.bert.pooler.dense.weight.dtype == DTYPES[precision]
         forward = Forward(model)
         batch = forward.batch(tokens, [])

@@ -50,7 +50,7 @@ def test_the_name_of_a_file_tells_its_form(path, form):
 def test_the_form_can_be_told():
     assert config(input="dev.out", data={"format": "csv"}).form(Path("dev.out")) == "csv"
     assert config(input="dev.out", task="MRPC").form(Path("dev.out")) == "tsv"
-    assert "what is dev.out? Name it in data.format" in refused(input="dev.out")
+    assert "unknown format of dev.out: set data.format" in refused(input="dev.out")
 
 
 def test_several_files_are_of_one_form():
@@ -62,10 +62,10 @@ def test_several_files_are_of_one_form():
     [
         ({"output": "found.xlsx"}, "must end in .jsonl, .tsv, .parquet, .npz"),
         ({"output": "found.npz", "task": "fill-mask"}, ".npz is for embeddings"),
-        ({"evaluate": True, "task": "embeddings"}, "nothing says which embeddings are right"),
+        ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score by"),
         ({"data": {"text": "a", "pair": "a"}}, "columns must differ"),
         ({"data": {"question": "a", "context": "a"}}, "columns must differ"),
-        ({"data": {"keep": ["id", "id"]}}, "a column is there twice"),
+        ({"data": {"keep": ["id", "id"]}}, "a column is listed twice"),
         ({"input": []}, "at least 1 item"),
     ],
 )

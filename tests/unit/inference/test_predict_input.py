@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from train_jobs.config import DataError, PredictConfig, SpecError
-from train_jobs.inference import input_windows
 from train_jobs.inference.input_windows import open_readers, read_input
 from train_jobs.inference.predictor import LINES, TABLES
 
@@ -20,9 +19,10 @@ FORMS = (*TABLES, LINES, "conll")
 TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
 
-def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, **keys):
+def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, characters=10**6, **keys):
     config = PredictConfig(**{"model": "model", "input": path, **keys})
-    return read_input(open_readers(config, columns, forms=FORMS, kind="text-classification"), check, rows=window)
+    readers = open_readers(config, columns, forms=FORMS, kind="text-classification")
+    return read_input(readers, check, rows=window, characters=characters)
 
 
 def read(found, column="text"):
@@ -118,10 +118,9 @@ def test_several_files_are_one_input(tmp_path):
     assert [window.first for window in found.windows] == [0, 2, 3, 5]
 
 
-def test_long_texts_make_windows_smaller_and_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(input_windows, "MOST_CHARACTERS", 250_000)
+def test_long_texts_make_windows_smaller_and_are_noted(tmp_path):
     path = written(tmp_path / "a.txt", "".join("w " * 60_000 + "\n" for _ in range(5)))
-    found = opened(path, window=100)
+    found = opened(path, window=100, characters=250_000)
     assert [window.rows for window in found.windows] == [2, 2, 1]
     assert found.notes[0] == f"{path}:1: a text of 120,000 characters"
 
@@ -136,7 +135,7 @@ def test_long_texts_make_windows_smaller_and_are_told(tmp_path, monkeypatch):
         ("a.csv", 'text,id\n"x",1\ny,1,2\n', ":3: 2 commas, need 1"),
         ("a.csv", 'text,id\nx,1\n"y,1\n', "quotation marks that do not pair up"),
         ("a.jsonl", '{"text": "x"}\n{"test": "y"}\n', ":2: there is no column 'text'; have test"),
-        ("a.jsonl", '{"text": "x"}\nnull\n', ":2: no JSON object"),
+        ("a.jsonl", '{"text": "x"}\nnull\n', ":2: not a JSON object"),
         ("a.tsv", "words\tid\nx\t1\n", "there is no column 'text'"),
         ("a.txt", b"one\ntw\xf6\n", ":2, byte 6 of the file"),
         ("a.txt", "one\n".encode("utf-16"), "is UTF-16, not UTF-8"),
@@ -164,7 +163,7 @@ def test_all_wrong_rows_are_named_at_once(tmp_path):
 def test_a_missing_file_and_a_file_of_another_form(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
-    with pytest.raises(SpecError, match="question-answering reads no file of the form conll"):
+    with pytest.raises(SpecError, match="cannot read the form conll for question-answering"):
         open_readers(config, ["text"], forms=TABLES, kind="question-answering")
 
 

@@ -19,8 +19,8 @@ from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.inference import forward
-from train_jobs.inference.label_predictor import Classification
-from train_jobs.inference.prediction_files import Parts
+from train_jobs.inference.prediction_files import PredictionParts
+from train_jobs.inference.text_predictors import LabelPredictor
 
 WINDOWS = {"precision": "fp32", "window": 4}
 
@@ -114,27 +114,27 @@ def test_a_stop_keeps_whole_windows_and_the_same_command_goes_on(saved, run, jso
 
 def stop_after(monkeypatch, windows):
     """SIGTERM comes once so many windows are written."""
-    write = Parts.write
+    write = PredictionParts.write
 
     def last(self, number, records, judged):
         write(self, number, records, judged)
         if number + 1 == windows:
-            monkeypatch.setattr(Parts, "write", write)
+            monkeypatch.setattr(PredictionParts, "write", write)
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Parts, "write", last)
+    monkeypatch.setattr(PredictionParts, "write", last)
 
 
 def windows_predicted(monkeypatch):
     """Numbers of the first rows of the windows that are predicted from now on."""
     seen = []
-    once = Classification.predict
+    once = LabelPredictor.predict
 
     def told(self, table, first):
         seen.append(first)
         return once(self, table, first)
 
-    monkeypatch.setattr(Classification, "predict", told)
+    monkeypatch.setattr(LabelPredictor, "predict", told)
     return seen
 
 
@@ -164,7 +164,7 @@ def test_what_is_done_is_left_alone_and_can_be_done_anew(saved, run, jsonl, text
     assert seen == [0]
 
 
-def test_what_another_configuration_left_in_its_place_is_not_done(saved, run, jsonl, texts, tmp_path, monkeypatch):
+def test_output_of_other_configuration_not_reused(saved, run, jsonl, texts, tmp_path, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source)
     write = storage.write_json
@@ -234,8 +234,8 @@ def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_pat
         ("BertModel", {"task": "text-classification"}, "has no head for text-classification"),
         ("BertForMaskedLM", {"task": "question-answering"}, "has no head for question-answering"),
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
-        ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds embeddings"),
-        ("BertModel", {"evaluate": True}, "nothing says which embeddings are right"),
+        ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds only embeddings"),
+        ("BertModel", {"evaluate": True}, "cannot score embeddings"),
         ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_model_of_another_kind_and_a_folder_without_one(saved, run, jsonl, tmp
     assert "model_type is 'roberta', need 'bert'" in str(failure.value)
     assert "hidden_act is 'relu', need 'gelu'" in str(failure.value)
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMultipleChoice"]}))
-    with pytest.raises(SpecError, match="does not tell what the model predicts"):
+    with pytest.raises(SpecError, match="unknown kind of prediction"):
         run(folder, source)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from train_jobs.inference.readers import ANSWERS
+from train_jobs.inference.input_windows import ANSWERS
 
 CLOSE = {"rel": 1e-4, "abs": 1e-5}
 NAMES = {0: "bad", 1: "so-so", 2: "good"}
@@ -32,7 +32,7 @@ def outputs(kind, folder, first, second=None):
     return found
 
 
-def test_classes_and_their_probabilities_are_those_of_the_pipeline(saved, run, jsonl, texts):
+def test_classes_and_probabilities_equal_pipeline(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification", id2label=NAMES, label2id={v: k for k, v in NAMES.items()})
     found = run(folder, jsonl([{"text": text} for text in texts]))
     for mine, theirs in zip(found, pipeline("text-classification", folder, top_k=None)(texts), strict=True):

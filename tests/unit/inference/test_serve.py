@@ -72,7 +72,7 @@ def test_a_server_that_cannot_start_says_why(saved, tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert serve.main(["--model", folder, "--port", str(port)]) == 1
-    assert f"error[conflict]: port {port} is taken" in capsys.readouterr().err
+    assert f"error[conflict]: cannot listen on port {port}: it is in use" in capsys.readouterr().err
     assert serve.main(["--model", folder, "--port", "70000"]) == 2
     assert "error[spec]: cannot listen on port 70000" in capsys.readouterr().err
 

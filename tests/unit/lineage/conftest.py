@@ -15,6 +15,7 @@ from train_jobs.artifacts.lineage import Lineage, read_lineage
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.records import pretraining_lineage
+from train_jobs.records.pretraining_lineage import TrainingStart
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +41,9 @@ def complete(notes: Path, store: TokenStore, tmp_path: Path) -> Callable[..., Li
         (output / "model").mkdir(parents=True, exist_ok=True)
         (output / "model" / "model.safetensors").write_bytes(weights)
         model = torch.nn.Linear(3, 2)
-        begun = pretraining_lineage.begin(config, store, attempt(), model, [], output, store.folder.parent, tags)
+        begun = pretraining_lineage.begin(
+            config, store, TrainingStart(attempt(), model, [], output, tags), store.folder.parent
+        )
         pretraining_lineage.describe(begun, output / "model", steps=5, sequences=40, metrics=metrics)
         found = read_lineage(output / "model" / "lineage.json")
         assert found is not None

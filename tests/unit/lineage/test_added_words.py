@@ -16,7 +16,7 @@ from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.word_rules import unfit_words
 from train_jobs.config import DataError, PretrainConfig, SpecError
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.preparation import store_key
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.stop import StopRequest
@@ -81,20 +81,20 @@ def test_every_word_that_cannot_be_added_is_named(tmp_path: Path) -> None:
     assert problems_of(f"init_from={model}", f"data.add_tokens={json.dumps(words)}") == [
         f"--set: data.add_tokens: {problem}"
         for problem in (
-            '"ba" is in the vocabulary already',
-            '"BaFo" differs from how lower-casing leaves it: "bafo"',
-            '"caf\u00e9" differs from how lower-casing leaves it: "cafe"',
-            '"co-op" is split at "-" before the vocabulary is asked',
-            '"a." is split at "." before the vocabulary is asked',
-            '"two words" has white space, and a token is a word or a part of one',
+            '"ba" is already in the vocabulary',
+            '"BaFo" is changed by lower-casing: "bafo"',
+            '"caf\u00e9" is changed by lower-casing: "cafe"',
+            '"co-op" is split at "-" before the lookup',
+            '"a." is split at "." before the lookup',
+            '"two words" has white space, which separates words',
             '"bafo" is given twice',
             f'"{"x" * 101}" has 101 characters, and a word of more than 100 is unknown to BERT',
-            '"a\u200bb" has U+200B, which is no character of a text',
+            '"a\u200bb" has U+200B, which the tokenizer removes',
             '"" is empty',
         )
     ]
     assert problems_of(f"init_from={model}", f"data.add_tokens={tmp_path / 'words.txt'}") == [
-        '--set: data.add_tokens: "ce" is in the vocabulary already'
+        '--set: data.add_tokens: "ce" is already in the vocabulary'
     ]
     assert problems_of(f"init_from={model}", f"data.add_tokens={tmp_path / 'gone.txt'}") == [
         f"--set: data.add_tokens: cannot read {tmp_path / 'gone.txt'}: No such file or directory"
@@ -114,7 +114,7 @@ def test_a_cased_model_takes_capitals(tmp_path: Path) -> None:
 
 def test_words_are_added_to_a_model_and_to_nothing_else() -> None:
     (problem,) = problems_of("data.add_tokens=[bafo]")
-    assert "data.add_tokens adds to the vocabulary of the model in init_from, and there is none" in problem
+    assert "data.add_tokens adds to the vocabulary of the model in init_from, which is not given" in problem
 
 
 def test_other_words_are_another_store(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def test_other_words_are_another_store(tmp_path: Path) -> None:
     assert len({key(), key("bafo"), key("zozozo"), key("bafo", "zozozo"), key("zozozo", "bafo")}) == 5
 
 
-def test_the_tokenizer_itself_refuses_words_that_would_never_be_found(tmp_path: Path) -> None:
+def test_tokenizer_refuses_words_never_produced(tmp_path: Path) -> None:
     model = write_model(tmp_path / "bert")
-    with pytest.raises(DataError, match="not every word") as caught:
+    with pytest.raises(DataError, match="some words cannot be tokens") as caught:
         load_vocabulary(model / "vocab.txt", lowercase=True, words=["bafo", "ba", "a b"])
-    assert '"ba" is in the vocabulary already; "a b" has white space' in str(caught.value.facts["words"])
+    assert '"ba" is already in the vocabulary; "a b" has white space' in str(caught.value.facts["words"])
 
 
 def test_a_run_with_added_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,20 +149,20 @@ def test_half_a_model_in_the_cache_is_not_taken_for_a_whole_one(cache: Path, lac
         hub_folder(NAME)
 
 
-def test_offline_and_not_cached_says_where_it_looked_and_what_to_do(cache: Path) -> None:
+def test_offline_uncached_model_names_cache_and_fix(cache: Path) -> None:
     with pytest.raises(SpecError, match=f"the model {NAME} is not in the cache of the Hugging Face Hub") as caught:
         hub_folder(NAME)
     assert caught.value.facts["cache"] == str(cache)
     assert "offline" in str(caught.value.facts["why"])
-    assert caught.value.fix == f"where there is a network: hf download {NAME}; or give a folder with a model"
+    assert caught.value.fix == f"with a network connection: hf download {NAME}; or give a folder with a model"
 
 
 def test_the_plain_job_takes_a_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match="is not in the cache") as caught:
         read_config("tiny", [f"init_from={NAME}"])
-    assert caught.value.facts["where"] == "--set: init_from, which is no folder either"
-    assert str(read_config("tiny", [f"init_from={NAME}"], goes_on=True).init_from) == NAME  # needs it no more
+    assert caught.value.facts["where"] == "--set: init_from, which is not a folder either"
+    assert str(read_config("tiny", [f"init_from={NAME}"], resumes=True).init_from) == NAME  # needs it no more
     snapshot = put(cache)
     config = read_config("tiny", [f"init_from={NAME}", "data.sequence_length=32"])
     assert (config.init_from, config.model.hidden_size) == (snapshot, 32)

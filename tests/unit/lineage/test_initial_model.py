@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import write_bert
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.layers import Layer, build, merge, read_preset, read_text
+from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_preset, read_text
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.artifacts.start_model import (
     initial_lineage,
@@ -23,7 +23,7 @@ from train_jobs.artifacts.start_model import (
 )
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 
-TINY = Layer("preset tiny", merge(read_preset("tiny")).tree)
+TINY = ConfigLayer("preset tiny", merge(read_preset("tiny")).tree)
 
 
 @pytest.fixture
@@ -39,7 +39,9 @@ def problems_of(folder: Path) -> list[str]:
 
 def start(folder: Path, written: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
     """Values and problems of the tiny recipe, a file, and the folder as initial model."""
-    found = merge_with_initial_model([TINY], [read_text(written, "job.yaml"), Layer("--from", {"init_from": folder})])
+    found = merge_with_initial_model(
+        [TINY], [read_text(written, "job.yaml"), ConfigLayer("--from", {"init_from": folder})]
+    )
     return found.merged.tree, found.problems
 
 
@@ -51,7 +53,7 @@ def test_a_folder_is_read(bert: Path) -> None:
     assert (model.weights, model.architectures) == ("model.safetensors", ["BertForPreTraining"])
 
 
-def test_keys_that_an_old_config_leaves_out_are_those_of_bert_base(tmp_path: Path) -> None:
+def test_missing_keys_of_old_config_are_bert_base(tmp_path: Path) -> None:
     bert = write_bert(tmp_path / "bert", vocab_size=30_522)
     (bert / "config.json").write_text(json.dumps({"hidden_size": 128}))
     model = read_initial_model(bert)
@@ -140,7 +142,7 @@ def test_shape_vocabulary_and_case_lie_over_the_recipe(bert: Path) -> None:
     assert tree["data"]["lowercase"] is False
 
 
-def test_a_tokenizer_that_does_not_say_leaves_the_case_to_the_user(bert: Path) -> None:
+def test_tokenizer_without_case_leaves_it_to_user(bert: Path) -> None:
     (bert / "tokenizer_config.json").unlink()
     tree, problems = start(bert, "data: {lowercase: false}\n")
     assert problems == ()
@@ -203,7 +205,7 @@ def test_rows_of_the_table_may_differ_by_padding_alone(
         assert problems[0].endswith(advice)
 
 
-def test_a_folder_that_cannot_be_used_is_a_problem_with_its_place(tmp_path: Path) -> None:
+def test_unusable_folder_is_problem_with_location(tmp_path: Path) -> None:
     _, problems = start(write_bert(tmp_path / "bert", model_type="roberta"))
     (problem,) = problems
     assert problem.startswith("--from: init_from: ")
@@ -217,7 +219,7 @@ def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_sections_that_are_none_are_left_to_validation(bert: Path) -> None:
-    found = merge_with_initial_model([TINY], [Layer("--set", {"init_from": str(bert), "model": 3, "data": None})])
+    found = merge_with_initial_model([TINY], [ConfigLayer("--set", {"init_from": str(bert), "model": 3, "data": None})])
     assert found.problems == ()
     with pytest.raises(SpecError):
         build(PretrainConfig, found.merged)
@@ -254,7 +256,7 @@ def test_a_lineage_in_the_folder_is_the_beginning_of_the_next(bert: Path) -> Non
 
 def test_weights_that_are_not_the_lineages_are_refused(bert: Path) -> None:
     with_lineage(bert, "0" * 64)
-    with pytest.raises(ConflictError, match="are not those that its lineage") as caught:
+    with pytest.raises(ConflictError, match="are not those of its lineage") as caught:
         initial_lineage(bert)
     assert caught.value.facts["need"] == "0" * 64
     assert caught.value.facts["have"] == file_sha256(bert / "model.safetensors")
@@ -263,7 +265,7 @@ def test_weights_that_are_not_the_lineages_are_refused(bert: Path) -> None:
 
 def test_a_damaged_lineage_is_refused(bert: Path) -> None:
     (bert / "lineage.json").write_text("{")
-    with pytest.raises(ConflictError, match="torn"):
+    with pytest.raises(ConflictError, match="truncated"):
         initial_lineage(bert)
 
 

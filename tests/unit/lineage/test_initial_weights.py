@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.artifacts.start_model import initial_weights
-from train_jobs.assembly.initial_weights import check_initial_model, load_initial_model
+from train_jobs.assembly.starting_point import check_start, load_initial_model
 from train_jobs.config import ConflictError, PretrainConfig, SpecError, TrainingError
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -129,16 +129,16 @@ def test_weights_that_are_gone_are_named(tmp_path: Path) -> None:
         load_initial_model(BertForPreTraining(config.model, 40), config, ALONE, tmp_path / "hashes.json")
 
 
-def test_a_run_that_begins_needs_the_folder_and_one_that_goes_on_does_not(tmp_path: Path) -> None:
+def test_new_run_needs_folder_resumed_run_does_not(tmp_path: Path) -> None:
     config = PretrainConfig(init_from=tmp_path / "gone")
     with pytest.raises(SpecError, match=f"no such folder: {tmp_path / 'gone'}"):
-        check_initial_model(config, goes_on=False)
-    check_initial_model(config, goes_on=True)
-    check_initial_model(PretrainConfig(init_from=tmp_path), goes_on=False)
-    check_initial_model(PretrainConfig(), goes_on=False)
+        check_start(config, resumes=False)
+    check_start(config, resumes=True)
+    check_start(PretrainConfig(init_from=tmp_path), resumes=False)
+    check_start(PretrainConfig(), resumes=False)
 
 
-def test_the_plain_job_takes_shape_and_vocabulary_from_the_folder(tmp_path: Path) -> None:
+def test_plain_job_takes_shape_and_vocabulary_from_folder(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert")
     config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     assert (config.model.hidden_size, config.data.vocabulary) == (32, folder / "vocab.txt")
@@ -146,7 +146,7 @@ def test_the_plain_job_takes_shape_and_vocabulary_from_the_folder(tmp_path: Path
     with pytest.raises(SpecError) as caught:
         read_config(str(tmp_path / "job.yaml"), [])
     assert caught.value.problems == [f"{tmp_path / 'job.yaml'}:2: model.hidden_size: 64, but the initial model has 32"]
-    assert read_config(str(tmp_path / "job.yaml"), ["data.sequence_length=32"], goes_on=True).model.hidden_size == 64
+    assert read_config(str(tmp_path / "job.yaml"), ["data.sequence_length=32"], resumes=True).model.hidden_size == 64
 
 
 def test_the_plain_job_says_so_when_the_folder_is_not_there(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from train_jobs.artifacts.lineage import Lineage, Link, read_lineage, store_digest
-from train_jobs.config import ConflictError
-from train_jobs.config.base import Config
+from train_jobs.config import Config, ConflictError
 
 
 class Facts(Config):
@@ -42,7 +41,7 @@ def test_a_chain_comes_back_as_it_was_written(path: Path) -> None:
     assert read_lineage(path.with_name("none.json")) is None
 
 
-def test_the_head_is_the_last_link_and_names_its_parents_in_order() -> None:
+def test_head_is_last_link_and_names_parents_in_order() -> None:
     found = chain()
     assert found.head.name == "second"
     assert [parent.name for parent in found.parents(found.head)] == ["letters", "first"]
@@ -50,7 +49,7 @@ def test_the_head_is_the_last_link_and_names_its_parents_in_order() -> None:
     assert (found.head.weights, found.links[0].weights) == ("bb", None)
 
 
-def test_equal_content_has_equal_hashes_and_any_difference_another() -> None:
+def test_equal_content_equal_hash_difference_another() -> None:
     base = Link.make("data", "notes", Facts(share=0.1))
     assert Link.make("data", "notes", Facts(share=0.1)).hash == base.hash
     assert len(base.hash) == 64
@@ -84,12 +83,12 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda d: d["links"][0]["facts"].update(share=0.9), "link 1 of 4, data notes: not what its hash says"),
-        (lambda d: d["links"][1].update(name="mine"), "link 2 of 4, pretrain mine: not what its hash says"),
+        (lambda d: d["links"][0]["facts"].update(share=0.9), "link 1 of 4, data notes: does not match its hash"),
+        (lambda d: d["links"][1].update(name="mine"), "link 2 of 4, pretrain mine: does not match its hash"),
         (lambda d: d["links"][1]["facts"].update(weights="cc"), "link 2 of 4, pretrain first"),
         (lambda d: d["links"][3]["inputs"].pop(), "link 4 of 4, pretrain second"),
         (lambda d: d["links"][0].update(kind="external"), "link 1 of 4, external notes"),
-        (lambda d: d["links"][2].update(hash="0" * 64), "link 3 of 4, data letters: not what its hash says"),
+        (lambda d: d["links"][2].update(hash="0" * 64), "link 3 of 4, data letters: does not match its hash"),
         (lambda d: d["links"].pop(0), "link 1 of 3, pretrain first: lacks its parent"),
         (lambda d: d["links"].reverse(), "link 1 of 4, pretrain second: lacks its parent"),
         (lambda d: d["links"].insert(1, d["links"].pop()), "link 2 of 4, pretrain second: lacks its parent"),
@@ -113,14 +112,14 @@ def test_what_was_changed_is_named(path: Path, change: Change, why: str) -> None
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", chain().text()[:-20].encode()])
 def test_a_torn_file_is_told_as_such(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(ConflictError, match=r"lineage\.json is torn"):
+    with pytest.raises(ConflictError, match=r"lineage\.json is truncated"):
         read_lineage(path)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "null", '{"links": 3}'])
 def test_another_document_is_no_lineage(path: Path, content: str) -> None:
     path.write_text(content)
-    with pytest.raises(ConflictError, match=r"lineage\.json is no lineage"):
+    with pytest.raises(ConflictError, match=r"lineage\.json is not a lineage"):
         read_lineage(path)
 
 
@@ -130,7 +129,7 @@ def test_layout_and_order_of_keys_do_not_matter(path: Path) -> None:
     assert read_lineage(path) == chain()
 
 
-def test_the_digest_of_a_store_is_over_names_and_hashes_of_its_shards_in_order() -> None:
+def test_store_digest_covers_names_and_hashes_in_order() -> None:
     one, two = {"file": "a", "sha256": "1", "size": 5}, {"file": "b", "sha256": "2", "size": 5}
     found = store_digest([one, two])
     assert found == store_digest([{**one, "size": 6}, two])

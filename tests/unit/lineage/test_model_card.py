@@ -16,7 +16,7 @@ from lineage_runs import METRICS, TAGS
 from tests.conftest import write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.lineage import Attempt, DataFacts, Kind, Lineage, Link, PretrainFacts
-from train_jobs.config.base import Config
+from train_jobs.config.fields import Config
 from train_jobs.records.markdown import escaped, plain
 from train_jobs.records.pretraining_card import model_card
 
@@ -135,7 +135,7 @@ def test_other_settings_are_told_as_they_are(complete: Complete) -> None:
 def test_the_loss_is_held_against_the_unigram_entropy(complete: Complete, loss: float, sentence: str) -> None:
     text = model_card(complete(metrics={**METRICS, "mlm_loss": loss}))
     assert sentence in text
-    assert (": this one predicts from context" in text) == (loss < 4.0)
+    assert (": this model predicts from context" in text) == (loss < 4.0)
     shown = "not finite" if loss != loss else f"{loss:.4f} nats"
     assert table(text)["Masked language model, loss, held-out text"] == shown
 

@@ -72,7 +72,7 @@ def test_everything_that_contradicts_it_is_named(first: Path, tmp_path: Path) ->
     ]
 
 
-def test_weights_alone_and_weights_with_moments_exclude_each_other(first: Path) -> None:
+def test_weights_only_and_with_moments_exclude_each_other(first: Path) -> None:
     (problem,) = problems_of(first, f"init_from={first / 'model'}")
     assert "init_from and phase_from are both given" in problem
 
@@ -177,7 +177,7 @@ def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pyte
     assert all(weights[name].equal(again[name]) for name in weights)
 
 
-def test_a_checkpoint_without_a_lineage_is_a_model_from_elsewhere(mine: Path) -> None:
+def test_checkpoint_without_lineage_is_external_model(mine: Path) -> None:
     (mine / "lineage.json").unlink()
     phase = read_phase(find_checkpoint(mine))
     head = phase_lineage(phase).head

@@ -23,6 +23,7 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.pretrain import read_config
 from train_jobs.records import pretraining_lineage
 from train_jobs.records.commands import nearest_recipe
+from train_jobs.records.pretraining_lineage import TrainingStart
 
 MODEL = torch.nn.Linear(3, 2)
 Complete = Callable[..., Lineage]
@@ -31,10 +32,8 @@ Complete = Callable[..., Lineage]
 def begin(notes: Path, store: TokenStore, output: Path, *, step: int = 0, **sections: Any) -> Lineage:
     """A start of a run in `output`."""
     output.mkdir(exist_ok=True)
-    config, start = config_of(notes, **sections), attempt(step=step)
-    return pretraining_lineage.begin(
-        config, store, start, MODEL, ["cls.predictions.bias"], output, store.folder.parent, TAGS
-    )
+    start = TrainingStart(attempt(step=step), MODEL, ["cls.predictions.bias"], output, TAGS)
+    return pretraining_lineage.begin(config_of(notes, **sections), store, start, store.folder.parent)
 
 
 def facts_of(found: Lineage) -> PretrainFacts:
@@ -96,7 +95,9 @@ def test_no_path_of_this_machine_is_told(notes: Path, store: TokenStore, tmp_pat
 
 
 def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenStore, tmp_path: Path) -> None:
-    found = pretraining_lineage.begin(config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, {})
+    found = pretraining_lineage.begin(
+        config_of(notes), store, TrainingStart(attempt(), MODEL, [], tmp_path, {}), store.folder.parent
+    )
     facts = facts_of(found)
     assert found.head.name == tmp_path.name
     assert (facts.run, facts.run_hash, facts.snapshot, facts.commit, facts.dirty) == (None,) * 5
@@ -105,7 +106,7 @@ def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenSto
 def test_code_that_was_all_committed(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     tags = {**TAGS, "orchestrator.commit": "6" * 40}
     found = pretraining_lineage.begin(
-        config_of(notes), store, attempt(), MODEL, [], tmp_path, store.folder.parent, tags
+        config_of(notes), store, TrainingStart(attempt(), MODEL, [], tmp_path, tags), store.folder.parent
     )
     assert (facts_of(found).commit, facts_of(found).dirty) == ("6" * 40, False)
 
@@ -128,7 +129,7 @@ def test_a_figure_that_is_not_finite_is_no_figure(complete: Complete) -> None:
     assert metrics == {**METRICS, "mlm_loss": None, "nsp_loss": None}
 
 
-def test_a_run_that_goes_on_keeps_its_ancestors_and_counts_its_starts(
+def test_resumed_run_keeps_ancestors_and_counts_starts(
     notes: Path, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert = write_bert(tmp_path / "bert")
@@ -152,7 +153,7 @@ def test_another_initial_model_by_then_is_a_warning(
     (bert / "model.safetensors").write_bytes(b"other")
     again = begin(notes, store, tmp_path / "out", step=3, init_from=str(bert))
     assert again.links[:-1] == first.links[:-1]
-    assert f"warning: {bert} is not the model that this run began with" in capsys.readouterr().out
+    assert f"warning: {bert} is not the model that this run started with" in capsys.readouterr().out
     (bert / "model.safetensors").unlink()
     begin(notes, store, tmp_path / "out", step=6, init_from=str(bert))
     assert capsys.readouterr().out == ""
@@ -182,7 +183,7 @@ def test_a_lineage_lost_on_the_way_begins_anew_and_says_so(
     found = begin(notes, store, tmp_path, step=3)
     assert [link.kind for link in found.links] == ["data", "pretrain"]
     assert [start.step for start in facts_of(found).attempts] == [3]
-    assert "warning: the lineage of this run begins anew: error[conflict]" in capsys.readouterr().out
+    assert "warning: the lineage of this run starts again: error[conflict]" in capsys.readouterr().out
 
 
 def test_the_initial_models_lineage_comes_first(
@@ -293,15 +294,14 @@ def test_the_plain_command_makes_the_same_job(
     assert read_config(recipe, sets).model_copy(update={"card": wanted.card}) == wanted
 
 
-def test_commands_from_an_initial_model_leave_to_it_what_it_decides(
+def test_commands_from_start_model_omit_its_settings(
     notes: Path, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bert = write_bert(tmp_path / "bert")
     monkeypatch.chdir(tmp_path)
     config = read_config("tiny", [f"data.text=[{notes}]", "init_from=bert", "data.sequence_length=32"])
-    found = pretraining_lineage.begin(
-        config, store, attempt(processes=8, nodes=2, device="cuda"), MODEL, [], tmp_path, store.folder.parent, {}
-    )
+    start = TrainingStart(attempt(processes=8, nodes=2, device="cuda"), MODEL, [], tmp_path, {})
+    found = pretraining_lineage.begin(config, store, start, store.folder.parent)
     commands = facts_of(found).commands
     assert commands["orchestrator"] == [
         *("orchestrator", "submit", "pretrain", "--recipe", "tiny", "--data", "notes.txt", "--from", "bert"),

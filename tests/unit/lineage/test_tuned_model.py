@@ -18,6 +18,7 @@ from train_jobs.artifacts.lineage import FinetuneFacts, Lineage, TablesFacts, re
 from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.config import ConflictError, FinetuneConfig
 from train_jobs.records import finetuning_lineage
+from train_jobs.records.pretraining_lineage import TrainingStart
 
 METRICS = {"loss": 0.4, "f1": 0.9, "accuracy": 0.85, "score": 0.875, "collapsed": 0.0}
 
@@ -41,17 +42,8 @@ def begin(folder: Path, *, step: int = 0, tags: dict[str, str] = TAGS, **section
     output = folder / "out"
     (output / "model").mkdir(parents=True, exist_ok=True)
     (output / "model" / "model.safetensors").write_bytes(b"tuned")
-    return finetuning_lineage.begin(
-        config_of(folder, **sections),
-        rows="7" * 64,
-        labels=["no", "yes"],
-        seed=3,
-        attempt=attempt(step=step),
-        model=torch.nn.Linear(3, 2),
-        absent=["classifier.weight"],
-        output=output,
-        tags=tags,
-    )
+    start = TrainingStart(attempt(step=step), torch.nn.Linear(3, 2), ["classifier.weight"], output, tags)
+    return finetuning_lineage.begin(config_of(folder, **sections), start, rows="7" * 64, labels=["no", "yes"], seed=3)
 
 
 def complete(folder: Path, **more: Any) -> Lineage:
@@ -88,7 +80,7 @@ def test_a_model_that_is_tuned_again_has_the_whole_chain(folder: Path) -> None:
     again = begin(folder, init_from=model)
     assert [link.kind for link in again.links] == ["external", "tables", "finetune", "finetune"]
     write_bert(model, weights=b"other")
-    with pytest.raises(ConflictError, match=r"are not those that its lineage.json tells of"):
+    with pytest.raises(ConflictError, match=r"are not those of its lineage.json"):
         initial_lineage(model)
 
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 import transformers
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.dropout import Dropout, dropout
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.primitives import Dropout, dropout
 
 SHAPE = ModelConfig(
     hidden_size=32,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from train_jobs.models.bert.dropout import Dropout, dropout
+from train_jobs.models.bert.primitives import Dropout, dropout
 
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
@@ -24,7 +24,7 @@ def test_elements_are_dropped_that_often_and_the_others_scaled(dtype: torch.dtyp
     assert abs(dropped - probability) < 4 * deviation + 2**-16
 
 
-def test_elements_are_independent_of_their_neighbours_and_of_the_next_call() -> None:
+def test_elements_independent_across_neighbours_and_calls() -> None:
     """Correlations over 4 million pairs: a deviation of 5 in 10,000 is one in a million."""
     torch.manual_seed(2)
     one, two = (dropout(torch.ones(4_000_037), 0.25).ne(0).double() - 0.75 for _ in range(2))

@@ -13,8 +13,7 @@ import torch
 import transformers
 
 from train_jobs.config import ModelConfig, TrainingError
-from train_jobs.models.bert.losses import length_mask
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, length_mask
 from train_jobs.models.bert.task_heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -24,8 +23,14 @@ from train_jobs.models.bert.task_heads import (
     number_loss,
     span_loss,
 )
-from train_jobs.models.huggingface import export, load_weights
-from train_jobs.models.labels import label_settings, load_for_finetuning, saved_labels
+from train_jobs.models.huggingface import (
+    TokenizerFiles,
+    export,
+    label_settings,
+    load_for_finetuning,
+    load_weights,
+    saved_labels,
+)
 from train_jobs.models.packing import Packing, packing_arrays
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(59))]
@@ -72,7 +77,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save(model: Finetuned | BertForPreTraining, folder: Path, vocabulary: Path, **more: Any) -> Path:
-    export(model, folder, config=SHAPE, vocab_size=64, vocabulary=vocabulary, lowercase=True, more=more)
+    export(model, folder, config=SHAPE, vocab_size=64, tokenizer=TokenizerFiles(vocabulary, lowercase=True), more=more)
     return folder
 
 
@@ -255,7 +260,7 @@ def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path: Path, vocabulary
 def test_a_larger_model_is_still_refused(tmp_path: Path, vocabulary: Path) -> None:
     folder = save(made("span"), tmp_path / "model", vocabulary)
     smaller = BertForQuestionAnswering(SHAPE.model_copy(update={"num_hidden_layers": 1}), 64)
-    with pytest.raises(TrainingError, match="holds a larger model"):
+    with pytest.raises(TrainingError, match="contains a larger model"):
         load_for_finetuning(smaller, folder, ())
 
 

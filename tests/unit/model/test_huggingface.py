@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from train_jobs.config import ModelConfig, StorageError, TrainingError
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.models.huggingface import export, load_weights
+from train_jobs.models.huggingface import TokenizerFiles, export, load_weights
 
 SHAPE = ModelConfig(
     hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=20
@@ -42,7 +42,9 @@ def vocabulary(tmp_path: Path) -> Path:
 
 
 def write(model: BertForPreTraining, folder: Path, vocabulary: Path, *, lowercase: bool = True) -> Path:
-    export(model, folder, config=model.config, vocab_size=model.vocab_size, vocabulary=vocabulary, lowercase=lowercase)
+    export(
+        model, folder, config=model.config, vocab_size=model.vocab_size, tokenizer=TokenizerFiles(vocabulary, lowercase)
+    )
     return folder
 
 
@@ -215,7 +217,7 @@ def test_a_vocabulary_without_padding_rows_fills_the_first(tmp_path: Path, vocab
     assert (model.cls.predictions.bias[13:] == -40).all()
 
 
-def test_padding_rows_are_as_drawn_where_no_head_says_what_is_predicted(tmp_path: Path, vocabulary: Path) -> None:
+def test_padding_rows_unchanged_without_head(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
     edit_weights(folder, {name: None for name in made(0).state_dict() if name.startswith("cls.predictions.")})
     model, untouched = made(1), made(1)
@@ -291,7 +293,7 @@ def test_another_depth_is_refused(tmp_path: Path, vocabulary: Path, here: int, t
     assert "and 11 more" in problem.facts[word]
 
 
-def test_another_number_of_heads_shows_in_no_shape_but_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+def test_other_number_of_heads_refused(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0, SHAPE.model_copy(update={"num_attention_heads": 4})), tmp_path / "export", vocabulary)
     problem = refused(made(0), folder)
     assert problem.facts == {"need": 2, "have": 4}
@@ -319,7 +321,7 @@ def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, v
         seen.append((folder.exists(), {path.name for path in partial.iterdir()}))
         (partial / "README.md").write_text("words")
 
-    settings = {"config": SHAPE, "vocab_size": ROWS, "vocabulary": vocabulary, "lowercase": True}
+    settings = {"config": SHAPE, "vocab_size": ROWS, "tokenizer": TokenizerFiles(vocabulary, True)}
     export(made(0), folder, **settings, describe=describe)
     ((appeared, names),) = seen
     assert not appeared
@@ -356,9 +358,7 @@ class Intruder:
 
 
 @pytest.mark.parametrize("content", [b"{ broken", b"", {"a": 3}, [torch.ones(1)], "intruder"])
-def test_old_weights_that_are_something_else_are_refused_and_not_run(
-    tmp_path: Path, vocabulary: Path, content: object
-) -> None:
+def test_old_weights_with_code_refused_not_executed(tmp_path: Path, vocabulary: Path, content: object) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     path = old_format(folder)
     if isinstance(content, bytes):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.engine.loop.gradients import FlatGradients
-from train_jobs.models.bert.linear import PIECE, Linear, embedding, gradients_in_place, joint_linear, linear
+from train_jobs.models.bert.primitives import PIECE, Linear, embedding, gradients_in_place, joint_linear, linear
 
 TOKENS = 2 * PIECE + 300  # two whole pieces and a part of one
 Product = Callable[[Tensor, list[nn.Linear]], Tensor]

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.losses import Sums, length_mask, pretraining_sums
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, length_mask, pretraining_sums
 
 VOCAB, LENGTH = 48, 10
 

@@ -13,8 +13,7 @@ import torch
 from train_jobs.config import ModelConfig
 from train_jobs.models.bert import attention
 from train_jobs.models.bert.attention import has_packed_kernel, plain_attention
-from train_jobs.models.bert.losses import Sums, pretraining_sums
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, pretraining_sums
 from train_jobs.models.packing import MULTIPLE, Packing, packing_arrays
 from train_jobs.tasks.pretraining import compile_layers
 
@@ -83,7 +82,7 @@ def test_losses_and_every_gradient_are_those_of_the_padded_model(lengths: list[i
     assert_alike(model(), model(), lengths, 1e-10)
 
 
-def test_all_laid_out_together_as_where_layers_are_compiled_they_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joint_layout_equals_compiled_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Packing, "grouped", lambda self: self)
     assert_alike(model(), model(), LENGTHS, 1e-10)
 
@@ -189,7 +188,7 @@ def test_compiled_once_it_takes_any_number_of_tokens() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-def test_there_is_no_kernel_for_it_on_a_cpu_and_the_one_of_gpus_is_called_as_torch_has_it() -> None:
+def test_cpu_has_no_kernel_gpu_kernel_called_like_torch() -> None:
     assert not has_packed_kernel(torch.device("cpu"), torch.bfloat16, 64)
     arguments = torch.ops.aten._flash_attention_forward.default._schema.arguments
     assert [argument.name for argument in arguments[3:10]] == [

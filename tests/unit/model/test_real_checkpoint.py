@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.losses import pretraining_sums
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.models.huggingface import export, load_weights
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
+from train_jobs.models.huggingface import TokenizerFiles, export, load_weights
 
 PIECES = 30_522
 ROWS = {"rows as there": 2, "six rows of padding": 8}  # what the vocabulary is padded to a multiple of
@@ -158,8 +157,12 @@ def test_out_again_and_back_changes_no_bit(minilm: Path, stored: Tensors, tmp_pa
     model = blank(minilm, multiple)
     load_weights(model, minilm)
     ours = tmp_path / "ours"
-    settings = {"config": model.config, "vocab_size": model.vocab_size, "vocabulary": minilm / "vocab.txt"}
-    export(model, ours, **settings, lowercase=True)
+    settings = {
+        "config": model.config,
+        "vocab_size": model.vocab_size,
+        "tokenizer": TokenizerFiles(minilm / "vocab.txt", True),
+    }
+    export(model, ours, **settings)
     for architecture in ("BertModel", "BertForPreTraining"):  # names without the prefix and with it
         loaded, report = getattr(transformers, architecture).from_pretrained(ours, output_loading_info=True)
         assert not report["missing_keys"]
@@ -176,8 +179,12 @@ def test_out_again_and_back_changes_no_bit(minilm: Path, stored: Tensors, tmp_pa
 
 def test_the_vocabulary_goes_along(minilm: Path, tmp_path: Path) -> None:
     model = blank(minilm, 8)
-    settings = {"config": model.config, "vocab_size": model.vocab_size, "vocabulary": minilm / "vocab.txt"}
-    export(model, tmp_path / "ours", **settings, lowercase=True)
+    settings = {
+        "config": model.config,
+        "vocab_size": model.vocab_size,
+        "tokenizer": TokenizerFiles(minilm / "vocab.txt", True),
+    }
+    export(model, tmp_path / "ours", **settings)
     here, there = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (tmp_path / "ours", minilm))
     for pair in PAIRS:
         assert here(*pair)["input_ids"] == there(*pair)["input_ids"]

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from train_jobs.optim.clip import clip_by_global_norm_
-from train_jobs.optim.norms import l2_norms
+from train_jobs.optim.lamb import clip_by_global_norm_, l2_norms
 
 
 def test_the_norm_is_over_all_tensors_together() -> None:

@@ -7,8 +7,7 @@ import torch
 
 from train_jobs.config import ModelConfig, OptimizerConfig
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
-from train_jobs.optim.factory import build_optimizer
-from train_jobs.optim.groups import parameter_groups
+from train_jobs.optim.factory import build_optimizer, parameter_groups
 
 SHAPE = ModelConfig(
     hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, max_position_embeddings=8
@@ -85,7 +84,7 @@ def test_adamw_is_torchs() -> None:
 
 @pytest.mark.parametrize("trust_ratio", ["matrices", "all"])
 @pytest.mark.parametrize("weight_decay", [0.01, 0.0])
-def test_lambs_trust_ratio_is_for_matrices_and_for_the_rest_on_request(trust_ratio: str, weight_decay: float) -> None:
+def test_lamb_trust_ratio_for_matrices_rest_on_request(trust_ratio: str, weight_decay: float) -> None:
     config = OptimizerConfig.model_validate(
         {"trust_ratio": trust_ratio, "weight_decay": weight_decay, "learning_rate": 0.5}
     )

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_jobs.optim.clip import clip_by_global_norm_
-from train_jobs.optim.lamb import Lamb
+from train_jobs.optim.lamb import Lamb, clip_by_global_norm_
 
 Array = np.ndarray
 SHAPES = {"matrix": (48, 64), "vector": (64,), "scalar": (), "zero_weights": (16, 8), "zero_grads": (8, 16)}
@@ -135,7 +134,7 @@ def test_state_round_trip_resumes_bit_exactly() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_step_on_a_gpu_never_waits_for_it_not_even_after_a_resume() -> None:
+def test_gpu_step_never_synchronises_even_after_resume() -> None:
     weights, grads = problem()
     params = {name: torch.nn.Parameter(value.cuda()) for name, value in parameters(weights, torch.float32).items()}
     optimizer = Lamb(params.values(), lr=0.005)

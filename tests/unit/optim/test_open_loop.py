@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from train_jobs.config import OptimizerConfig
-from train_jobs.optim.clip import clip_by_global_norm_
 from train_jobs.optim.factory import build_optimizer
+from train_jobs.optim.lamb import clip_by_global_norm_
 
 Array = np.ndarray
 STEPS = 100

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from train_jobs.config import ScheduleConfig
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.optim.factory import learning_rate
 
 NVIDIA = ScheduleConfig()
 STEPS = 7038  # phase 1 of NVIDIA's recipe: 0.2843 of it is 2000.9 steps of warm-up
@@ -50,7 +50,7 @@ def test_linear() -> None:
     assert rates == pytest.approx([4, 8, 7, 6, 5, 4, 3, 2, 1, 0], abs=1e-12)
 
 
-def test_the_jump_is_at_the_first_step_that_is_not_before_the_end_of_warm_up() -> None:
+def test_jump_at_first_step_after_warm_up() -> None:
     config = ScheduleConfig(warmup_fraction=0.5, power=1.0)
     rates = [learning_rate(config, 1.0, step=step, total_steps=4) for step in range(4)]
     assert rates == [0.5, 0.5, 0.25, 0.0]
@@ -115,7 +115,7 @@ def test_cosine() -> None:
 
 
 @pytest.mark.parametrize("name", ["polynomial", "exponential", "cosine", "constant"])
-def test_time_moves_the_schedule_on_where_it_is_ahead_of_the_steps(name: str) -> None:
+def test_time_advances_schedule_ahead_of_steps(name: str) -> None:
     config = ScheduleConfig.model_validate({"name": name, "warmup_fraction": 0.2, "decay_steps": 10})
 
     def rate(step: int, time_used: float = 0.0) -> float:

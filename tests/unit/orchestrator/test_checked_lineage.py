@@ -151,7 +151,7 @@ def test_a_parent_that_is_gone_is_absent_and_so_is_its_beginning(
     assert checked(tmp_path, "beta-2")[1] == ["verified", "absent", "verified", "verified"]
 
 
-def test_a_model_from_elsewhere_is_found_where_the_run_took_it_from(tmp_path: Path) -> None:
+def test_external_model_found_at_original_location(tmp_path: Path) -> None:
     folder = tmp_path / "bert"
     folder.mkdir()
     (folder / "pytorch_model.bin").write_text("old weights")
@@ -175,9 +175,7 @@ def test_a_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
     assert checked(tmp_path, "gamma-3")[1] == ["verified"] * 4
 
 
-def test_a_model_that_was_carried_here_counts_and_not_a_run_of_its_name(
-    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
-) -> None:
+def test_copied_model_wins_over_run_of_same_name(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     shutil.copytree(alpha[0].model, tmp_path / "carried")
     (alpha[0].model / "model.safetensors").write_text("of another run of that name")
     make_child(tmp_path, alpha[1], tmp_path / "carried")
@@ -265,9 +263,7 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     assert "  code     snapshot 55555555\n" in lineage_text(checked(tmp_path, "alpha-1")[0])
 
 
-def test_the_document_is_as_it_was_written_with_the_checks_beside(
-    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
-) -> None:
+def test_lineage_document_unchanged_with_checks(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     document = json.loads(json.dumps(checked(tmp_path, "alpha-1")[0].as_dict()))
     checks = document.pop("checks")
     assert document == json.loads(alpha[0].lineage.read_text())

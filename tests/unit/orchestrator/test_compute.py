@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs.compute import ComputeSpec
-from orchestrator.specs.local_machine import visible_gpus
+from orchestrator.specs.compute import ComputeSpec, visible_gpus
 from orchestrator.support.errors import SpecError
 
 

@@ -9,14 +9,14 @@ import pytest
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.estimates.cost import price_of, repeated, run_cost
-from orchestrator.runs.status import Attempt, RunState, attempt_seconds
+from orchestrator.runs.status import RunAttempt, RunState, attempt_seconds
 from tests.run_folders import PLAN, make_run, report
 
 PRICED = {"compute": {"nodes": 2, "processes_per_node": 2, "price_per_hour": 36.0}, "world_size": 4, "changes": {}}
 
 
-def attempt(started: float, ended: float | None, step: int | None = None) -> Attempt:
-    return Attempt(started=started, ended=ended, step=step, state=RunState.FAILED)
+def attempt(started: float, ended: float | None, step: int | None = None) -> RunAttempt:
+    return RunAttempt(started=started, ended=ended, step=step, state=RunState.FAILED)
 
 
 def reports(*steps_and_times: tuple[int, float]) -> list[dict[str, float]]:
@@ -49,7 +49,7 @@ def test_an_attempt_that_saved_all_it_did_repeats_nothing() -> None:
     assert repeated(attempts, reports((40, 80), (50, 95), (90, 190))) == (0, 0)
 
 
-def test_an_attempt_without_a_checkpoint_of_its_own_is_lost_as_a_whole() -> None:
+def test_attempt_without_own_checkpoint_is_lost() -> None:
     """The second one resumed at 40, was killed at 48, and the third resumed at 40 again."""
     attempts = [attempt(0, 100, 40), attempt(110, 150, 48), attempt(160, 300, 90)]
     assert repeated(attempts, reports((20, 40), (40, 80), (90, 290))) == (8, 40)
@@ -72,10 +72,7 @@ def test_the_figures_of_a_run() -> None:
         "one",
         [attempt(0, 1800, 50), attempt(2000, 3800, 90)],
         reports((20, 900), (90, 3700)),
-        nodes=2,
-        processes=4,
-        price_per_hour=36.0,
-        price_origin="--set",
+        plan={**PRICED, "changes": {"compute.price_per_hour": {"from": "--set"}}},
         now=9999.0,
     )
     assert (cost.node_hours, cost.process_hours, cost.cost) == (2.0, 4.0, 72.0)
@@ -106,7 +103,7 @@ def test_a_run_of_an_earlier_version_has_no_price(tmp_path: Path) -> None:
 
 
 def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) -> None:
-    going_on = Attempt(started=1000.0)
+    going_on = RunAttempt(started=1000.0)
     run = make_run(tmp_path, "lost", RunState.RUNNING, plan=PRICED, attempts=[going_on])
     report(run, 5, at=1600.0)
     earlier = make_run(tmp_path, "earlier", RunState.RUNNING, plan=PRICED, attempts=[going_on])
@@ -119,7 +116,7 @@ def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) ->
     assert lost.node_hours == pytest.approx(1 / 6)
     assert backend.describe("silent").node_hours == 0
     assert backend.describe("earlier").attempts[0].ended == 1000.0
-    assert silent.read_state().attempts == [going_on]  # state.json is the supervisor's
+    assert silent.state().attempts == [going_on]  # state.json is the supervisor's
 
 
 def test_the_client_says_where_the_price_comes_from(tmp_path: Path) -> None:

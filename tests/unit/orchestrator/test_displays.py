@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import pytest
 
 from orchestrator.client import Orchestrator
-from orchestrator.reports.pages.notebook import run_html
+from orchestrator.reports.pages.run_page import run_html
+from orchestrator.reports.pages.run_report import report_of
+from orchestrator.runs.differences import Side
 from orchestrator.runs.status import RunState, RunStatus
 from tests.conftest import write_bert, write_corpus
 
@@ -93,7 +95,7 @@ def test_how_far_a_run_is(orchestrator: Orchestrator, kind: str) -> None:
 
     def page(state: RunState, step: int | None, steps: int | None) -> str:
         status = RunStatus(**known, state=state, created=0.0, attempt=1, step=step, steps=steps)
-        return run_html(status, [], plan.as_dict(), {})
+        return run_html(report_of(Side(status, plan.as_dict(), {}, None)))
 
     assert 'value="10" max="40"' in page(RunState.RUNNING, 10, 40)
     assert 'value="0" max="40"' in page(RunState.QUEUED, None, 40)

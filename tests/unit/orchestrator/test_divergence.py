@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.backends.folder.supervise.watch import RISE, WINDOW, LossWatch
+from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch
 
 
 def watch(losses: list[float]) -> list[str | None]:
@@ -25,7 +25,7 @@ def test_a_slow_rise_below_the_threshold_is_left_alone() -> None:
     assert watch([5.0] * 10 + [5.0 + RISE] * 10) == [None] * 20
 
 
-def test_a_loss_that_rises_and_stays_is_told_with_where_it_was_best() -> None:
+def test_rising_loss_reported_with_best_step() -> None:
     said = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
     assert said[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median is still the old one
     assert said[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"

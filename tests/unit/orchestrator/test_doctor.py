@@ -19,7 +19,7 @@ from threading import Thread
 
 import pytest
 
-from orchestrator.doctor import disks, machine, packages, project, tracking
+from orchestrator.doctor import machine, packages, project
 from orchestrator.support.finding import Finding
 from tests.conftest import tmpfs
 
@@ -49,7 +49,7 @@ def named(findings: Iterator[Finding], name: str) -> Finding:
 # The whole
 
 
-def test_this_machine_is_fit_and_looking_changes_and_imports_nothing(tmp_path: Path) -> None:
+def test_healthy_machine_check_changes_and_imports_nothing(tmp_path: Path) -> None:
     check = (
         "import json, os, sys; from pathlib import Path; from orchestrator import doctor\n"
         "home = Path(sys.argv[1])\n"
@@ -88,7 +88,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_missing_package_and_one_of_another_version_are_named_with_who_needs_them(installed: Path) -> None:
+def test_missing_or_wrong_package_named_with_its_user(installed: Path) -> None:
     install(installed, "bert-orchestrator", "0.1.0", "near>=2", "absent", "extra-only; extra == 'dev'")
     install(installed, "near", "1.5", "far[fast]<3", "other-system; sys_platform == 'plan9'")
     install(installed, "far", "3.1", "fast-part; extra == 'fast'")
@@ -113,7 +113,7 @@ def test_packages_that_need_one_another_are_each_looked_at_once(installed: Path)
     install(installed, "two", "1rc1", "one>=0")
     assert packages.unmet("bert-orchestrator") == ([], 2)
     (finding,) = packages.requirements()
-    assert (finding.level, finding.text) == ("ok", "2 installed, in versions that go together")
+    assert (finding.level, finding.text) == ("ok", "2 installed, in compatible versions")
 
 
 def test_a_python_that_is_too_old_is_said(installed: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_clock_behind_its_programs_or_off_the_servers_is_said(
 
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     with read_only(tmp_path / "disk") as disk:
-        (finding,) = disks.home_folder(disk / "home")
+        (finding,) = machine.home_folder(disk / "home")
     assert finding.level == "fail"
     assert finding.text == f"cannot write to {disk / 'home'} (tmpfs): Read-only file system"
     assert "ORCHESTRATOR_HOME" in str(finding.fix)
@@ -260,45 +260,45 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
 
 def test_a_home_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
-    (finding,) = disks.home_folder(tmp_path / "home")
+    (finding,) = machine.home_folder(tmp_path / "home")
     assert (finding.level, finding.text) == ("fail", f"{tmp_path / 'home'} is a file")
 
 
 def test_a_full_home_fails_and_so_does_its_disk(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "64k") as disk:
         (disk / "all").write_bytes(b"x" * 48_000)
-        (finding,) = disks.home_folder(disk)
+        (finding,) = machine.home_folder(disk)
         assert (finding.level, finding.text) == ("fail", f"cannot write to {disk} (tmpfs): No space left on device")
-        assert named(disks.disks(disk / "home"), "disk").level == "fail"
+        assert named(machine.disks(disk / "home"), "disk").level == "fail"
         assert [path.name for path in disk.iterdir()] == ["all"]
 
 
 @pytest.mark.parametrize(("size", "level"), [("90m", "fail"), ("200m", "warn"), ("6g", "ok")])
 def test_room_for_checkpoints(tmp_path: Path, size: str, level: str) -> None:
     with tmpfs(tmp_path / "disk", size) as disk:
-        finding = named(disks.disks(disk), "disk")
+        finding = named(machine.disks(disk), "disk")
     assert finding.level == level
     assert f"free at {disk}" in finding.text
 
 
 def test_no_room_for_temporary_files_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
-        monkeypatch.setattr(disks.tempfile, "tempdir", str(disk))
-        assert named(disks.disks(tmp_path), "temporary files").level == "fail"
+        monkeypatch.setattr(machine.tempfile, "tempdir", str(disk))
+        assert named(machine.disks(tmp_path), "temporary files").level == "fail"
 
     def none() -> str:
         raise FileNotFoundError("no usable temporary directory")
 
-    monkeypatch.setattr(disks.tempfile, "gettempdir", none)
-    finding = named(disks.disks(tmp_path), "temporary files")
+    monkeypatch.setattr(machine.tempfile, "gettempdir", none)
+    finding = named(machine.disks(tmp_path), "temporary files")
     assert (finding.level, "TMPDIR" in str(finding.fix)) == ("fail", True)
 
 
 def test_a_file_system_is_named_whatever_its_place_is_called(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "with a blank", "1m") as disk:
-        assert disks.file_system(disk) == "tmpfs"
-        assert disks.file_system(disk / "..") == disks.file_system(tmp_path) != "tmpfs"
-    assert disks.file_system(Path("/proc/self")) == "proc"
+        assert machine.file_system(disk) == "tmpfs"
+        assert machine.file_system(disk / "..") == machine.file_system(tmp_path) != "tmpfs"
+    assert machine.file_system(Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ def test_a_file_system_is_named_whatever_its_place_is_called(tmp_path: Path) -> 
 def test_file_systems_that_lose_locks_or_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, held: bool, levels: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(disks, "file_system", lambda folder: kind)
+    monkeypatch.setattr(machine, "file_system", lambda folder: kind)
     if not held:  # a mount whose server ignores locks
         monkeypatch.setattr(fcntl, "flock", lambda stream, how: None)
-    findings = list(disks.home_folder(tmp_path))
+    findings = list(machine.home_folder(tmp_path))
     assert {finding.name: finding.level for finding in findings} == levels
     assert all(kind in finding.text for finding in findings)
 
@@ -336,7 +336,7 @@ def test_wrong_defaults_of_the_project_fail_with_their_lines(tmp_path: Path, mon
     assert finding.level == "fail"
     assert "orchestrator.yaml:2: train.stpes" in finding.text
     assert "orchestrator.yaml:3: train.seed" in finding.text
-    assert tracking.store(tmp_path, tmp_path, {"PATH": ""}).level == "fail"
+    assert project.store(tmp_path, tmp_path, {"PATH": ""}).level == "fail"
 
 
 def test_a_variable_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_variable_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
 def test_a_backend_that_there_is_not_fails(tmp_path: Path) -> None:
     finding = project.backend("aws", tmp_path)
     assert finding.level == "fail"
-    assert "no backend named 'aws' (known: " in finding.text
+    assert "unknown backend 'aws' (known: " in finding.text
     assert project.backend("local", tmp_path).level == "ok"
 
 
@@ -371,47 +371,47 @@ def store(whole_store: Path, tmp_path: Path) -> Path:
 
 def test_a_whole_store_is_fine_and_so_is_none(store: Path, tmp_path: Path) -> None:
     before = store.read_bytes()
-    assert tracking.sqlite_store(store) == Finding(name="tracking", level="ok", text=f"{store}, 1 MLflow runs")
+    assert project.sqlite_store(store) == Finding(name="tracking", level="ok", text=f"{store}, 1 MLflow runs")
     assert store.read_bytes() == before
-    finding = tracking.store(tmp_path, tmp_path / "home", {"PATH": ""})
-    assert finding.text == f"{tmp_path / 'home' / 'mlflow.db'}, made by the first run"
+    finding = project.store(tmp_path, tmp_path / "home", {"PATH": ""})
+    assert finding.text == f"{tmp_path / 'home' / 'mlflow.db'}, created by the first run"
     assert not (tmp_path / "home").exists()
 
 
 def test_a_store_that_was_overwritten_or_torn_is_damaged(store: Path) -> None:
     whole = store.read_bytes()
     store.write_bytes(b"not a database, whatever its name says" * 200)
-    finding = tracking.sqlite_store(store)
+    finding = project.sqlite_store(store)
     assert (finding.level, "is damaged" in finding.text) == ("fail", True)
     assert str(finding.fix).startswith(f"mv {store} {store}.broken")
     store.write_bytes(whole[:4096] + b"\0" * (len(whole) - 8192))
-    assert "is damaged" in tracking.sqlite_store(store).text
+    assert "is damaged" in project.sqlite_store(store).text
 
 
 def test_a_store_whose_making_was_interrupted_lacks_tables(store: Path) -> None:
     with closing(sqlite3.connect(store)) as half:
         half.execute("DROP TABLE metrics")
         half.commit()
-    finding = tracking.sqlite_store(store)
+    finding = project.sqlite_store(store)
     assert (finding.level, "has no table metrics" in finding.text) == ("fail", True)
     store.write_bytes(b"")
-    assert "has no table alembic_version, experiments, metrics, runs" in tracking.sqlite_store(store).text
+    assert "has no table alembic_version, experiments, metrics, runs" in project.sqlite_store(store).text
 
 
 def test_a_store_that_somebody_holds_is_locked(store: Path) -> None:
     with closing(sqlite3.connect(store, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        finding = tracking.sqlite_store(store, seconds=0.1)
+        finding = project.sqlite_store(store, seconds=0.1)
     assert (finding.level, finding.fix) == ("fail", f"fuser {store}")
     assert "is locked by another process" in finding.text
-    assert tracking.sqlite_store(store).level == "ok"
+    assert project.sqlite_store(store).level == "ok"
 
 
 def test_a_store_that_cannot_be_written_fails(store: Path, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "4m") as disk:
         shutil.copy(store, disk / "mlflow.db")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        finding = tracking.sqlite_store(disk / "mlflow.db")
+        finding = project.sqlite_store(disk / "mlflow.db")
     assert finding.level == "fail"
     assert "readonly" in finding.text or "unable to open" in finding.text
 
@@ -434,7 +434,7 @@ def test_a_server_that_is_no_mlflow_fails_with_its_words(tmp_path: Path, monkeyp
         Thread(target=http.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{http.server_port}"
         (tmp_path / "orchestrator.yaml").write_text(f"tracking: {{uri: '{uri}'}}\n")
-        finding = tracking.store(tmp_path, tmp_path, dict(os.environ))
+        finding = project.store(tmp_path, tmp_path, dict(os.environ))
         http.shutdown()
     assert finding.level == "fail"
     assert finding.text.startswith(f"{uri}: ")
@@ -442,7 +442,7 @@ def test_a_server_that_is_no_mlflow_fails_with_its_words(tmp_path: Path, monkeyp
 
 
 def test_a_server_that_does_not_answer_fails_in_time() -> None:
-    finding = tracking.server("http://127.0.0.1:9", dict(os.environ), seconds=0.2)
+    finding = project.server("http://127.0.0.1:9", dict(os.environ), seconds=0.2)
     assert (finding.level, finding.text) == ("fail", "http://127.0.0.1:9 did not answer within 0.2 s")
 
 

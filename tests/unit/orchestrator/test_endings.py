@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.run_folder import LocalState, RunFolder
-from orchestrator.backends.folder.submission import FolderRequest
-from orchestrator.backends.folder.supervise.endings import Ending, ending_of
-from orchestrator.backends.folder.supervise.supervision import Supervision
+from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
+from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sections import NotifySpec
+from orchestrator.specs.notification import NotifySpec
 
 
 @pytest.fixture

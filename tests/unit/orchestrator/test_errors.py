@@ -31,7 +31,7 @@ TREE = {
 }
 
 
-def test_every_error_has_its_kind_its_code_and_its_line_in_the_drawing() -> None:
+def test_every_error_has_kind_code_and_line_in_tree() -> None:
     assert sorted(TREE) == errors.__all__
     for name, (kind, code) in TREE.items():
         error = getattr(errors, name)("what failed")

@@ -88,9 +88,7 @@ def test_state_and_a_checkpoint_count_every_copy() -> None:
         ({"keep_last": 3, "keep_best": 2}, 5, 5),
     ],
 )
-def test_disk_is_for_all_that_is_kept_one_being_written_and_the_model(
-    settings: dict[str, int], steps: int, at_once: int
-) -> None:
+def test_disk_covers_kept_pending_and_exported(settings: dict[str, int], steps: int, at_once: int) -> None:
     job = PretrainConfig(checkpoint=CheckpointConfig(**settings), train=TrainConfig(steps=steps))
     figures = estimate(job, vocab_size=30_522, device="cpu")
     assert figures.checkpoints_at_once == at_once
@@ -98,13 +96,13 @@ def test_disk_is_for_all_that_is_kept_one_being_written_and_the_model(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_copy_that_is_written_from_takes_a_checkpoints_memory(asynchronous: bool) -> None:
+def test_writer_copy_uses_memory_of_one_checkpoint(asynchronous: bool) -> None:
     job = PretrainConfig(checkpoint=CheckpointConfig(asynchronous=asynchronous))
     figures = estimate(job, vocab_size=30_522, device="cpu")
     assert figures.checkpoint_copy_bytes == (12 * figures.parameters if asynchronous else 0)
 
 
-def test_a_checkpoint_is_as_large_as_the_files_that_the_job_writes(tmp_path: Path) -> None:
+def test_checkpoint_size_equals_files_written(tmp_path: Path) -> None:
     model = BertForPreTraining(SMALL, SMALL.padded_vocab_size(1000))
     optimizer = build_optimizer(OptimizerConfig(name="lamb"), model.named_parameters())
     for parameter in model.parameters():
@@ -153,9 +151,7 @@ def test_sharded_moments_are_those_of_the_fullest_process(sharded: bool, world_s
 
 
 @pytest.mark.parametrize(("device", "size"), [("cpu", 32), ("gpu", 128)])
-def test_a_micro_batch_that_is_auto_is_estimated_as_the_most_that_it_can_be(
-    device: Literal["cpu", "gpu"], size: int
-) -> None:
+def test_auto_micro_batch_estimated_at_largest(device: Literal["cpu", "gpu"], size: int) -> None:
     jobs = [PretrainConfig(train=TrainConfig(global_batch_size=256, micro_batch_size=m)) for m in ("auto", size)]
     auto, given = (estimate(job, vocab_size=30_522, device=device, world_size=2) for job in jobs)
     assert auto == given
@@ -226,7 +222,7 @@ def test_time_and_cost_lie_between_two_rates_that_were_published() -> None:
     assert found.seconds_most == pytest.approx(100 * 1e16 / (16 * 59 * TFLOPS))
     assert found.cost_least == pytest.approx(found.seconds_least / 3600 * 2 * 30.0)
     assert found.cost_most == pytest.approx(found.seconds_most / 3600 * 2 * 30.0)
-    assert "published for A100s" in found.basis
+    assert "published for the A100" in found.basis
 
 
 def test_a_limit_of_hours_bounds_the_time_and_fp32_lengthens_it() -> None:
@@ -239,7 +235,7 @@ def test_a_limit_of_hours_bounds_the_time_and_fp32_lengthens_it() -> None:
     assert half.seconds_least == pytest.approx(2 * whole.seconds_least)
 
 
-def test_of_unknown_machines_no_time_is_told_and_without_a_price_no_cost() -> None:
+def test_unknown_machine_no_time_without_price_no_cost() -> None:
     assert span(machines("NVIDIA GeForce GTX 1080")) is None
     assert span(machines(None)) is None
     cheap = span(machines(price_per_hour=None, price_origin=None))

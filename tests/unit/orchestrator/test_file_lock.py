@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from train_jobs.artifacts.file_lock import hold, is_held, try_lock
+from train_jobs.artifacts.files import hold, is_held, try_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from train_jobs.artifacts.file_lock import hold
+from train_jobs.artifacts.files import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

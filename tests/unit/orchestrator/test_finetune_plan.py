@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from orchestrator.backends.azure.runs.dispatch import job_documents
-from orchestrator.backends.azure.submission import build_request
-from orchestrator.backends.azure.wire.workspace import Workspace
+from orchestrator.backends.azure.options import Workspace
+from orchestrator.backends.azure.submission import build_request, job_documents
 from orchestrator.cli.ui.completers import recipes, tasks
-from orchestrator.cli.ui.spec_flags import _kind
+from orchestrator.cli.ui.spec_flags import kind_or_file
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
@@ -70,7 +69,7 @@ def plan(*sets: str, **more: Any) -> FinetunePlan:
 
 
 def test_the_command_line_offers_it() -> None:
-    assert [_kind(name) for name in kind_names()] == kind_names()
+    assert [kind_or_file(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "finetune"})()
     assert recipes(parsed_args=arguments) == ["entities", "glue", "glue-roberta", "glue-stable", "squad"]
     assert {"MRPC", "glue", "SQuAD-2.0", "NER", "own"} <= {*tasks()}
@@ -132,7 +131,7 @@ def test_a_task_that_cannot_be_is_told_where_it_was_written(folder: Path) -> Non
         resolve("task=mprc", "data=glue")
 
 
-def test_a_batch_that_does_not_divide_is_refused_with_the_nearest(folder: Path) -> None:
+def test_indivisible_batch_refused_with_nearest_sizes(folder: Path) -> None:
     task = ("task=MRPC", "data=glue")
     two = "compute.processes_per_node=2"
     with pytest.raises(SpecError) as caught:
@@ -205,12 +204,12 @@ def test_all_of_glue_is_a_run_for_each_task_and_seed(folder: Path) -> None:
     (folder / "glue" / "RTE" / "train.tsv").unlink()
     fewer = plan("task=glue", "data=glue")
     assert (fewer.steps, list(fewer.rows)[:2]) == (8, ["CoLA", "SST-2"])
-    assert any("has no training data of RTE: left out" in warning for warning in fewer.warnings)
+    assert any("has no training data for RTE: skipped" in warning for warning in fewer.warnings)
     with pytest.raises(DataError, match=r"no task of GLUE is in .*own"):
         plan("task=glue", "data=own")
 
 
-def test_what_is_of_one_task_alone_is_sent_and_kept_as_it_was_written(folder: Path) -> None:
+def test_task_specific_facts_sent_and_stored_unchanged(folder: Path) -> None:
     for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
         write_tables(folder / "glue", task, {"train": 3, "dev": 3})
     found = plan("task=glue", "data=glue", "per_task.RTE.train.epochs=10")
@@ -349,14 +348,14 @@ def test_azure_takes_no_second_model_or_table(folder: Path) -> None:
 def test_a_micro_batch_may_be_found_by_the_job(folder: Path) -> None:
     found = plan("task=MRPC", "data=glue", "train.micro_batch_size=auto", "train.global_batch_size=30")
     assert found.accumulation_steps is None
-    assert "30 = micro x accumulation x world; micro is auto" in " ".join(found.summary().split())
+    assert "30 = micro x accumulation x 1 (world); micro is auto" in " ".join(found.summary().split())
     resolve("task=MRPC", "data=glue", "train.micro_batch_size=auto", "compute.processes_per_node=4")
     with pytest.raises(SpecError) as caught:
         resolve("task=MRPC", "data=glue", "train.micro_batch_size=auto", "compute.processes_per_node=3")
     assert caught.value.facts["nearest"] == "30 or 33"
 
 
-def test_a_dataset_in_a_folder_is_known_by_its_content_and_stays_on_this_machine(folder: Path) -> None:
+def test_dataset_folder_hashed_by_content_stays_local(folder: Path) -> None:
     (folder / "reviews").mkdir()
     (folder / "reviews" / "train.csv").write_text("text,label\na,1\n")
     found = plan("data.dataset=reviews")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.debug.backend import DebugBackend
-from orchestrator.backends.folder.run_folder import QUEUED_SECONDS, RUN_VARIABLE, LocalState, RunFolder
-from orchestrator.backends.folder.supervise.endings import read_exits
+from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
+from orchestrator.backends.folder.supervision import read_exits
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import check_port, kill_leftovers
 from orchestrator.backends.log_query import LogQuery
@@ -28,8 +28,7 @@ from tests.conftest import write_bert
 from tests.run_folders import make_run, report, write_local_request
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import Lineage, Link
-from train_jobs.config import PretrainConfig
-from train_jobs.config.base import Config
+from train_jobs.config import Config, PretrainConfig
 
 
 def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -90,13 +89,13 @@ def test_a_run_whose_lock_is_free_is_not_running(tmp_path: Path, state: RunState
 
 def test_a_queued_run_is_given_time_to_start(tmp_path: Path) -> None:
     make_run(tmp_path, "new", RunState.QUEUED)
-    make_run(tmp_path, "old", RunState.QUEUED, age=QUEUED_SECONDS + 5)
+    make_run(tmp_path, "old", RunState.QUEUED, age=RunFolder.queued_seconds + 5)
     backend = LocalBackend(tmp_path)
     assert backend.describe("new").state == RunState.QUEUED
     assert backend.describe("old").state == RunState.FAILED
 
 
-def test_a_damaged_folder_is_a_failed_run_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_damaged_folder_is_failed_run_others_listed(tmp_path: Path) -> None:
     make_run(tmp_path, "good", age=10)
     (make_run(tmp_path, "bad").path / "state.json").write_text("{")
     found = {status.name: status for status in LocalBackend(tmp_path).list()}
@@ -117,7 +116,7 @@ def test_runs_are_found_by_name_beginning_handle_and_last(tmp_path: Path) -> Non
     assert caught.value.facts["runs"] == "alpha-2, alpha-1"
     with pytest.raises(NotFoundError, match=r'did you mean "beta-1"'):
         orchestrator.attach("bela-1")
-    with pytest.raises(UsageError, match="no backend named 'locl'"):
+    with pytest.raises(UsageError, match="unknown backend 'locl'"):
         orchestrator.attach("locl://beta-1")
 
 
@@ -152,16 +151,14 @@ def test_a_run_that_did_not_complete_has_no_model_to_start_from(
     with pytest.raises(ConflictError, match="run new-1 is queued") as caught:
         plan_from(tmp_path, "new-1")
     assert caught.value.fix == "orchestrator wait new-1"
-    with pytest.raises(NotFoundError, match="the model of run pruned-1 is not there"):
+    with pytest.raises(NotFoundError, match="the model of run pruned-1 is missing"):
         plan_from(tmp_path, "pruned-1")
     with pytest.raises(NotFoundError, match=r'no run pruned-2 \(did you mean "pruned-1"\?\)') as caught:
         plan_from(tmp_path, "pruned-2")
     assert "a folder with a model" in caught.value.facts["where"]
 
 
-def test_what_is_written_at_submission_says_where_the_run_comes_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lineage_at_submission_names_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made_model(make_run(tmp_path, "alpha-1"))
     plan = plan_from(tmp_path, "alpha-1")
@@ -209,7 +206,7 @@ def test_a_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:
     make_run(tmp_path, "done")
     stopped = make_run(tmp_path, "stopped", RunState.CANCELLED)
     backend = LocalBackend(tmp_path)
-    with pytest.raises(ConflictError, match="is completed and cannot be resumed"):
+    with pytest.raises(ConflictError, match="it is completed"):
         backend.resume("done")
     with (stopped.path / "lock").open() as held:  # its supervisor is about to have the last word
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -218,11 +215,11 @@ def test_a_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [0, -1, 9])
-def test_a_run_is_not_resumed_with_processes_that_cannot_share_its_batch(tmp_path: Path, processes: int) -> None:
+def test_resume_with_processes_exceeding_batch_refused(tmp_path: Path, processes: int) -> None:
     run = make_run(tmp_path, "stopped", RunState.CANCELLED)
     write_local_request(run, processes_per_node=2)
     before = (run.path / "request.json").read_bytes()
-    with pytest.raises(UsageError, match="cannot share a global batch of 8 sequences") as caught:
+    with pytest.raises(UsageError, match="the global batch has 8 sequences") as caught:
         LocalBackend(tmp_path).resume("stopped", processes=processes)
     assert caught.value.fix == "orchestrator resume stopped --processes 8"
     assert (run.path / "request.json").read_bytes() == before
@@ -287,7 +284,7 @@ def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, mo
         shutil.rmtree(run.path)
         raise FileNotFoundError(run.path)
 
-    monkeypatch.setattr(RunFolder, "read_state", deleted)
+    monkeypatch.setattr(RunFolder, "state", deleted)
     with pytest.raises(NotFoundError, match="no run one"):
         backend.describe("one")
 
@@ -316,7 +313,7 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
     backend = LocalBackend(tmp_path)
     with (run.path / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ConflictError, match="run live is running"):
+        with pytest.raises(ConflictError, match="cannot delete run live: it is running"):
             backend.delete("live")
     ended = make_run(tmp_path, "ending")
     with (ended.path / "lock").open() as held:  # its supervisor has written its last word and is about to go
@@ -328,7 +325,7 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["ending", "live"]
 
 
-def test_what_is_left_of_an_attempt_has_given_everything_back_before_the_next(tmp_path: Path) -> None:
+def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
     """A gigabyte takes a while to be freed, and the port with it; even a stopped process dies."""
     holder = (
         "import os, signal, socket; s = socket.create_server(('127.0.0.1', 0)); held = b'1' * 2**30;"
@@ -338,7 +335,7 @@ def test_what_is_left_of_an_attempt_has_given_everything_back_before_the_next(tm
     with subprocess.Popen([sys.executable, "-c", holder], env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        with pytest.raises(ConflictError, match=f"port {port} is in use"):
+        with pytest.raises(ConflictError, match=f"cannot use port {port}"):
             check_port(port)
         kill_leftovers(tmp_path)
         check_port(port)

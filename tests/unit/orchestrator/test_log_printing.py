@@ -17,7 +17,7 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
 from orchestrator.cli.main import main
 from orchestrator.cli.ui import follow
-from orchestrator.cli.ui.render import LogPrinter
+from orchestrator.cli.ui.follow import LogPrinter
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState
@@ -103,7 +103,7 @@ def test_signs_of_life_while_nothing_is_printed(home: Path) -> None:
         for heartbeat in (terminal, elsewhere):
             heartbeat.beat()
         run.metrics.write_text('{"step": 30, "time": 1.0, "metrics": {}}\n')
-        run.write_state(run.read_state().model_copy(update={"state": RunState.RUNNING}))
+        run.write_state(run.state().model_copy(update={"state": RunState.RUNNING}))
         for heartbeat in (terminal, elsewhere):
             heartbeat.beat()
             heartbeat.clear()
@@ -140,7 +140,7 @@ def test_a_beat_waits_for_its_time(home: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_sign_of_life_for_each_time_that_nothing_is_new_unless_progress_stands_there(
+def test_idle_progress_repeats_only_without_progress_line(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with live_run(home, "run", RunState.QUEUED) as run:
@@ -217,9 +217,7 @@ def test_what_the_command_asks_for(home: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().out.splitlines() == expected, words
 
 
-def test_nothing_printed_has_a_hint_unless_something_was_asked_for(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_output_without_request_has_no_hint(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(home, "run").rank_log(1).touch()
     for words in ([], ["--rank", "1"], ["-f"], ["--all-ranks"]):
         assert main(["logs", "run", *words]) == 0
@@ -240,12 +238,15 @@ def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--grep", "loss [0-9"], ["--grep loss [0-9: ", "position 5", r"fix  --grep 'loss\ \[0\-9'"]),
-        (["--grep", "a{99999999999}"], ["not a regular expression"]),
-        (["--tail", "-1"], ["not a number of lines: -1"]),
-        (["--tail", "many"], ["not a number of lines: many"]),
-        (["--since", "noon"], ["not a time: noon", "10m", "2026-11-21T10:00"]),
-        (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["is still to come"]),
+        (
+            ["--grep", "loss [0-9"],
+            ["invalid regular expression 'loss [0-9'", "position 5", r"fix  --grep 'loss\ \[0\-9'"],
+        ),
+        (["--grep", "a{99999999999}"], ["invalid regular expression"]),
+        (["--tail", "-1"], ["invalid number '-1'"]),
+        (["--tail", "many"], ["invalid number 'many'"]),
+        (["--since", "noon"], ["invalid time 'noon'", "10m", "2026-11-21T10:00"]),
+        (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["it is in the future"]),
         (["--rank", "0", "--all-ranks"], ["not allowed with argument --rank"]),
         (["--rank", "x"], ["invalid int value: 'x'"]),
         (["-f", "-o", "json"], ["no end", "leave out -f"]),

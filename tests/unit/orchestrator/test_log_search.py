@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from orchestrator.backends.line_search import LineSearch
+from orchestrator.backends.log_query import LineSearch
 
 WORDS = ["loss", "nan|error", "error|", "", "NaN loss", "\udcff", "(?i)ERROR|nan", "\u00e4rger"]
 WORDS += ["(?i)kelvin", "(?i)kelvin|\u017fun", "(?i)\u00c4RGER"]

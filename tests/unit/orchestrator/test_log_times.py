@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.logs import times
-from orchestrator.backends.folder.logs.times import LogClock, Mark, marks_beyond, offset_since
-
-
-@pytest.fixture(autouse=True)
-def every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks whenever it is asked to."""
-    monkeypatch.setattr(times, "PACE_SECONDS", 0.0)
+from orchestrator.backends.folder.log_files import LogClock, Mark, marks_beyond, offset_since
 
 
 def grow(log: Path, text: str, seconds: float) -> None:
@@ -29,7 +22,7 @@ def marks(log: Path) -> list[Mark]:
 
 
 def test_growth_is_marked_with_the_time_of_the_last_write(tmp_path: Path) -> None:
-    log, other, clock = tmp_path / "rank-0.log", tmp_path / "agent-0.log", LogClock(tmp_path)
+    log, other, clock = tmp_path / "rank-0.log", tmp_path / "agent-0.log", LogClock(tmp_path, pace_seconds=0.0)
     clock.note()
     grow(log, "12345", 100.0)
     clock.note()
@@ -44,7 +37,7 @@ def test_growth_is_marked_with_the_time_of_the_last_write(tmp_path: Path) -> Non
 
 
 def test_marks_beyond_an_offset(tmp_path: Path) -> None:
-    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path)
+    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for second in range(1, 50):
         grow(log, "0123456789", second)
         clock.note()
@@ -59,7 +52,7 @@ def test_marks_beyond_an_offset(tmp_path: Path) -> None:
 )
 def test_where_a_time_begins(tmp_path: Path, seconds: float, offset: int) -> None:
     """Four marks, and four bytes more that nobody marked: they count as written when the log was changed last."""
-    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path)
+    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for moment in (100.0, 110.0, 120.0, 130.0):
         grow(log, "0123456789", moment)
         clock.note()
@@ -67,40 +60,40 @@ def test_where_a_time_begins(tmp_path: Path, seconds: float, offset: int) -> Non
     assert offset_since(log, seconds) == offset
 
 
-def test_a_log_without_marks_was_written_when_it_was_changed_last(tmp_path: Path) -> None:
+def test_log_without_marks_uses_modification_time(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     grow(log, "0123456789", 100.0)
     assert (offset_since(log, 100.0), offset_since(log, 101.0)) == (0, 10)
     assert marks(log) == []
 
 
-def test_the_next_supervisor_goes_on_and_dates_what_the_lost_one_left(tmp_path: Path) -> None:
+def test_next_supervisor_resumes_and_dates_lost_attempt(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     grow(log, "12345", 100.0)
-    LogClock(tmp_path).note()
+    LogClock(tmp_path, pace_seconds=0.0).note()
     grow(log, "678", 101.0)
-    clock = LogClock(tmp_path)
+    clock = LogClock(tmp_path, pace_seconds=0.0)
     clock.note()
     grow(log, "9", 5000.0)
     clock.note()
     assert marks(log) == [Mark(100.0, 5), Mark(101.0, 8), Mark(5000.0, 9)]
 
 
-def test_what_a_machine_that_went_down_left_of_a_mark_is_written_over(tmp_path: Path) -> None:
+def test_mark_of_crashed_machine_overwritten(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     grow(log, "12345", 100.0)
-    LogClock(tmp_path).note()
+    LogClock(tmp_path, pace_seconds=0.0).note()
     good = log.with_suffix(".times").read_bytes()
     for rubbish in (b"\0" * 64, b"0000000101.0", b"\0" * 40):
         log.with_suffix(".times").write_bytes(good + rubbish)
         assert marks(log) == [Mark(100.0, 5)]
     grow(log, "678", 102.0)
-    LogClock(tmp_path).note()
+    LogClock(tmp_path, pace_seconds=0.0).note()
     assert marks(log)[:2] == [Mark(100.0, 5), Mark(102.0, 8)]
 
 
 def test_a_truncated_log_has_marks_anew(tmp_path: Path) -> None:
-    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path)
+    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for moment in (100.0, 110.0):
         grow(log, "0123456789", moment)
         clock.note()
@@ -111,7 +104,7 @@ def test_a_truncated_log_has_marks_anew(tmp_path: Path) -> None:
 
 
 def test_time_does_not_run_backward(tmp_path: Path) -> None:
-    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path)
+    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     grow(log, "12345", 100.0)
     clock.note()
     grow(log, "678", 90.0)  # somebody set the machine's clock
@@ -119,15 +112,13 @@ def test_time_does_not_run_backward(tmp_path: Path) -> None:
     assert marks(log) == [Mark(100.0, 5), Mark(100.0, 8)]
 
 
-def test_one_mark_a_second_and_no_failure_where_none_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path)
+def test_one_mark_per_second_unwritable_disk_ignored(tmp_path: Path) -> None:
+    log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     log.with_suffix(".times").mkdir()  # even root cannot write to that
     grow(log, "12345", 100.0)
     clock.note()
     log.with_suffix(".times").rmdir()
-    monkeypatch.setattr(times, "PACE_SECONDS", 3600.0)
+    clock = LogClock(tmp_path, pace_seconds=3600.0)
     clock.note()
     grow(log, "678", 101.0)
     clock.note()  # within the pace of the call before

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder.logs.lines import CELL
+from orchestrator.backends.folder.log_files import CELL
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery
@@ -296,7 +296,7 @@ def test_following_over_a_restart_and_several_ranks(tmp_path: Path) -> None:
         append(run.rank_log(1), b"attempt 1\n")
         follower.wait_for(b"attempt 1\n")
         for state in (RunState.QUEUED, RunState.STARTING, RunState.RUNNING):
-            run.write_state(run.read_state().model_copy(update={"state": state, "attempt": 2}))
+            run.write_state(run.state().model_copy(update={"state": state, "attempt": 2}))
         follower.rest()
         append(run.rank_log(0), b"attempt 2\n")
         append(run.rank_log(1), b"attempt 2\n")

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.folder.supervise.endings import Ending
-from orchestrator.backends.folder.supervise.watch import RunWatch
+from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sections import NotifySpec
+from orchestrator.specs.notification import NotifySpec
 from orchestrator.support import notify
 from orchestrator.support.errors import UsageError
 from orchestrator.support.notify import message, post
@@ -92,14 +91,14 @@ def test_an_address_is_needed() -> None:
     NotifySpec().check({})
     NotifySpec(on=["failed"]).check({"ORCHESTRATOR_WEBHOOK": "http://x"})
     for environ in ({"ORCHESTRATOR_WEBHOOK": "http://x"}, {"HOOK": "file:///etc/passwd"}):
-        with pytest.raises(UsageError, match="HOOK holds no address"):
+        with pytest.raises(UsageError, match="HOOK is not an HTTP address"):
             NotifySpec(on=["failed"], variable="HOOK").check(environ)
 
 
 def run_watch(tmp_path: Path, *events: str) -> RunWatch:
     run = RunFolder(tmp_path / "r-1")
     run.outputs.mkdir(parents=True)
-    return RunWatch(run, "local://r-1", NotifySpec(on=list(events)), steps=100)  # type: ignore[arg-type]
+    return RunWatch(run, "local://r-1", NotifySpec(on=list(events)), 100, 0.0)  # type: ignore[arg-type]
 
 
 def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
@@ -112,7 +111,6 @@ def test_divergence_is_told_once_and_the_end_with_its_step(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
-    monkeypatch.setattr("orchestrator.backends.folder.supervise.watch.LOOK_SECONDS", 0.0)
     watch = run_watch(tmp_path, "diverging", "failed")
     assert watch.look() is None  # nothing reported yet
     report(tmp_path, *[5.0] * 6)
@@ -121,22 +119,21 @@ def test_divergence_is_told_once_and_the_end_with_its_step(
     assert "the loss rises" in str(watch.look())
     report(tmp_path, 9.5, first=13)
     assert "the loss rises" in str(watch.look())
-    watch.ended(Ending(RunState.FAILED, 1, "rank 0 ended"))
+    watch.ended(RunState.FAILED, "rank 0 ended")
     assert [(told["event"], told["step"]) for told in server.told] == [("diverging", 12), ("failed", 13)]
 
 
 def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
     watch = run_watch(tmp_path, "completed")
-    watch.ended(Ending(RunState.FAILED, 1, "rank 0 ended"))
-    watch.ended(Ending(RunState.CANCELLED, 75, "cancelled"))
+    watch.ended(RunState.FAILED, "rank 0 ended")
+    watch.ended(RunState.CANCELLED, "cancelled")
     assert server.told == []
-    watch.ended(Ending(RunState.COMPLETED, 0, None))
+    watch.ended(RunState.COMPLETED, None)
     assert [told["event"] for told in server.told] == ["completed"]
 
 
 def test_a_file_that_a_resumed_job_cut_back_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.backends.folder.supervise.watch.LOOK_SECONDS", 0.0)
     watch = run_watch(tmp_path)
     report(tmp_path, *[5.0] * 6, *[9.0] * 6)
     assert watch.look() is not None

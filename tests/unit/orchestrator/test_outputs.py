@@ -82,9 +82,7 @@ def test_only_committed_checkpoints_are_copied(run: Run, tmp_path: Path) -> None
     assert tree(path) == {"step-1/weights", "step-1/COMMIT.json", "step-1/shards/0"}
 
 
-def test_without_a_folder_and_names_all_goes_to_one_of_the_runs_name(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_folder_download_goes_to_run_name(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert [path.as_posix() for path in run.download()] == [
         f"one/{name}" for name in ("checkpoints", "code", "logs", "metrics.jsonl", "model", "plan.json")
@@ -108,12 +106,12 @@ def test_an_unknown_output_names_those_that_there_are(run: Run, folder: RunFolde
         (RunState.COMPLETED, "orchestrator download one code"),
     ],
 )
-def test_a_model_that_is_not_there_yet_is_waited_for_or_the_run_resumed(
+def test_missing_model_waits_or_resumes_run(
     folder: RunFolder, run: Run, tmp_path: Path, state: RunState, fix: str
 ) -> None:
     shutil.rmtree(folder.model)
     shutil.rmtree(folder.outputs / "checkpoints")
-    folder.write_state(folder.read_state().model_copy(update={"state": state}))
+    folder.write_state(folder.state().model_copy(update={"state": state}))
     with folder.lock() if state == RunState.RUNNING else nullcontext(), pytest.raises(NotFoundError) as caught:
         run.download("model", to=tmp_path / "to")
     assert caught.value.message == "run one has no output model", "no guess at another one"
@@ -125,7 +123,7 @@ def test_what_is_there_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:
     (to / "model").mkdir(parents=True)
     run.download("model", to=to)  # an empty folder is in nobody's way
     (to / "model" / "mine").write_text("mine")
-    with pytest.raises(ConflictError, match=f"there is something at {to / 'model'}") as caught:
+    with pytest.raises(ConflictError, match=f"{to / 'model'} already exists") as caught:
         run.download("metrics", "model", to=to)
     assert "--force" in str(caught.value.fix)
     assert {path.name for path in to.iterdir()} == {"model"}
@@ -166,7 +164,7 @@ def test_a_run_that_changes_meanwhile_is_not_half_copied(
         (folder.outputs / "checkpoints/step-1/weights").unlink(missing_ok=True)
         (folder.outputs / "checkpoints/step-1/shards/0").unlink(missing_ok=True)
 
-    with pytest.raises(ConflictError, match="run one changed while it was copied"):
+    with pytest.raises(ConflictError, match="cannot download run one: it changed"):
         run.download("checkpoints", to=tmp_path / "to", progress=delete)
     assert list((tmp_path / "to").iterdir()) == []
 

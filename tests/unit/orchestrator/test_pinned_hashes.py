@@ -11,12 +11,12 @@ import pytest
 
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import Snapshot
+from orchestrator.specs.job import EnvironmentSpec
 from orchestrator.specs.resolved import Flag
-from orchestrator.specs.sections import EnvironmentSpec
 from tests.conftest import write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig
-from train_jobs.corpus.steps.keys import store_key
+from train_jobs.corpus.steps.records import store_key
 
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
 COMPUTE = {"compute.threads_per_process": 1, "compute.processes_per_node": 1, "compute.device": "cpu"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.jobs.ground as plan_module
+import orchestrator.jobs.base as plan_module
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import Snapshot, take_snapshot
@@ -114,7 +114,7 @@ def test_the_hash_sees_content_not_paths(folder: Path) -> None:
 
 def test_the_hash_sees_the_code_and_the_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan().run_hash
-    monkeypatch.setattr("orchestrator.specs.sections.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
+    monkeypatch.setattr("orchestrator.specs.job.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
     packages = plan().run_hash
     assert packages != before
     (folder / "train_jobs" / "loop.py").write_text("steps = 2\n")
@@ -147,14 +147,14 @@ def test_the_summary_tells_what_will_be_done_in_eighty_columns() -> None:
     assert "python 3." in text
 
 
-def test_the_summary_says_who_chose_the_recipe_and_writes_values_as_yaml() -> None:
+def test_summary_names_recipe_source_and_prints_yaml() -> None:
     text = plan("recipe=small", "train.steps=1", "objective.next_sentence=false").summary()
     assert "recipe      small  (--set)" in text
     assert "train.steps = 1  (--set)" in text
     assert "objective.next_sentence = false  (--set)" in text
 
 
-def test_the_summary_tells_over_how_many_processes_moments_are_sharded() -> None:
+def test_summary_shows_processes_of_sharded_moments() -> None:
     text = " ".join(plan("optimizer.sharded=true", "compute.processes_per_node=4").summary().split())
     assert "state (moments sharded over 4), " in text
     assert "sharded over" not in plan("compute.processes_per_node=4").summary()
@@ -179,7 +179,7 @@ def test_the_summary_tells_the_schedule() -> None:
     )
 
 
-def test_the_hash_sees_the_weights_that_training_starts_from_and_not_where_they_lie(folder: Path) -> None:
+def test_run_hash_covers_start_weights_not_location(folder: Path) -> None:
     write_bert(folder / "bert")
     write_bert(folder / "moved" / "bert")
     given, shape = "init_from=bert", ["model.hidden_size=32", "data.sequence_length=32"]
@@ -214,10 +214,10 @@ def test_the_summary_says_what_training_starts_from(folder: Path) -> None:
     assert made.as_dict()["parent"]["name"] == "bert"
 
 
-def test_a_model_that_is_not_what_its_lineage_says_is_refused_before_anything_is_started(folder: Path) -> None:
+def test_model_differing_from_lineage_refused_early(folder: Path) -> None:
     write_bert(folder / "bert")
     (folder / "bert" / "lineage.json").write_text("{")
-    with pytest.raises(ConflictError, match=r"lineage\.json is torn"):
+    with pytest.raises(ConflictError, match=r"lineage\.json is truncated"):
         plan("init_from=bert", "data.sequence_length=32")
 
 
@@ -235,7 +235,7 @@ def test_the_summary_forecasts_the_disk() -> None:
     assert "to write checkpoints from" not in stepwise.summary()
 
 
-def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_warning(tmp_path: Path) -> None:
+def test_small_disk_for_checkpoints_warns(tmp_path: Path) -> None:
     """On the disk of the home folder, which need not exist yet."""
     with tmpfs(tmp_path / "disk", "100m") as disk:
         home = disk / "not" / "yet"
@@ -248,8 +248,8 @@ def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_warning(tmp_path: Pat
         (same,) = make_plan(resolved, home=disk).warnings
     need = bytes_text(fits.estimates.disk_bytes)
     assert warning.startswith(f"the disk may fill up with checkpoints: need up to {need}, have 4")
-    assert warning.endswith(f"free where {home} lies")
-    assert same.endswith(f"free where {disk} lies"), "a home that is a disk of its own"
+    assert warning.endswith(f"free at {home}")
+    assert same.endswith(f"free at {disk}"), "a home that is a disk of its own"
 
 
 def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:
@@ -286,7 +286,7 @@ def test_a_plan_carries_the_code_that_it_was_made_of(folder: Path) -> None:
     assert (folder / "run" / "train_jobs" / "loop.py").read_text() == "steps = 1\n"
 
 
-def test_the_home_folder_is_the_users_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_users_unless_variable_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     assert home_folder({}) == Path("/home/someone/.orchestrator")
     assert home_folder({"ORCHESTRATOR_HOME": ""}) == Path("/home/someone/.orchestrator")

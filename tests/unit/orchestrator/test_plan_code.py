@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.jobs.ground as plan_module
+import orchestrator.jobs.base as plan_module
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import take_snapshot
+from orchestrator.specs.job import CodeSpec
 from orchestrator.specs.resolved import Flag
-from orchestrator.specs.sections import CodeSpec
 from orchestrator.support.errors import SpecError
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -80,7 +80,7 @@ def test_wrong_values_are_named_with_the_others() -> None:
         )
     starts = [
         f"--set: code.folder: no such folder: {Path.cwd()}/gone",
-        "--set: code.entry: must be a module's dotted name, as after `python -m`, not 'a/b.py'",
+        "--set: code.entry: must be the dotted name of a module, as after `python -m`, not 'a/b.py'",
         "--set: code.largest_file_mb: input should be greater than 0",
         '--set: code.entyr: unknown key (did you mean "entry"?)',
         "--set: data.text.0: no such file or folder",
@@ -110,7 +110,7 @@ def test_settings_of_code_without_effect_are_warnings(sets: list[str], ignored: 
     assert [warning.partition(" has no effect: ")[0] for warning in warnings] == ignored
 
 
-def test_the_hash_sees_the_users_code_and_what_runs_and_nothing_else(folder: Path) -> None:
+def test_run_hash_covers_user_code_and_command_only(folder: Path) -> None:
     without = plan().run_hash
     given = ["code.folder=code", "code.entry=my_pretrain"]
     first = plan(*given).run_hash
@@ -124,11 +124,11 @@ def test_the_hash_sees_the_users_code_and_what_runs_and_nothing_else(folder: Pat
     assert plan(*given).run_hash not in {first, without}
 
 
-def test_an_entry_that_is_not_in_the_code_is_refused_with_its_place(folder: Path) -> None:
+def test_missing_entry_module_refused_with_location(folder: Path) -> None:
     (folder / "job.yaml").write_text("code:\n  folder: code\n  entry: my_pretrian\n")
     with pytest.raises(SpecError) as caught:
         make_plan(resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU), home=folder / "home")
-    assert caught.value.message == 'code.entry: there is no module my_pretrian (did you mean "my_pretrain"?)'
+    assert caught.value.message == 'code.entry: no module my_pretrian (did you mean "my_pretrain"?)'
     assert caught.value.facts["where"] == "job.yaml:3"
 
 
@@ -139,7 +139,7 @@ def test_the_request_runs_the_entry(folder: Path) -> None:
     assert LocalBackend(folder / "home").prepare(plan(), run="x").command[1:3] == ("-m", "train_jobs.pretrain")
 
 
-def test_data_and_the_home_folder_inside_the_code_are_not_shipped(folder: Path) -> None:
+def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
     for name in ("data/a.txt", "vocab.txt", "notes.md", "home/cache/x"):
         (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "code" / name).write_text("[PAD]\n[UNK]\n")
@@ -153,7 +153,7 @@ def test_data_and_the_home_folder_inside_the_code_are_not_shipped(folder: Path) 
 
 
 @pytest.mark.parametrize("text", ["code", "."])
-def test_of_a_folder_that_is_itself_data_the_texts_are_not_shipped(folder: Path, text: str) -> None:
+def test_data_folder_as_code_ships_no_texts(folder: Path, text: str) -> None:
     (folder / "code" / "deep").mkdir()
     (folder / "code" / "deep" / "a.txt").write_text("one\n")
     (folder / "code" / "deep" / "b.md").write_text("one\n")
@@ -194,10 +194,8 @@ def test_the_plan_names_a_few_of_many_ignore_files(folder: Path) -> None:
     assert f"ignoring {few} left out" in squeezed(plan("code.folder=code"))
 
 
-def test_the_plan_says_when_there_is_more_left_out_than_it_counts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.snapshot.walk.COUNTED", 2)
+def test_plan_reports_more_exclusions_than_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.snapshot.walk.Walk.most_counted", 2)
     for number in range(3):
         (folder / "code" / ".git").mkdir(exist_ok=True)
         (folder / "code" / ".git" / str(number)).write_text("")
@@ -281,7 +279,7 @@ def test_a_class_of_ones_own_has_its_module_among_the_files(folder: Path) -> Non
     assert caught.value.problems == ["--set: optimizer.name: no module lion and no --code DIR that could hold it"]
 
 
-def test_settings_that_a_class_of_ones_own_is_not_given_are_warnings(folder: Path) -> None:
+def test_unused_settings_of_own_class_warn(folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "own.py").write_text("")
     own = ["optimizer=own:A", "schedule=own:b", "objective=own:C", "code.folder=mine"]

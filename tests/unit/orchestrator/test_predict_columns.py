@@ -50,7 +50,7 @@ def resolved(kind: str, **values: Any) -> Resolved:
 
 
 @pytest.mark.parametrize("kind", ["predict", "evaluate"])
-def test_columns_are_those_of_the_table_that_the_model_was_tuned_on(folder: Path, kind: str) -> None:
+def test_columns_are_those_of_tuned_table(folder: Path, kind: str) -> None:
     tuned(folder, "own", REVIEWS)
     found = resolved(kind)
     data = found.spec.job_config().data

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.ui.completers import assignments, recipes
-from orchestrator.cli.ui.spec_flags import _kind
+from orchestrator.cli.ui.spec_flags import kind_or_file
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.prepare.plan import PreparePlan
 from orchestrator.jobs.prepare.spec import PrepareSpec
@@ -40,7 +40,7 @@ def plan(folder: Path, kind: str, *sets: str) -> Plan:
 
 
 def test_the_command_line_offers_the_kinds_that_there_are() -> None:
-    assert [_kind(name) for name in kind_names()] == kind_names()
+    assert [kind_or_file(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "prepare"})()
     assert recipes(parsed_args=arguments) == ["cased", "uncased"]
     assert "tiny" in recipes()
@@ -71,7 +71,7 @@ def test_paths_of_all_forms_start_where_they_are_written(folder: Path) -> None:
     ]
 
 
-def test_defaults_of_the_project_are_for_the_kinds_that_know_them(folder: Path) -> None:
+def test_project_defaults_apply_to_matching_kinds(folder: Path) -> None:
     project = folder / "orchestrator.yaml"
     project.write_text(
         "recipe: small\ntrain: {steps: 7}\nstore: made\ndata: {text: [text.txt], sequence_length: 32}\nbackend: debug\n"
@@ -89,12 +89,12 @@ def test_defaults_of_the_project_are_for_the_kinds_that_know_them(folder: Path) 
             resolve(kind, project=project)
 
 
-def test_keys_of_the_other_kind_are_refused_in_a_file_and_as_a_flag(folder: Path) -> None:
+def test_keys_of_other_kind_refused_in_file_and_flag(folder: Path) -> None:
     with pytest.raises(SpecError, match="train: unknown key"):
         resolve("prepare", "train.steps=3")
     with pytest.raises(SpecError, match="init_from: unknown key"):
         resolve("prepare", flags={"init_from": Flag("bert", "--from")})
-    with pytest.raises(SpecError, match="one trained on the text has its words"):
+    with pytest.raises(SpecError, match="a vocabulary trained on the text has its words"):
         resolve("prepare", "data.add_tokens=[word]")
 
 
@@ -102,7 +102,7 @@ def test_a_store_in_the_folder_of_its_text_is_refused(folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "text.txt").rename(folder / "notes" / "text.txt")
     for text in ("notes", "no*"):
-        with pytest.raises(DataError, match="the store lies in the folder of the text") as caught:
+        with pytest.raises(DataError, match="the store is in the folder of the text") as caught:
             plan(folder, "prepare", f"data.text=[{text}]", "store=notes/made")
         assert caught.value.facts["reads"] == str(folder / text)
     for store in ("made", "notes2", "notes/.made"):  # what is hidden is not read
@@ -161,12 +161,12 @@ def test_training_on_a_store_takes_what_the_store_says(folder: Path) -> None:
     assert plan(folder, "pretrain", "data.store=store", *small).run_hash == found.run_hash
     warned = plan(folder, "pretrain", "data.store=store", "data.lowercase=true", "data.vocab_size=100", *small)
     assert "data.vocab_size has no effect: data.store has its own" in warned.warnings
-    with pytest.raises(SpecError, match="a store is text already"):
+    with pytest.raises(SpecError, match="a store already contains its text"):
         resolve("pretrain", "data.store=store", "data.text=[store]")
     (folder / "store" / "manifest.json").write_text('{"version": 1}')
     with pytest.raises(DataError) as caught:
         plan(folder, "pretrain", "data.store=store", *small)
-    assert caught.value.facts["why"] == "it is of version 1, this code reads version 2"
+    assert caught.value.facts["why"] == "its version is 1, this code reads version 2"
 
 
 def test_a_store_half_made_is_no_text(folder: Path) -> None:

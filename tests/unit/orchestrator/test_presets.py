@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from orchestrator.jobs.registry import job_kind, kind_names
 from orchestrator.specs.compute import ComputeSpec
+from orchestrator.specs.job import EnvironmentSpec
 from orchestrator.specs.reference import keys
 from orchestrator.specs.resolved import PRESETS
-from orchestrator.specs.sections import EnvironmentSpec
 from orchestrator.specs.site import spec_model
 from train_jobs.artifacts.layers import (
     FINETUNE_RECIPES,
@@ -22,7 +22,7 @@ from train_jobs.artifacts.layers import (
     PREPARE_RECIPES,
     PRETRAIN_RECIPES,
     RECIPES,
-    Layer,
+    ConfigLayer,
     build,
     dotted,
     leaves,
@@ -34,7 +34,7 @@ from train_jobs.artifacts.layers import (
 )
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
 from train_jobs.config.errors import SpecError
-from train_jobs.optim.schedules import learning_rate
+from train_jobs.optim.factory import learning_rate
 
 RECIPE_NAMES = [
     "base",
@@ -103,7 +103,7 @@ def values_of(kind: str, name: str | None) -> dict[str, Any]:
     """The values of a job with a recipe, or with defaults alone."""
     model, given = MODELS[kind]
     layers = read_preset(name, RECIPES / kind) if name else []
-    return build(model, merge([*layers, Layer("test", given)])).model_dump(mode="json")
+    return build(model, merge([*layers, ConfigLayer("test", given)])).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL_RECIPES)
@@ -167,7 +167,9 @@ TUNING = {  # rate, warm-up, epochs, batch, tokens, seeds, weight decay
 
 @pytest.mark.parametrize("name", TUNING)
 def test_recipe_of_fine_tuning_is_the_published_one(name: str) -> None:
-    made = build(FinetuneConfig, merge([*read_preset(name, FINETUNE_RECIPES), Layer("test", MODELS["finetune"][1])]))
+    made = build(
+        FinetuneConfig, merge([*read_preset(name, FINETUNE_RECIPES), ConfigLayer("test", MODELS["finetune"][1])])
+    )
     optimizer, train = made.optimizer, made.train
     assert TUNING[name] == (
         *(optimizer.learning_rate, made.schedule.warmup_fraction, train.epochs, train.global_batch_size),

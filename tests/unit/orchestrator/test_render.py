@@ -7,8 +7,9 @@ import json
 import pytest
 
 from orchestrator.cli.ui import render
-from orchestrator.cli.ui.arguments import pairs, seconds
-from orchestrator.cli.ui.terminal import Terminal, table
+from orchestrator.cli.ui.arguments import seconds
+from orchestrator.cli.ui.spec_flags import pairs
+from orchestrator.cli.ui.terminal import Terminal, print_document, table
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import UsageError
 
@@ -69,11 +70,6 @@ def test_times(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
-@pytest.mark.parametrize(("value", "text"), [(3, "3 s"), (125, "2 min 05 s"), (3720, "1 h 02 min")])
-def test_durations(value: float, text: str) -> None:
-    assert render.duration(value) == text
-
-
 def test_pairs_of_words() -> None:
     assert pairs(["A=1", "B=x=y", "C"], "--env", environ={"C": "3"}) == {"A": "1", "B": "x=y", "C": "3"}
     for words in (["A"], ["=1"]):
@@ -82,7 +78,7 @@ def test_pairs_of_words() -> None:
 
 
 def test_documents(capsys: pytest.CaptureFixture[str]) -> None:
-    render.print_document({"a": [1, None]}, "json")
+    print_document({"a": [1, None]}, "json")
     assert json.loads(capsys.readouterr().out) == {"a": [1, None]}
-    render.print_document({"a": [1, None]}, "yaml")
+    print_document({"a": [1, None]}, "yaml")
     assert capsys.readouterr().out == "a:\n- 1\n- null\n"

@@ -6,11 +6,11 @@ import fcntl
 import json
 import subprocess
 import time
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.folder import backend as folder_backend
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.retention import expired, tree_bytes, unused_stores
 from orchestrator.client import Orchestrator
@@ -147,7 +147,8 @@ def test_remains_of_interrupted_commands_go_once_they_are_old(tmp_path: Path, mo
     backend, orchestrator = LocalBackend(tmp_path), Orchestrator(home=tmp_path, environ={})
     assert backend.leftovers() == []
     assert orchestrator.pruning(keep_last=1).items == []
-    monkeypatch.setattr(folder_backend, "LEFT_SECONDS", -1.0)  # times of change cannot be set
+    # times of change cannot be set
+    monkeypatch.setattr(LocalBackend, "leftovers", partialmethod(LocalBackend.leftovers, older_than=-1.0))
     assert [path.name for path in backend.leftovers()] == [".deleted.two.456", ".one.123"]
     pruning = orchestrator.pruning(keep_last=1)
     assert [(item.name, item.bytes) for item in pruning.leftovers] == [

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.folder.run_checkpoints import best_checkpoint
+from orchestrator.backends.folder.outputs import best_checkpoint
 from orchestrator.backends.run_progress import Target
 from orchestrator.cli.ui.render import run_table, status_text
 from orchestrator.runs.results import read_results
@@ -73,7 +73,7 @@ def status(**more: Any) -> RunStatus:
     return RunStatus(name="run-1", handle="local://run-1", **kind)
 
 
-def test_a_status_shows_what_was_last_measured_and_then_the_results() -> None:
+def test_status_shows_last_metrics_then_results() -> None:
     metrics = {"validation_f1": 0.5, "validation_loss": 0.7, "validation_score": 0.4, "sequences_per_second": 10.0}
     text = status_text(status(metrics=metrics, step=10, steps=40))
     assert "validation  f1 0.5000, score 0.4000\n" in text
@@ -85,7 +85,7 @@ def test_a_status_shows_what_was_last_measured_and_then_the_results() -> None:
     assert "0.4000" not in text
 
 
-def test_the_best_checkpoint_of_a_fine_tuning_has_the_highest_score(tmp_path: Path) -> None:
+def test_finetune_best_checkpoint_has_highest_score(tmp_path: Path) -> None:
     for step, lacking in ((3, -0.5), (6, -0.85), (9, -0.7)):
         folder = tmp_path / f"step-{step:08d}"
         folder.mkdir()

@@ -12,8 +12,8 @@ import yaml
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
-from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
-from orchestrator.sweeps.driver.start import plan_sweep
+from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
+from orchestrator.sweeps.driver.control import plan_sweep
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_doctor import program
 
@@ -65,14 +65,14 @@ def test_gpus_of_this_machine_are_known_by_name_and_memory(
 
 def test_of_gpus_that_are_here_time_and_memory_are_told(folder: Path) -> None:
     told = text(plan(gpus(folder, A100), *BASE))
-    assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates that others published for A100s\)", told)
+    assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates published for the A100\)", told)
     assert re.search(r"memory [\d.]+ GB a process of the 42\.9 GB that it has: ", told)
     other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
-    assert re.search(r"time .* \(19% to 45% of the data sheet, as others have of A100s\)", other)
+    assert re.search(r"time .* \(19% to 45% of the data sheet, as published for the A100\)", other)
     assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))
 
 
-def test_a_micro_batch_that_may_not_fit_is_warned_of_and_the_largest_that_does_is_named(folder: Path) -> None:
+def test_too_large_micro_batch_warns_with_largest_that_fits(folder: Path) -> None:
     environ = gpus(folder, T4)
     much = (*BASE, "train.global_batch_size=3000", "train.micro_batch_size=1000")
     (warning,) = plan(environ, *much).warnings
@@ -86,7 +86,7 @@ def test_a_micro_batch_that_may_not_fit_is_warned_of_and_the_largest_that_does_i
     assert plan(environ, *much, f"train.micro_batch_size={larger}").warnings
 
 
-def test_where_the_micro_batch_is_the_recipe_or_found_by_the_job_none_is_proposed(folder: Path) -> None:
+def test_fixed_micro_batch_recipe_gets_no_proposal(folder: Path) -> None:
     environ = gpus(folder, T4)
     whole = ("train.global_batch_size=4096", "train.loss_normalization=micro_batch", "train.micro_batch_size=2048")
     (warning,) = plan(environ, *BASE, *whole).warnings
@@ -154,7 +154,7 @@ def test_trials_that_share_a_gpu_share_its_memory(
     (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
     environ = gpus(folder, T4, CUDA_VISIBLE_DEVICES="0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=environ))
+    sweep = resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ=environ))
     record, made = plan_sweep(sweep, folder / "home")
     assert made.compute.memory_bytes == 15360 * 2**20 // sharing
     assert bool(record.warnings) == (sharing > 1)

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from orchestrator.snapshot import Snapshot, take_snapshot
-from orchestrator.snapshot import walk as folder_module
-from orchestrator.specs.sections import CodeSpec
+from orchestrator.snapshot.walk import Walk
+from orchestrator.specs.job import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 
 PEM = "-----BEGIN PRIVATE" + " KEY-----\n" + "MC4CAQAwBQYDK2VwBCIEIABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq\n"
@@ -94,7 +94,7 @@ def test_the_digest_is_of_all_the_code_and_of_nothing_else(package: Path, code: 
 def test_a_file_of_the_users_that_changes_meanwhile_is_refused(package: Path, code: Path, tmp_path: Path) -> None:
     snapshot = take(package, code)
     write(code, "my_pretrain.py", text="print('other')\n")
-    with pytest.raises(ConflictError, match=r"code/my_pretrain\.py changed while the run was being made"):
+    with pytest.raises(ConflictError, match=r"code/my_pretrain\.py: it changed while the run was being made"):
         snapshot.write(tmp_path / "run")
 
 
@@ -139,7 +139,7 @@ def test_metrics_alone_do_not_make_a_folder_an_output(package: Path, code: Path)
 
 
 def test_counting_what_is_left_out_has_an_end(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "COUNTED", 3)
+    monkeypatch.setattr(Walk, "most_counted", 3)
     write(code, *(f"data/{number}" for number in range(4)), *(f"few/{number}" for number in range(3)), "empty.pyc")
     (code / "nothing").mkdir()
     write(code, ".gitignore", text="/data/\n/few/\n/nothing/\n")
@@ -171,7 +171,7 @@ def test_pipes_and_sockets_are_left_out_and_not_waited_for(
         listener.bind("socket")
         snapshot = take(package, code)
     assert shipped(snapshot) == ["my_pretrain.py"]
-    why = "no file: a pipe, a socket or a device"
+    why = "a pipe, a socket or a device"
     assert left_out(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
 
 
@@ -203,7 +203,7 @@ def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: P
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
-def test_symlinks_that_lead_out_to_nothing_or_in_circles_are_named(package: Path, code: Path, tmp_path: Path) -> None:
+def test_symlinks_outside_dangling_or_circular_named(package: Path, code: Path, tmp_path: Path) -> None:
     write(tmp_path, "elsewhere/secret.txt", "corpus/a.txt")
     (code / "out").symlink_to(tmp_path / "elsewhere")
     (code / "near").symlink_to("../elsewhere/secret.txt")
@@ -219,8 +219,8 @@ def test_symlinks_that_lead_out_to_nothing_or_in_circles_are_named(package: Path
         f"gone: a symlink that leads to nothing: {code}/nothing.py",
         f"near: a symlink that leaves the folder, to {tmp_path}/elsewhere/secret.txt",
         f"out: a symlink that leaves the folder, to {tmp_path}/elsewhere",
-        "pkg/here: a symlink to a folder that it lies in",
-        "pkg/up: a symlink to a folder that it lies in",
+        "pkg/here: a symlink to a folder that contains it",
+        "pkg/up: a symlink to a folder that contains it",
         "self: a symlink that leads to itself",
     ]
 
@@ -231,7 +231,7 @@ def test_links_that_lead_to_one_another_end(package: Path, code: Path) -> None:
     (code / "a" / "b").symlink_to("../b")
     (code / "b" / "a").symlink_to("../a")
     problems = refused(package, code).problems
-    assert problems == [f"{path}: a symlink to a folder that it lies in" for path in ("a/b/a", "b/a/b")]
+    assert problems == [f"{path}: a symlink to a folder that contains it" for path in ("a/b/a", "b/a/b")]
 
 
 def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code: Path) -> None:
@@ -249,8 +249,8 @@ def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code
         "out: a symlink that leaves the folder, to /",
         "settings.py:1: holds a GitHub token",
         "settings.py:3: holds an AWS access key",
-        "train_jobs.py: takes the place of what the code is shipped beside",
-        "train_jobs/: takes the place of what the code is shipped beside",
+        "train_jobs.py: has the name of the package that is shipped with the code",
+        "train_jobs/: has the name of the package that is shipped with the code",
         "weights.bin: 0.012 MB, over code.largest_file_mb (0.0105)",
     ]
     for secret in (AWS, GITHUB, "hunter2", "MC4CAQ"):
@@ -277,7 +277,7 @@ def test_the_fix_is_for_the_ignore_file_that_counts(package: Path, code: Path) -
     assert f">> {code}/.amlignore" in str(refused(package, code))
 
 
-def test_a_secret_in_a_text_is_not_mended_by_leaving_the_text_out(package: Path, code: Path) -> None:
+def test_secret_in_text_has_no_exclusion_fix(package: Path, code: Path) -> None:
     write(code, "settings.py", text=f"key = '{AWS}'\n")
     problem = refused(package, code)
     assert "printf" not in str(problem)
@@ -343,21 +343,21 @@ def test_a_folder_of_terabytes_is_not_read_to_be_refused(package: Path, code: Pa
     assert problem.startswith("2 files: 1e+06 MB together, over code.largest_total_mb (100)")
 
 
-def test_many_problems_get_words_and_not_a_command_of_a_hundred_lines(package: Path, code: Path) -> None:
+def test_many_problems_fix_is_text_not_long_command(package: Path, code: Path) -> None:
     write(code, *(f"{number}.key" for number in range(20)))
     assert str(refused(package, code).fix).count(".key") == 20
     write(code, "20.key")
     problem = refused(package, code)
     assert len(problem.problems) == 21
-    assert problem.fix == f"mend what is named, or leave it out: a line each in {code}/.gitignore"
+    assert problem.fix == f"fix the files named, or leave them out with one line each in {code}/.gitignore"
 
 
 def test_names_that_no_manifest_can_hold_are_refused_readably(package: Path, code: Path) -> None:
     write(code, "a\nb.py", "tab\there.py", "no\u00a0break.py")
     (Path(os.fsdecode(os.fsencode(code) + b"/\xff.py"))).write_text("")
     assert refused(package, code).problems == [
-        "a\\nb.py: a name of two lines, or not UTF-8; rename it",
-        "\\udcff.py: a name of two lines, or not UTF-8; rename it",
+        "a\\nb.py: a name with a line break, or not UTF-8; rename it",
+        "\\udcff.py: a name with a line break, or not UTF-8; rename it",
     ]
 
 
@@ -389,7 +389,7 @@ def test_what_cannot_be_read_is_named() -> None:
 
 def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
     write(tmp_path / "code", ".gitignore", "b.pyc")
-    with pytest.raises(SpecError, match="there is no code in "):
+    with pytest.raises(SpecError, match="no code in "):
         take(package, tmp_path / "code")
 
 
@@ -403,7 +403,7 @@ def test_a_file_that_goes_away_is_no_bug(package: Path, code: Path, monkeypatch:
         return original(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    with pytest.raises(ConflictError, match=r"code/b\.py went away while it was read"):
+    with pytest.raises(ConflictError, match=r"code/b\.py: it disappeared"):
         take(package, code)
 
 
@@ -429,7 +429,7 @@ def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
     write(code, "tools/train.py", "tools/__init__.py", "notes.txt")
     with pytest.raises(SpecError) as caught:
         take(package, code).check_entry(entry, where="job.yaml:3")
-    assert caught.value.message == f"code.entry: there is no module {entry}{near}"
+    assert caught.value.message == f"code.entry: no module {entry}{near}"
     assert caught.value.facts == {"where": "job.yaml:3", "known": "my_pretrain, tools.train, train_jobs.pretrain"}
 
 
@@ -470,6 +470,6 @@ def test_an_entry_of_ones_own_needs_a_folder(package: Path) -> None:
     assert caught.value.fix == "--code DIR with tools/train.py in it"
 
 
-def test_the_package_is_not_searched_for_what_the_users_folder_may_not_hold(package: Path, code: Path) -> None:
+def test_package_not_searched_for_users_exclusions(package: Path, code: Path) -> None:
     write(package, "keys.pem", text=PEM)
     assert "train_jobs/keys.pem" in {file.path for file in take(package, code).files}

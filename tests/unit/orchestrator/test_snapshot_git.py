@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.snapshot import GitFacts, take_snapshot
-from orchestrator.snapshot import git as git_module
 from orchestrator.snapshot.git import git_facts
-from orchestrator.specs.sections import CodeSpec
+from orchestrator.specs.job import CodeSpec
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -128,7 +127,7 @@ def test_outside_of_repositories_there_are_no_facts(tmp_path: Path) -> None:
     assert git_facts(tmp_path, ["train.py"]) is None
 
 
-def test_a_package_installed_in_a_project_is_not_of_the_projects_repository(repository: Path) -> None:
+def test_package_in_project_not_part_of_repository(repository: Path) -> None:
     package = repository / ".venv" / "lib" / "train_jobs"
     package.mkdir(parents=True)
     (package / "pretrain.py").write_text("x\n")
@@ -139,7 +138,7 @@ def test_a_package_installed_in_a_project_is_not_of_the_projects_repository(repo
     assert facts.uncommitted == 1
 
 
-def test_the_users_folder_decides_and_the_package_is_told_beside_it(repository: Path, tmp_path: Path) -> None:
+def test_user_folder_decides_and_package_shown_too(repository: Path, tmp_path: Path) -> None:
     package = repository / "code"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.py").write_text("x\n")
@@ -152,7 +151,7 @@ def test_the_users_folder_decides_and_the_package_is_told_beside_it(repository: 
     assert document["package_git"]["dirty"] is False
 
 
-def test_the_repository_of_a_hook_is_not_mistaken_for_the_folders(
+def test_repository_of_hook_not_taken_for_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(tmp_path, "init", "--quiet", "other")
@@ -206,8 +205,7 @@ def test_a_git_that_hangs_is_ended_with_all_that_it_started(
     (tmp_path / "git").write_text(f"#!/bin/sh\nsleep 1000 & echo $! >> {pids}; wait\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(git_module, "GIT_SECONDS", 0.5)
-    facts = git_facts(repository, [])
+    facts = git_facts(repository, [], seconds=0.5)
     assert facts == GitFacts(problem="git did not answer within 0.5 s")
     for pid in map(int, pids.read_text().split()):
         status = Path(f"/proc/{pid}/stat")

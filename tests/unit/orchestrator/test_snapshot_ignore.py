@@ -55,7 +55,7 @@ def random_tree(draw: random.Random, folder: Path, depth: int = 0) -> None:
 
 
 @needs_git
-def test_random_patterns_over_random_trees_mean_what_they_mean_to_git(tmp_path: Path) -> None:
+def test_random_ignore_patterns_match_git(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     trees = [tmp_path / f"tree-{seed}" for seed in range(150)]
     for seed, tree in enumerate(trees):
@@ -105,7 +105,7 @@ def test_a_pattern_means_what_it_means_to_git(tmp_path: Path, patterns: str) -> 
 
 
 @needs_git
-def test_gitignore_files_above_and_below_the_code_count_up_to_the_repository(tmp_path: Path) -> None:
+def test_gitignores_up_to_repository_root_count(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     write(tmp_path, **{".gitignore": "c.py\n"})
     write(
@@ -134,7 +134,7 @@ def test_gitignore_files_above_and_below_the_code_count_up_to_the_repository(tmp
     }
 
 
-def test_amlignore_beats_every_gitignore_and_is_of_the_root_alone(tmp_path: Path) -> None:
+def test_amlignore_at_root_overrides_gitignore(tmp_path: Path) -> None:
     code = tmp_path / "code"
     write(tmp_path, **{".gitignore": "c.py\n"})
     write(

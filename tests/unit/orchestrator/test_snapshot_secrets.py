@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.snapshot.secrets import secret_name, secrets_in
+from orchestrator.snapshot.user import secret_name, secrets_in
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" * 2
 UPPER = "QWERTYUIOPASDFGHJKLZ"
@@ -39,7 +39,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in SAMPLES.items() for text in texts])
-def test_a_secret_is_found_with_its_line_however_it_stands_in_the_text(what: str, text: str) -> None:
+def test_secret_found_with_line_in_any_text_form(what: str, text: str) -> None:
     for before, after in (("", ""), ('key = "', '"'), ("key: ", "\n"), ("KEY=", " # mine"), ("<b>", "</b>")):
         found = list(secrets_in(f"# one\n\n{before}{text}{after}\nlast = 1\n".encode()))
         assert found == [(3, what)], before

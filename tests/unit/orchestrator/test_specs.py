@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.resolve import resolve_spec
+from orchestrator.specs.job import EnvironmentSpec
 from orchestrator.specs.resolved import Flag, find_project
-from orchestrator.specs.sections import EnvironmentSpec
 from orchestrator.support.errors import SpecError
 from tests.conftest import write_bert
 from train_jobs.config import PretrainConfig
-from train_jobs.config.text import SourceConfig
+from train_jobs.config.prepare import SourceConfig
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -145,7 +145,7 @@ def test_a_spec_of_another_kind_is_refused(folder: Path) -> None:
     assert problems_of(file=Path("job.yaml"))[0].startswith("job.yaml:1: kind: input should be 'pretrain'")
 
 
-def test_variables_are_yaml_and_below_free_mappings_keep_their_case() -> None:
+def test_variables_parsed_as_yaml_free_mappings_keep_case() -> None:
     environ = {
         **NO_GPU,
         "ORCHESTRATOR_OPTIMIZER__BETAS": "[0.5, 0.6]",
@@ -160,7 +160,7 @@ def test_variables_are_yaml_and_below_free_mappings_keep_their_case() -> None:
     assert spec.tags == {"Team": "nlp"}
 
 
-def test_an_unknown_variable_is_a_warning_and_reserved_ones_are_left_alone() -> None:
+def test_unknown_variable_warns_reserved_one_ignored() -> None:
     environ = {
         **NO_GPU,
         "ORCHESTRATOR_TRAIN__STPES": "5",
@@ -184,9 +184,9 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
     assert resolve_spec("pretrain", sets=[*sets, "profile.start=11"], environ=NO_GPU).spec.profile.first == 11
     assert resolve_spec("pretrain", sets=["profile.start=null", "train.steps=1"], environ=NO_GPU).warnings == ()
     (problem,) = problems_of(sets=[*sets, "profile.start=12"])
-    assert problem == "profile: steps 12 to 13 are asked for, train.steps is 12"
+    assert problem == "profile: steps 12 to 13 are requested, train.steps is 12"
     (problem,) = problems_of(sets=["train.steps=12", "profile.steps=10"])
-    assert problem == "profile: steps 4 to 13 are asked for, train.steps is 12"
+    assert problem == "profile: steps 4 to 13 are requested, train.steps is 12"
 
 
 @pytest.mark.parametrize(
@@ -220,15 +220,13 @@ def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ig
         (["objective.max_predictions=10"], None),  # no more than is asked for
     ],
 )
-def test_a_rate_that_a_fixed_number_of_predictions_caps_is_a_warning(sets: list[str], asked: int | None) -> None:
+def test_rate_capped_by_predictions_warns(sets: list[str], asked: int | None) -> None:
     warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
     expected = [f"objective.max_predictions=20 holds whole sequences below the {asked} predictions"] if asked else []
     assert [warning.partition(" that ")[0] for warning in warnings] == expected
 
 
-def test_relative_paths_start_at_their_file_or_at_the_current_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_file_or_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("project/specs/a.txt", "project/b.txt", "project/work/c.txt", "project/specs/vocab.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("text\n")
@@ -250,9 +248,7 @@ def test_relative_paths_start_at_their_file_or_at_the_current_folder(
     assert data.text[0].path == [str(folder / "project/work/c.txt")]
 
 
-def test_a_model_to_start_from_is_a_path_from_where_it_is_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_model_path_relative_to_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("specs/bert", "work/bert"):
         write_bert(folder / name)
     (folder / "specs/job.yaml").write_text("init_from: bert\ndata: {sequence_length: 32}\n")
@@ -283,7 +279,7 @@ def test_a_model_to_start_from_may_be_a_run(folder: Path, named: str) -> None:
     assert change == {"value": str(resolved.spec.init_from), "from": "job.yaml:2"}
 
 
-def test_a_folder_wins_over_a_run_of_its_name_and_a_later_layer_over_both(folder: Path) -> None:
+def test_folder_wins_over_run_and_later_layer_over_both(folder: Path) -> None:
     write_bert(folder / "alpha")
     (folder / "job.yaml").write_text("init_from: beta\ndata: {sequence_length: 32}\n")
 
@@ -350,7 +346,7 @@ def test_the_environment_is_described_by_installed_versions() -> None:
     assert set(described) == {"python", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic"}
 
 
-def test_an_earlier_phase_is_a_path_from_where_it_is_written_or_a_run(folder: Path) -> None:
+def test_phase_start_is_relative_path_or_run(folder: Path) -> None:
     asked = []
 
     def outputs_of(run: str) -> Path:

@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 RANK = """
 import signal, sys, time
 from pathlib import Path
-from train_jobs.engine.runtime.rank_stacks import stacks_on_request
+from train_jobs.engine.runtime.diagnostics import stacks_on_request
 
 def step_in_hand():
     print("up", flush=True)
@@ -125,7 +125,7 @@ def test_a_stopped_rank_says_nothing_and_that_is_said(ranks: Ranks) -> None:
     while process_state(process.pid) != "T":
         time.sleep(0.01)
     found = ranks_stacks(ranks.run, range(2))
-    assert found[0] == f"process {process.pid} is stopped by a signal (kill -CONT {process.pid} lets it go on)"
+    assert found[0] == f"process {process.pid} is stopped by a signal (kill -CONT {process.pid} resumes it)"
     assert found[1] == "not up yet: it is still loading its packages"
     process.send_signal(signal.SIGCONT)
     assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
@@ -137,12 +137,12 @@ def test_an_answer_may_take_a_while(ranks: Ranks) -> None:
     assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
 
 
-def test_a_rank_that_does_not_answer_is_given_up(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.backends.folder.stacks.ANSWER_SECONDS", 0.2)
+def test_a_rank_that_does_not_answer_is_given_up(ranks: Ranks) -> None:
     process = ranks.start(0)
     ranks.go_on(0)
     ranks.expect(0, "left")  # it does not listen any more, and has not ended
-    assert ranks_stacks(ranks.run, range(1))[0] == f"no answer within 0.2 s: process {process.pid} is in state S"
+    found = ranks_stacks(ranks.run, range(1), seconds=0.2)
+    assert found[0] == f"no answer within 0.2 s: process {process.pid} is in state S"
     assert process.poll() is None  # and a signal that comes late has not killed it
     ranks.go_on(0)
     assert process.wait(30) == 0
@@ -155,7 +155,7 @@ def test_a_process_that_is_another_is_not_signalled(ranks: Ranks, lie: dict[str,
         ranks.start(0)
         ranks.pretend(0, pid=innocent.pid, started=process_started(innocent.pid))
         ranks.pretend(0, **lie)
-        assert f"its process {innocent.pid} is gone" in ranks_stacks(ranks.run, range(1))[0]
+        assert f"its process {innocent.pid} no longer exists" in ranks_stacks(ranks.run, range(1))[0]
         time.sleep(0.1)
         assert innocent.poll() is None
     finally:
@@ -167,13 +167,13 @@ def test_a_rank_that_has_ended_is_gone(ranks: Ranks) -> None:
     process = ranks.start(0)
     process.kill()
     process.wait()
-    assert ranks_stacks(ranks.run, range(1))[0].startswith(f"its process {process.pid} is gone")
+    assert ranks_stacks(ranks.run, range(1))[0].startswith(f"its process {process.pid} no longer exists")
 
 
 def test_a_rank_on_another_machine_is_to_be_asked_there(ranks: Ranks) -> None:
     ranks.start(0)
     ranks.pretend(0, host="node-7")
-    assert ranks_stacks(ranks.run, range(1))[0].endswith("of node-7: ask there")
+    assert ranks_stacks(ranks.run, range(1))[0].endswith("of node-7: run the command there")
 
 
 def test_the_backend_asks_all_ranks_of_a_running_run(ranks: Ranks, tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def test_the_backend_asks_all_ranks_of_a_running_run(ranks: Ranks, tmp_path: Pat
     assert caught.value.facts == {"ranks": "0 to 1"}
 
 
-def test_a_run_that_has_ended_cannot_be_asked_but_its_last_hang_is_there(ranks: Ranks, tmp_path: Path) -> None:
+def test_ended_run_has_no_stacks_except_last_hang(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run.write_state(LocalState(state=RunState.FAILED, created=1000.0))
     backend = LocalBackend(tmp_path)
-    with pytest.raises(ConflictError, match="run one is failed") as caught:
+    with pytest.raises(ConflictError, match="cannot show the stacks of run one: it is failed") as caught:
         backend.stacks("one")
     assert caught.value.facts == {}
     assert caught.value.fix == "orchestrator status one"

@@ -41,7 +41,7 @@ def test_processes_that_meet_a_missing_store_do_not_break_it(tmp_path: Path) -> 
 
 
 def test_a_store_that_mlflow_refuses_is_said_in_its_words(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match="MLflow could not open a run") as caught:
+    with pytest.raises(ServiceError, match="cannot open an MLflow run") as caught:
         open_run(request(f"file://{tmp_path / 'mlruns'}"))
     assert caught.value.facts["where"] == f"file://{tmp_path / 'mlruns'}"
     assert str(caught.value.facts["says"])

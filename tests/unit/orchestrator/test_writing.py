@@ -57,13 +57,13 @@ def test_a_run_is_not_resumed_where_nothing_can_be_written(disk: Path, harm: obj
     with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
         LocalBackend(disk).resume("stopped", processes=processes)
     assert failure.value.facts["where"] == run.path
-    assert run.read_state().state == RunState.CANCELLED
+    assert run.state().state == RunState.CANCELLED
 
 
-def test_a_disk_without_room_for_the_reserve_keeps_nobody_from_resuming(disk: Path) -> None:
+def test_full_disk_without_reserve_still_resumes(disk: Path) -> None:
     run = stopped(disk)
     fill(disk, left=16 * 4096)
-    LocalBackend(disk)._requeue(run, run.read_state())
+    LocalBackend(disk)._requeue(run, run.state())
     assert run.stored_state().state == RunState.QUEUED
 
 
@@ -80,7 +80,7 @@ def test_predictions_are_put_where_they_are_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl").read_text() == "{}\n"
 
 
-def test_predictions_that_cannot_be_put_there_are_an_error_of_storage(tmp_path: Path, disk: Path) -> None:
+def test_unwritable_predictions_raise_storage_error(tmp_path: Path, disk: Path) -> None:
     run = predicted(tmp_path / "home")
     (tmp_path / "folder" / "below").mkdir(parents=True)
     with pytest.raises(StorageError, match="Is a directory") as failure:

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from tests.conftest import MICRO, write_corpus
-from train_jobs.artifacts.layers import Layer, build, merge, read_assignments, read_preset, read_text
+from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.assembly.parts import exported_as, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
 from train_jobs.corpus.examples.pairs import checked
@@ -24,8 +24,8 @@ from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
-from train_jobs.models.huggingface import export
-from train_jobs.optim.groups import parameter_groups
+from train_jobs.models.huggingface import TokenizerFiles, export
+from train_jobs.optim.factory import parameter_groups
 from train_jobs.pretrain import main
 from train_jobs.tasks.pretraining import BertPretraining
 
@@ -59,8 +59,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def config_with(**sections: Any) -> PretrainConfig:
-    layer = Layer("test", {"model": SHAPE, "data": MICRO["data"], "train": {**MICRO["train"], "precision": "fp32"}})
-    return build(PretrainConfig, merge([layer, Layer("given", sections)]))
+    layer = ConfigLayer(
+        "test", {"model": SHAPE, "data": MICRO["data"], "train": {**MICRO["train"], "precision": "fp32"}}
+    )
+    return build(PretrainConfig, merge([layer, ConfigLayer("given", sections)]))
 
 
 def refused(**sections: Any) -> SpecError:
@@ -97,9 +99,9 @@ def test_a_near_name_is_told_and_options_are_for_own_code() -> None:
 
 def test_what_is_not_there_is_told_with_what_is(code: Path) -> None:
     gone = refused(optimizer="my_lion:Lion")
-    assert gone.message == "optimizer.name: there is no module my_lion"
+    assert gone.message == "optimizer.name: no module my_lion"
     assert gone.fix == "--code DIR with my_lion.py in it"
-    assert refused(optimizer="lion.inner:Lion").message == "optimizer.name: there is no module lion.inner"
+    assert refused(optimizer="lion.inner:Lion").message == "optimizer.name: no module lion.inner"
     name = refused(optimizer="lion:Loin")
     assert name.message == 'optimizer.name: lion has no Loin (did you mean "Lion"?)'
     assert "Lion" in str(name.facts["known"])
@@ -128,7 +130,8 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     )
     assert refused(optimizer="odd:number").message == "optimizer.name: odd:number is of type int"
     assert (
-        refused(optimizer="odd:no_optimizer").message == "optimizer.name: odd:no_optimizer gives something of type int"
+        refused(optimizer="odd:no_optimizer").message
+        == "optimizer.name: odd:no_optimizer returns an object of type int"
     )
     options = refused(optimizer={"name": "lion:Lion", "options": {"momentum": 1}})
     assert "unexpected keyword argument 'momentum'" in options.message
@@ -138,15 +141,15 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     )
     assert "unexpected keyword argument 'total_steps'" in refused(schedule="odd:rate").message
     assert refused(schedule="odd:text").facts["have"] == "'fast' at step 1"
-    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan gives no learning rate"
+    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns no learning rate"
     assert refused(schedule="odd:fails").message == "schedule: odd:fails cannot be used: ZeroDivisionError: oh"
-    assert refused(model="odd:no_model").message == "model.name: odd:no_model is no class of torch.nn.Module"
+    assert refused(model="odd:no_model").message == "model.name: odd:no_model is not a subclass of torch.nn.Module"
     assert "takes no weights from init_from" in refused(model="odd:Other", init_from="/some/bert").message
-    assert "has no labels as they are needed" in refused(objective="odd:Blank").message
+    assert "has no valid labels" in refused(objective="odd:Blank").message
     assert refused(objective="odd:Labels").facts["have"] == "{'mlm': 'input_ids'}"
     assert refused(objective="odd:NoPlan").message == "objective.name: odd:NoPlan has no method plan"
     assert refused(objective="odd:NoLosses").message == "objective.name: odd:NoLosses has no method losses"
-    assert "plan of odd:Narrow cannot be called" in refused(objective="odd:Narrow").message
+    assert "cannot call plan of odd:Narrow" in refused(objective="odd:Narrow").message
 
 
 def test_the_job_refuses_before_it_reads_text(
@@ -154,7 +157,7 @@ def test_the_job_refuses_before_it_reads_text(
 ) -> None:
     monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
     assert main(["--config", "tiny", "--set", "optimizer=gone:Lion", "--output", str(tmp_path / "out")]) == 2
-    assert "error[spec]: optimizer.name: there is no module gone" in capsys.readouterr().err
+    assert "error[spec]: optimizer.name: no module gone" in capsys.readouterr().err
     assert not (tmp_path / "out" / "token-stores").exists()
 
 
@@ -185,7 +188,7 @@ def test_groups_of_an_own_optimizer_are_those_of_any() -> None:
     assert decays == [(group["weight_decay"], [name for name, _ in group["params"]]) for group in groups]
 
 
-def test_what_an_optimizer_of_torch_keeps_comes_back_from_a_checkpoint(tmp_path: Path, code: Path) -> None:
+def test_torch_optimizer_state_restored_from_checkpoint(tmp_path: Path, code: Path) -> None:
     (code / "notes.py").write_text(
         "import torch\n"
         "class Notes(torch.optim.SGD):\n"
@@ -214,7 +217,7 @@ def test_what_an_optimizer_of_torch_keeps_comes_back_from_a_checkpoint(tmp_path:
     for bad in ({1, 2}, "text", [1, "text"], {"a": 1}):
         type(optimizer).bad = bad
         optimizer.step()
-        with pytest.raises(TrainingError, match="the optimizer keeps something that no checkpoint can hold") as caught:
+        with pytest.raises(TrainingError, match="cannot save the state of the optimizer") as caught:
             store.save(2, weights={}, optimizer=optimizer.state_dict(), state={})
         assert caught.value.facts["have"] == f"{bad!r} as dense.weight.bad"
 
@@ -250,7 +253,7 @@ def test_sentence_order_pairs_follow_one_another_or_are_swapped(store: TokenStor
     assert (always.plan(block, rng=np.random.default_rng(3), **given)[:, 4] == 1).all()
 
 
-def test_an_own_objective_names_its_terms_and_gets_their_gradients(store: TokenStore) -> None:
+def test_own_objective_names_terms_and_gets_gradients(store: TokenStore) -> None:
     task = BertPretraining(config_with(objective="sentence_order:SentenceOrder"), store, ALONE)
     batch, _ = task.train_batch({})
     totals = torch.tensor(task.counts(batch))
@@ -264,9 +267,7 @@ def test_an_own_objective_names_its_terms_and_gets_their_gradients(store: TokenS
     assert task.validate(4).keys() == {*found, "unigram_entropy"}
 
 
-def test_an_objective_without_pairs_freezes_their_head_and_one_that_forgets_a_term_is_told(
-    store: TokenStore, code: Path
-) -> None:
+def test_objective_without_pairs_freezes_head(store: TokenStore, code: Path) -> None:
     (code / "single.py").write_text(
         "from sentence_order import SentenceOrder\n"
         "class Single(SentenceOrder):\n    labels = {'mlm': 'masked_labels'}\n"
@@ -274,7 +275,9 @@ def test_an_objective_without_pairs_freezes_their_head_and_one_that_forgets_a_te
     task = BertPretraining(config_with(objective="single:Single"), store, ALONE)
     assert not any(parameter.requires_grad for parameter in task.model.bert.pooler.parameters())
     batch, _ = task.train_batch({})
-    with pytest.raises(SpecError, match="single:Single gives other losses than its labels say") as caught:
+    with pytest.raises(
+        SpecError, match="invalid objective 'single:Single': its losses do not match its labels"
+    ) as caught:
         task.loss(batch, torch.tensor(task.counts(batch)))
     assert (caught.value.facts["need"], caught.value.facts["have"]) == ("mlm", "mlm, sop")
 
@@ -299,7 +302,7 @@ def test_a_plan_that_cannot_be_made_is_told(rows: Any, have: str) -> None:
         tokens = np.zeros(10)
 
     given = {"sequence_length": 8, "short_sequence_probability": 0.0, "rng": np.random.default_rng(0)}
-    with pytest.raises(SpecError, match=r"the examples that my:Plan plans cannot be made") as caught:
+    with pytest.raises(SpecError, match=r"my:Plan plans invalid examples") as caught:
         checked(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
     assert caught.value.facts["have"] == have
     for fits in ([[0, 2, 2, 5, 0]], [[5, 10, 0, 5, 1]][:0], [[4, 10, 10, 10, 0]]):
@@ -313,7 +316,7 @@ def test_the_plans_of_an_own_objective_are_looked_at(store: TokenStore, code: Pa
         "class Blank(SentenceOrder):\n    def plan(self, block, **given): return []\n"
     )
     task = BertPretraining(config_with(objective="blank:Blank"), store, ALONE)
-    with pytest.raises(SpecError, match="the examples that blank:Blank plans cannot be made"):
+    with pytest.raises(SpecError, match="blank:Blank plans invalid examples"):
         task.train_batch({})
 
 
@@ -324,7 +327,7 @@ def test_an_objective_that_finds_no_example_is_told(store: TokenStore, code: Pat
         "class None_(SentenceOrder):\n    def plan(self, block, **given): return np.zeros((0, 5), np.int64)\n"
     )
     task = BertPretraining(config_with(objective="none:None_"), store, ALONE)
-    with pytest.raises(DataError, match="not one example can be made of the text"):
+    with pytest.raises(DataError, match="cannot make a single example of the text"):
         task.train_batch({})
 
 
@@ -340,8 +343,7 @@ def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: To
         tmp_path / "export",
         config=config.model,
         vocab_size=256,
-        vocabulary=store.vocabulary,
-        lowercase=True,
+        tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
         more=exported_as(model, config.model),
     )
     loaded = transformers.BertForPreTraining.from_pretrained(tmp_path / "export").eval()
@@ -354,7 +356,7 @@ def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: To
     assert not torch.allclose(mine, other, atol=1e-3)
 
 
-def test_a_model_that_is_no_bert_draws_its_own_weights_and_says_what_it_is(tmp_path: Path, code: Path) -> None:
+def test_own_model_initialises_weights_and_names_itself(tmp_path: Path, code: Path) -> None:
     (code / "bag.py").write_text(
         "import torch\n"
         "class Bag(torch.nn.Module):\n"

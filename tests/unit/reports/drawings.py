@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 from xml.etree import ElementTree
 
+from orchestrator.reports.pages import run_page
+from orchestrator.reports.pages.run_report import report_of
+from orchestrator.runs.differences import Side
+from orchestrator.runs.status import RunStatus
+
 LOADS = {"src", "href", "srcset", "data", "poster", "xlink:href", "action"}  # attributes that a browser fetches
+
+
+def render(
+    status: RunStatus,
+    reports: Iterable[dict[str, Any]],
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    *,
+    seeds: Mapping[int, Iterable[dict[str, Any]]] | None = None,
+) -> str:
+    """Return the page of a run."""
+    return run_page.render(report_of(Side(status, plan, result, None), reports, seeds))
 
 
 def figures(page: str) -> dict[str, set[tuple[float, float]]]:

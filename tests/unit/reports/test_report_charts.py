@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.reports.charts.charts import Chart, Line, Reference, figure
-from orchestrator.reports.charts.series import MOST_POINTS, Series
+from orchestrator.reports.charts.charts import MOST_POINTS, Chart, Line, Reference, Series, figure
 
 HOSTILE = '<script>alert("x")</script>'
 

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.charts.palette import KINDS
-from orchestrator.reports.pages.comparison import Subject, render_comparison, require_comparable
-from orchestrator.reports.pages.written_pages import write_pictures, write_report
+from orchestrator.reports.charts.style import KINDS
+from orchestrator.reports.pages.comparison import (
+    render_comparison,
+    require_comparable,
+    write_pictures,
+    write_report,
+)
+from orchestrator.reports.pages.run_report import RunReport, report_of
 from orchestrator.runs.differences import Side
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState
@@ -30,7 +35,7 @@ def subject(
     state: RunState = RunState.COMPLETED,
     kind: str = "pretrain",
     **changes: Any,
-) -> Subject:
+) -> RunReport:
     """A run of a plan whose spec has other values: `train__seed=2` is train.seed."""
     own = copy.deepcopy(plan)
     for path, value in changes.items():
@@ -38,7 +43,7 @@ def subject(
         own["spec"][section][key] = value
     found = RESULT if result is None else result
     status = status_of(state, name=name, kind=kind, results=read_results(found))
-    return Subject(Side(status, own, found, None), reports_of() if reports is None else reports)
+    return report_of(Side(status, own, found, None), reports_of() if reports is None else reports)
 
 
 def test_two_runs_have_a_line_each_on_every_figure_and_a_legend(plan: dict[str, Any]) -> None:
@@ -61,7 +66,7 @@ def test_two_runs_have_a_line_each_on_every_figure_and_a_legend(plan: dict[str, 
     assert "train.seed" not in text
 
 
-def test_runs_that_differ_in_their_seed_alone_share_a_colour_and_have_a_mean(plan: dict[str, Any]) -> None:
+def test_runs_differing_in_seed_share_colour_and_mean(plan: dict[str, Any]) -> None:
     results = [{**RESULT, "validation_mlm_loss": loss} for loss in (5.0, 5.2)]
     runs = [subject(plan, f"seed-{seed}", result=result, train__seed=seed) for seed, result in enumerate(results)]
     page = render_comparison([*runs, subject(plan, "other", train__log_every=7)])
@@ -80,7 +85,7 @@ def test_different_texts_are_said_to_compare_roughly(plan: dict[str, Any]) -> No
     assert "Nothing: spec, compute, environment, data and code are the same." in same
 
 
-def test_runs_that_have_reported_nothing_yet_say_so_and_those_that_go_on_are_drawn(plan: dict[str, Any]) -> None:
+def test_runs_without_report_named_running_ones_drawn(plan: dict[str, Any]) -> None:
     waiting = subject(plan, "waiting", reports=[], result={}, state=RunState.QUEUED)
     also = subject(plan, "also", reports=[], result={}, state=RunState.QUEUED)
     assert "None of these runs has reported a metric yet." in render_comparison([waiting, also])
@@ -108,7 +113,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(plan: dict[str, Any]
         ([one, mrpc], "no figures in common"),
         ([mrpc, other], "fine-tuning of RTE"),
         ([one, subject(plan, "words", kind="prepare", result={})], "a run of kind prepare"),
-        ([subject(plan, f"r{number}") for number in range(len(KINDS) + 1)], "more than a figure can show"),
+        ([subject(plan, f"r{number}") for number in range(len(KINDS) + 1)], "a figure shows at most"),
     ):
         with pytest.raises(UsageError) as refused:
             require_comparable(runs)

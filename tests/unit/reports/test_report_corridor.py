@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.reports.charts.charts import Corridor
-from orchestrator.reports.charts.corridors import (
+from orchestrator.reports.pages.pretraining_report import (
     CURVE,
     NVIDIA_LARGE,
     NVIDIA_LARGE_LONG,
@@ -16,8 +16,7 @@ from orchestrator.reports.charts.corridors import (
     levels,
     published,
 )
-from orchestrator.reports.pages.run_page import render
-from tests.unit.reports.drawings import outside
+from tests.unit.reports.drawings import outside, render
 from tests.unit.reports.test_report_run import RESULT, Page, reports_of, status_of
 
 
@@ -31,7 +30,7 @@ def inside(corridor: Corridor, step: int, value: float) -> bool:
     return low <= value <= high
 
 
-def test_a_model_without_context_stays_between_an_even_guess_and_unigram_entropy(plan: dict[str, Any]) -> None:
+def test_context_free_model_between_uniform_and_unigram(plan: dict[str, Any]) -> None:
     guess = math.log(plan["job"]["data"]["vocab_size"])
     assert [(level.label, level.value) for level in levels(plan, None)] == [("even guess", guess)]
     assert [level.label for level in levels(plan, 6.0)] == ["even guess", "unigram entropy"]
@@ -52,7 +51,7 @@ def test_who_starts_from_weights_guesses_better_than_evenly(plan: dict[str, Any]
     assert frequencies_alone({**plan, "job": job}, 6.0, 100) is None
 
 
-def test_a_published_curve_lies_inside_its_corridor_and_a_plateau_that_goes_on_does_not(plan: dict[str, Any]) -> None:
+def test_published_curve_inside_corridor_plateau_outside(plan: dict[str, Any]) -> None:
     corridor, ends = published(of_recipe(plan, NVIDIA_LARGE))
     assert corridor is not None
     assert ends == ()
@@ -63,7 +62,7 @@ def test_a_published_curve_lies_inside_its_corridor_and_a_plateau_that_goes_on_d
     assert "read off a picture" in corridor.source
 
 
-def test_the_corridor_of_a_run_that_goes_on_ends_where_the_run_is(plan: dict[str, Any]) -> None:
+def test_corridor_of_running_run_ends_at_its_step(plan: dict[str, Any]) -> None:
     page = render(status_of(), reports_of(), of_recipe(plan, NVIDIA_LARGE), {})
     text = Page(page).text
     assert "Loss, MLM and NSP (nats)" in text

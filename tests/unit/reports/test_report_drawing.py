@@ -7,10 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.reports.charts.charts import Chart, Corridor, Line, Reference, draw, figure
-from orchestrator.reports.charts.drawing import FONT, Drawing, png_of, svg_of, write_png
-from orchestrator.reports.charts.series import Series
-from orchestrator.reports.pages.length_chart import draw_lengths
+from orchestrator.reports.charts.charts import Chart, Corridor, Line, Reference, Series, draw, figure
+from orchestrator.reports.charts.drawing import FONT, Drawing, draw_lengths, png_of, svg_of, write_png
 from orchestrator.support.errors import StorageError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from orchestrator.reports.pages.comparison import render_comparison
-from orchestrator.reports.pages.run_page import render
-from orchestrator.reports.sweeps.sweep_page import render_sweep
+from orchestrator.reports.pages.sweep_page import render_sweep
 from tests.unit.orchestrator.test_scores import SEVERAL
+from tests.unit.reports.drawings import render
 from tests.unit.reports.test_report_comparison import subject
 from tests.unit.reports.test_report_run import RESULT, reports_of, status_of
 from tests.unit.sweeps.test_sweep_report import ROWS, status
@@ -81,7 +81,7 @@ def pages(plan: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_pages_fit_a_phone_and_their_figures_are_drawn_in_both_schemes(pages: list[str], tmp_path: Path) -> None:
+def test_pages_fit_phone_and_draw_both_schemes(pages: list[str], tmp_path: Path) -> None:
     ink = {}
     for scheme in SCHEMES:
         folder = tmp_path / scheme

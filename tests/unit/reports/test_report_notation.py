@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.reports.charts.notation import counted, duration, moment, nice_ticks, number, percent, tick_label
+from orchestrator.reports.charts.axes import moment, nice_ticks, number, percent, tick_label
+from orchestrator.support.formatting import counted, duration
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.pages.profile_table import profile_section, read_profile
+from orchestrator.reports.pages.run_page import profile_section, read_profile
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.html import join
 

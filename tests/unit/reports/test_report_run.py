@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports.pages.key_figures import planned_memory
-from orchestrator.reports.pages.run_page import render
+from orchestrator.reports.pages.run_report import planned_memory
 from orchestrator.runs.status import RunState, RunStatus
-from tests.unit.reports.drawings import empty_figures, figures, outside, references
+from tests.unit.reports.drawings import empty_figures, figures, outside, references, render
 
 STARTED = 1763712000.0
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -148,7 +147,7 @@ def test_no_figure_is_empty_and_none_draws_beyond_its_edges(plan: dict[str, Any]
     assert empty_figures(render(status_of(), flat, plan, {})) == ["MLM loss (nats per token)"], "it would be noticed"
 
 
-def test_utilisation_memory_and_waiting_are_drawn_where_they_were_reported(plan: dict[str, Any]) -> None:
+def test_utilisation_memory_waiting_drawn_if_reported(plan: dict[str, Any]) -> None:
     reports = reports_of()
     reports[7]["metrics"] |= {"mfu": 0.25, "peak_memory_gb": 0.75, "data_wait_share": 0.5}
     text = Page(render(status_of(), reports, plan, RESULT)).text
@@ -166,7 +165,7 @@ def test_what_was_planned_stands_beside_what_came(plan: dict[str, Any]) -> None:
     dear = {**plan, "estimates": {**plan["estimates"], "seconds": 240.0, "cost": 2.0, "span": None}}
     status = status_of(attempts=attempts, step=30, steps=40, cost=1.5)
     text = Page(render(status, reports, dear, RESULT)).text
-    assert "Plan beside what came\nPlanned\nCame\nCame / planned" in text
+    assert "Planned and actual\nPlanned\nActual\nActual / planned" in text
     assert "Steps\n40\n30\n75%" in text
     assert "Time of all attempts\n4 min 00 s\n2 min 00 s\n50%" in text
     assert re.search(r"Memory of a process\n\S+ [MG]B\n\S+ [MG]B\n200%", text)
@@ -309,7 +308,7 @@ def test_a_failed_run_tells_why(plan: dict[str, Any]) -> None:
     assert "Started (attempt 2)" in text
 
 
-def test_values_that_are_not_finite_neither_stop_nor_spoil_the_page(plan: dict[str, Any]) -> None:
+def test_non_finite_values_do_not_break_page(plan: dict[str, Any]) -> None:
     reports = reports_of()
     for report in reports[20:30]:
         report["metrics"]["train_mlm_loss"] = math.nan

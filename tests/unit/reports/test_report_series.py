@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.reports.charts.series import Series, collect, decimate, last_step
+from orchestrator.reports.charts.charts import Series, collect, decimate, last_step
 
 
 def _report(step: int, **metrics: float) -> dict[str, object]:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.resolve import make_plan, resolve_spec
-from orchestrator.reports.pages.run_page import NO_SEEDS, render
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
-from tests.unit.reports.drawings import empty_figures, figures, outside
+from tests.unit.reports.drawings import empty_figures, figures, outside, render
 from tests.unit.reports.test_report_run import Page
 
 
@@ -34,7 +33,7 @@ def page(
     result: dict[str, Any],
     *,
     reports: Sequence[dict[str, Any]] = (),
-    seeds: Mapping[int, Sequence[dict[str, Any]]] = NO_SEEDS,
+    seeds: Mapping[int, Sequence[dict[str, Any]]] | None = None,
     **more: Any,
 ) -> str:
     status = RunStatus(

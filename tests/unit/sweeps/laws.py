@@ -1,4 +1,4 @@
-"""Laws of what is drawn, and how far from them numbers are (Kolmogorov and Smirnov)."""
+"""Distribution functions of parameters, and the distance of samples from them (Kolmogorov and Smirnov)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def uniform(low: float, high: float) -> Law:
 
 
 def log_of(law: Law) -> Law:
-    """Of exp(X) where X is of this law."""
+    """Return the distribution of exp(X) for X of this law."""
     return lambda x: law(math.log(x)) if x > 0 else 0.0
 
 
 def quantised(law: Law, q: float) -> Law:
-    """Of round(X / q) * q: all that is less than half a q above a multiple."""
+    """Return the distribution of round(X / q) * q."""
     return lambda x: law((math.floor(x / q + 1e-11) + 0.5) * q)
 
 
 def whole(count: int) -> Law:
-    """Of 0 to count - 1."""
+    """Return the distribution of the numbers 0 to count - 1."""
     return lambda x: min(max((math.floor(x) + 1) / count, 0.0), 1.0)
 
 
@@ -73,7 +73,7 @@ def law_of(name: str) -> Law:
 
 
 def law_of_wire(wire: list[Any]) -> Law:
-    """The law that Azure documents for what is sent to it; of a choice, of the numbers 0, 1, ... alone."""
+    """Return the law that Azure documents for a wire form; for a choice, that of the option's number."""
     kind, numbers = wire
     if kind == "choice":
         return whole(len(numbers[0]))

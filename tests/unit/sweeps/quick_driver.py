@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator.backends as backends
-from orchestrator.backends.folder import run_folder
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
@@ -76,6 +75,6 @@ def register() -> None:
 
 if __name__ == "__main__":
     register()
-    run_folder.QUEUED_SECONDS = 1.0  # after which a run that was never started is lost
+    RunFolder.queued_seconds = 1.0  # after which a run that was never started is lost
     driver.ParentRun = NoParentRun  # type: ignore[misc]
     sys.exit(driver.main())

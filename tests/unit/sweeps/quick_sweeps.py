@@ -14,10 +14,10 @@ import yaml
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import SweepSpec
-from orchestrator.sweeps.design.sweep_plan import Surroundings, resolve_sweep
+from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
+from orchestrator.sweeps.driver.control import make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.history import read_history
-from orchestrator.sweeps.driver.start import make_sweep, plan_sweep, start_driver
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow, sweep_status
 from tests.conftest import MICRO, wait_for
@@ -37,7 +37,7 @@ class Sweeps:
     def make(
         self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
     ) -> SweepFolder:
-        """A sweep of quick runs, that nobody drives yet."""
+        """Create a sweep of quick runs, without a driver."""
         Path("notes.txt").write_text("Some text.\n")
         job = json.loads(json.dumps(MICRO))
         job |= {"backend": "quick", "data": {**job["data"], "text": ["notes.txt"]}}
@@ -47,7 +47,7 @@ class Sweeps:
         document = {"space": RATE, "trial": job, **sections}
         document["limits"] = {"trials": 4, "concurrent": 2, **sections.get("limits", {})}
         Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-        sweep = resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ=NO_GPU))
+        sweep = resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ=NO_GPU))
         earlier = [told(folder) for folder in self.folders if folder.name in sweep.spec.warm_start]
         history = read_history(sweep.spec, "pretrain", earlier)
         self.folders.append(make_sweep(plan_sweep(sweep, self.home, history)[0], self.home, history=history))
@@ -87,7 +87,7 @@ def kill(folder: SweepFolder) -> None:
 
 
 def killed_after_a_report(folder: SweepFolder, number: int) -> int:
-    """Kills its driver once it has told a report of a trial; returns how many it had told then."""
+    """Kill the driver after a report of a trial; return the number of reports in the study."""
     study = folder.study()
     wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
     kill(folder)
@@ -99,7 +99,7 @@ def spec_of(folder: SweepFolder) -> SweepSpec:
 
 
 def told(folder: SweepFolder) -> tuple[SweepRecord, list[TrialRow]]:
-    """What it has to tell a later sweep."""
+    """Return its record and trials for a later sweep."""
     return folder.record(), sweep_status(folder).rows
 
 

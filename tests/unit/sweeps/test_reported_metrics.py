@@ -8,12 +8,12 @@ from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.reported import reported_metrics
 from train_jobs.config.tasks import TASKS
 from train_jobs.tasks.entities.conll import entity_scores
-from train_jobs.tasks.squad.reading import Answer, Question
+from train_jobs.tasks.squad.reading import GoldAnswer, Question
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 
 
 def test_answers_and_entities_are_scored_as_said() -> None:
-    questions = [Question("q", "who?", "a", (Answer("a", 0),)), Question("r", "who?", "a", ())]
+    questions = [Question("q", "who?", "a", (GoldAnswer("a", 0),)), Question("r", "who?", "a", ())]
     assert set(TASKS["SQuAD-1.1"].metrics) == set(score_v1(questions[:1], {"q": "a"}))
     found = score_v2(questions, {"q": "a", "r": ""}, {"q": 0.0, "r": 1.0}, threshold=0.0)
     assert set(TASKS["SQuAD-2.0"].metrics) <= set(found)

@@ -1,6 +1,6 @@
 """The body that Azure's sweep service gets: against golden files, Microsoft's schema and what a trial then reads.
 
-UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     writes the golden files anew; read the difference
+UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     rewrites the golden files; read the difference
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.backends.azure.assets.images import train_image
+from orchestrator.backends.azure.assets import train_image
+from orchestrator.backends.azure.native_sweeps import distribution, encoded, settings_of, sweep_request
+from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import AzureRequest, build_request
-from orchestrator.backends.azure.sweeps.sweep_job import distribution, encoded, settings_of, sweep_request
-from orchestrator.backends.azure.wire.workspace import Workspace
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.resolve import make_plan
 from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, resolve_sweep
+from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, SpecContext, resolve_sweep
 from orchestrator.testing.schemas.schema import mismatches
 from tests.conftest import MICRO
 from tests.unit.sweeps.laws import CASES
@@ -83,7 +83,7 @@ def resolve(**sections: Any) -> ResolvedSweep:
         trial[section] = {**trial.get(section, {}), **values} if isinstance(values, dict) else values
     document = {"limits": {"trials": 4}, **sections, "trial": trial}
     Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-    return resolve_sweep(file=Path("sweep.yaml"), around=Surroundings(environ={}))
+    return resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ={}))
 
 
 def planned(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
@@ -139,7 +139,7 @@ def test_a_grid_has_the_numbers_of_a_randint_as_choices() -> None:
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
-    """Of the service's names and values, which may all be text."""
+    """The service's names and values may all be text."""
     spec = resolve(**SWEEPS["random-bandit"]).spec
     told: dict[str, Any] = {
         "optimizer__learning_rate": 1.5e-05,
@@ -231,7 +231,7 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
     [
         (
             {"space": RATE, "sampling": "bayesian"},
-            "space.optimizer.learning_rate: Azure's bayesian sampling takes choices and plain ranges, not a "
+            "space.optimizer.learning_rate: Azure's bayesian sampling allows choices and plain ranges, not a "
             "logarithmic range: sampling random, or --set driver=here",
         ),
         (
@@ -257,21 +257,21 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
         ),
         ({"space": RATE, "seeds": [1, 2]}, "seeds: Azure judges every run by itself"),
         ({"space": RATE, "objective": {"reduction": "last"}}, "objective.reduction: Azure takes the best"),
-        ({"space": RATE, "limits": {"trials": 4, "cost": 5}}, "limits.cost: Azure knows no limit of money"),
+        ({"space": RATE, "limits": {"trials": 4, "cost": 5}}, "limits.cost: Azure has no limit of cost"),
         (
             {"space": SPACE_OF_CHOICES, "sampling": "bayesian", "warm_start": ["a"]},
-            "warm_start: Azure's sampling takes no trials of other sweeps: [], or --set driver=here",
+            "warm_start: Azure's sampling uses no trials of other sweeps: [], or --set driver=here",
         ),
-        ({"space": RATE, "keep_best": 2}, "keep_best: Azure keeps what every trial has written: all"),
+        ({"space": RATE, "keep_best": 2}, "keep_best: Azure keeps the files of every trial: all"),
         ({"space": RATE, "trials_per_gpu": 2}, "trials_per_gpu: a trial on Azure has its machines to itself"),
-        ({"space": RATE, "trial": {"max_restarts": 1}}, "trial.max_restarts: Azure starts no trial again"),
+        ({"space": RATE, "trial": {"max_restarts": 1}}, "trial.max_restarts: Azure restarts no trial"),
         (
             {
                 "space": {
                     "optimizer": [{"name": "lamb", "learning_rate": {"low": 1e-3, "high": 1e-2}}, {"name": "adamw"}]
                 }
             },
-            "space.optimizer: an option of Azure's is a value, and can't vary itself",
+            "space.optimizer: an option on Azure is a fixed value and cannot vary",
         ),
         (
             {"space": {"data.vocabulary": ["a.txt", "b.txt"]}},
@@ -279,14 +279,14 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
         ),
     ],
 )
-def test_what_the_service_can_not_do_is_refused_with_what_can_be_done(sections: dict[str, Any], told: str) -> None:
+def test_service_refusals_name_an_alternative(sections: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(**sections)
     (problem,) = caught.value.problems
     assert told in problem
 
 
-def test_the_driver_of_this_machine_takes_what_the_service_does_not() -> None:
+def test_local_driver_accepts_what_the_service_refuses() -> None:
     sections: dict[str, Any] = {
         "space": RATE,
         "sampling": "bayesian",

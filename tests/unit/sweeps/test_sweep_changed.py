@@ -1,4 +1,4 @@
-"""What changed under a sweep: its data, its packages, a run that has a trial's name already."""
+"""Changes during a sweep: its data, its packages, an existing run with a trial's name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_data_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None
     wait_for(lambda: sweeps.starts(folder))
     Path("notes.txt").write_text("Some other text.\n")
     assert sweeps.end(folder) == RunState.FAILED
-    assert "the data are not what they were" in str(folder.state().reason)
+    assert "the data changed since" in str(folder.state().reason)
     assert len(sweeps.runs(folder)) == 1, "no trial of other data"
     Path("notes.txt").write_text("Some text.\n")
     sweeps.start(folder)
@@ -41,7 +41,7 @@ def test_packages_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> 
     folder.write_record(record.model_copy(update={"environment": older}))
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
-    assert "packages are not what they were" in str(folder.state().reason)
+    assert "the environment changed since" in str(folder.state().reason)
     assert "torch 0.1" in (folder.path / "driver.log").read_text()
 
 
@@ -65,4 +65,4 @@ def test_a_run_of_another_plan_is_no_trial(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1})
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
-    assert folder.state().reason == f"run {run.name} is there, and of another plan than this trial"
+    assert folder.state().reason == f"run {run.name} exists, and has another plan than this trial"

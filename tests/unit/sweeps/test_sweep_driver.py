@@ -1,5 +1,5 @@
-"""The driver, a process of its own, over runs that take milliseconds: what it starts, stops and tells, and that it may
-die at any moment."""
+"""The driver, a process of its own, over runs that take milliseconds: starts, stops, reports, and kills at
+any moment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from optuna.trial import TrialState
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.points import draw
-from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
-from orchestrator.sweeps.driver.trials import place, run_names
+from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report, settings, spec_of, with_weights
@@ -43,7 +43,7 @@ def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
     assert min(line["trial"] for line in lines) == lines[-1]["best"]
 
 
-def test_a_trial_that_falls_behind_is_stopped_and_its_numbers_are_told(sweeps: Sweeps) -> None:
+def test_driver_stops_a_trailing_trial_and_stores_why(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-4, 1e-2, 1.2e-4]}
     bandit = {"policy": "bandit", "slack_factor": 0.5, "delay": 2}
     limits = {"trials": None, "concurrent": 1}
@@ -59,7 +59,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_its_numbers_are_told(sweeps: S
     assert (1, 1) not in decided
 
 
-def test_of_two_abreast_the_worse_is_stopped_and_the_best_so_far_is_the_better_one(sweeps: Sweeps) -> None:
+def test_driver_stops_the_worse_of_two_simultaneous_trials(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-4, 1e-2]}
     bandit = {"policy": "bandit", "slack_factor": 0.5}
     slow = {"steps": 40, "pause": 50}  # enough to be stopped before its end
@@ -67,7 +67,7 @@ def test_of_two_abreast_the_worse_is_stopped_and_the_best_so_far_is_the_better_o
     better, worse = folder.study().trials
     assert (better.state, worse.state) == (TrialState.COMPLETE, TrialState.PRUNED)
     told = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    assert [line["step"] for line in told] == [1, 2]  # MLflow shows what was told at the last step, not last
+    assert [line["step"] for line in told] == [1, 2]  # MLflow shows the value of the last step, not the last value
     assert [line["metrics"] for line in told] == [
         {"trial": worse.value, "best": worse.value},
         {"trial": better.value, "best": better.value},
@@ -85,7 +85,7 @@ def test_replicates_are_judged_together_and_each_has_its_seed(sweeps: Sweeps) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_crashed_is_taken_up_again_as_often_as_allowed(sweeps: Sweeps) -> None:
+def test_driver_resumes_a_crashed_run_up_to_the_retries(sweeps: Sweeps) -> None:
     crash = {"validation": {"max_sequences": 13}}
     folder = sweeps.run(trial=crash, limits={"trials": 2})
     assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2")}
@@ -103,7 +103,7 @@ def test_wrong_input_is_not_tried_again(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.parametrize("later", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_trial_that_was_to_be_stopped_is_stopped_by_the_next_driver(sweeps: Sweeps, later: int) -> None:
+def test_next_driver_applies_a_stored_decision(sweeps: Sweeps, later: int) -> None:
     folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
     sweeps.start(folder)
     report = later + killed_after_a_report(folder, 0)
@@ -175,11 +175,11 @@ def test_limits_of_time_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
     assert len(folder.study().trials) == 2
 
 
-def test_a_cancelled_sweep_cancels_its_trials_and_goes_on_where_it_was(sweeps: Sweeps) -> None:
+def test_cancelled_sweep_cancels_trials_and_resumes(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     assert sweeps.end(folder) == RunState.CANCELLED
     assert {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED}
     folder.cancel_file.unlink()
@@ -195,13 +195,13 @@ def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(sweeps: Sweeps) 
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
     kill(folder)
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     assert folder.state().state == RunState.CANCELLED
     wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_told_to_leave_leaves_its_trials_running(sweeps: Sweeps) -> None:
+def test_stopped_driver_leaves_its_trials_running(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=100, pause=10)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.runs(folder)) == 2)
@@ -228,7 +228,7 @@ def test_code_that_changed_ends_the_sweep_with_the_reason(sweeps: Sweeps) -> Non
     folder.write_record(folder.record().model_copy(update={"snapshot": "0" * 64}))
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
-    assert "the code is not what it was" in str(folder.state().reason)
+    assert "the code changed since" in str(folder.state().reason)
 
 
 def test_a_sweep_of_the_same_name_is_not_made_twice(sweeps: Sweeps) -> None:
@@ -279,13 +279,13 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
     assert not [left for run in sweeps.runs(folder) for left in run.outputs.glob(".*")]
 
 
-def test_the_best_trials_keep_their_weights_and_others_all_but_these(sweeps: Sweeps) -> None:
+def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [3e-3, 1e-3, 4e-3, 2e-3, 1e-3]}
     folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=2, pause=5)
     assert with_weights(sweeps, folder) == {1: 2, 4: 2}, "of equals both"
     for number, run in enumerate(sweeps.runs(folder)):
         assert len(run.metrics.read_text().splitlines()) == 4
-        warning = run.read_state().warning
+        warning = run.state().warning
         assert (warning is None) == (number in {1, 4})
         assert warning is None or warning.endswith(f"sweep {folder.name} keeps those of the best 2 trials")
 
@@ -296,7 +296,9 @@ def test_what_a_killed_deletion_left_goes_with_the_next_driver(sweeps: Sweeps) -
     loser = sweeps.runs(folder)[0]
     (loser.outputs / ".deleted.model").mkdir()
     (loser.outputs / ".deleted.model" / "rest").touch()
-    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))  # it never said its last
+    folder.write_state(
+        folder.stored_state().model_copy(update={"state": RunState.RUNNING})
+    )  # it never wrote its last state
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert not list(loser.outputs.glob(".*"))
@@ -335,9 +337,9 @@ def test_fifty_random_moments(sweeps: Sweeps, trials_too: bool) -> None:
 
 def test_gpus_are_shared_out_evenly() -> None:
     gpus = ["0", "1", "2"]
-    assert place([], gpus, per_gpu=1, need=1) == ["0"]
-    assert place([["0"]], gpus, per_gpu=1, need=1) == ["1"]
-    assert place([["0"], ["1"], ["2"]], gpus, per_gpu=1, need=1) is None
-    assert place([["0"], ["1"], ["2"]], gpus, per_gpu=2, need=1) == ["0"]
-    assert place([["0", "1"], ["1", "2"]], gpus, per_gpu=2, need=2) == ["0", "2"]
-    assert place([["0", "1"]], gpus, per_gpu=1, need=2) is None
+    assert pick_gpus([], gpus, per_gpu=1, need=1) == ["0"]
+    assert pick_gpus([["0"]], gpus, per_gpu=1, need=1) == ["1"]
+    assert pick_gpus([["0"], ["1"], ["2"]], gpus, per_gpu=1, need=1) is None
+    assert pick_gpus([["0"], ["1"], ["2"]], gpus, per_gpu=2, need=1) == ["0"]
+    assert pick_gpus([["0", "1"], ["1", "2"]], gpus, per_gpu=2, need=2) == ["0", "2"]
+    assert pick_gpus([["0", "1"]], gpus, per_gpu=1, need=2) is None

@@ -1,4 +1,4 @@
-"""What a driver had begun when it failed or died is known to the next one: whom it cancelled, what it compares."""
+"""A restarted driver knows the work of a failed or killed one: cancelled runs, compared reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report
@@ -20,7 +20,7 @@ def cancelled(sweeps: Sweeps) -> SweepFolder:
     folder = sweeps.make(limits={"trials": 2, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     assert sweeps.end(folder) == RunState.CANCELLED
     folder.cancel_file.unlink()
     return folder
@@ -44,7 +44,7 @@ def test_a_cancelled_sweep_goes_on_after_a_driver_that_could_not(sweeps: Sweeps)
 
 
 @pytest.mark.slow
-def test_a_cancelled_sweep_goes_on_after_a_driver_that_died_at_once(sweeps: Sweeps) -> None:
+def test_cancelled_sweep_resumes_after_a_dead_driver(sweeps: Sweeps) -> None:
     folder = cancelled(sweeps)
     sweeps.start(folder)
     kill(folder)
@@ -58,7 +58,7 @@ def test_a_sweep_that_was_cancelled_without_a_driver_goes_on_too(sweeps: Sweeps)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
     kill(folder)
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     wait_for(lambda: {run.stored_state().state for run in sweeps.runs(folder)} == {RunState.CANCELLED})
     folder.cancel_file.unlink()
     folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))  # its next driver died
@@ -105,7 +105,7 @@ def test_seeds_of_trials_that_go_on_are_known_to_the_next_driver(sweeps: Sweeps)
     assert why == "stopped at report 20: p 0.0625 < 0.1 against trial 1"
 
 
-def test_a_trial_that_timed_out_has_timed_out_whoever_sees_its_end(sweeps: Sweeps) -> None:
+def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1, "trial_hours": 0.8 / 3600}, steps=1000, pause=20)
     sweeps.start(folder)
     (run,) = wait_for(lambda: sweeps.runs(folder))

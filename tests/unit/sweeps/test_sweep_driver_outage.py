@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_driver import AWAY
@@ -17,7 +17,7 @@ from tests.unit.sweeps.quick_sweeps import Sweeps
 
 
 def away(sweeps: Sweeps, folder: SweepFolder, *questions: str) -> Path:
-    """Nobody answers these any more; returns what to delete for the end of it. The driver has noticed."""
+    """Start an outage of these calls, and wait until the driver sees it; return the file to delete for its end."""
     file = sweeps.home / AWAY
     file.write_text(" ".join(questions))
     wait_for(lambda: "the backend is away" in (folder.path / "driver.log").read_text(), what="the outage")
@@ -57,7 +57,7 @@ def test_cancelling_waits_for_the_end_of_an_outage(sweeps: Sweeps, question: str
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
     (sweeps.home / AWAY).write_text(question)
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     file = away(sweeps, folder, question)
     assert folder.state().state == RunState.RUNNING
     file.unlink()

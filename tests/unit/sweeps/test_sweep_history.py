@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.ui.sweep_view import sweep_text
-from orchestrator.reports.sweeps.sweep_page import render_sweep
+from orchestrator.reports.pages.sweep_page import render_sweep
 from orchestrator.specs.sweep_spec import contradictions
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.design.points import latents, latents_of, values
-from orchestrator.sweeps.design.sampling import propose
+from orchestrator.sweeps.design.points import latents, latents_of, propose, values
 from orchestrator.sweeps.design.sweep_record import EarlierSweep
 from orchestrator.sweeps.driver.history import as_trials, read_history
 from orchestrator.sweeps.driver.sweep_status import sweep_status
@@ -70,7 +69,7 @@ def test_a_value_that_is_never_drawn_has_no_latent(path: str, value: Any) -> Non
     assert latents_of(spec.space, lambda name: value if name == path else point.get(name)) is None
 
 
-def test_points_outside_are_left_out_and_counted_and_fixed_settings_are_read_off_the_job(sweeps: Sweeps) -> None:
+def test_warm_start_counts_points_outside_the_space(sweeps: Sweeps) -> None:
     rates = [1e-4, 1e-3, 1e-2]
     first = sweeps.run(space={"optimizer.learning_rate": rates}, sampling="grid", limits={"trials": None})
     space = {"optimizer.learning_rate": {"low": 5e-4, "high": 1.0, "log": True}, "train.log_every": [1, 2]}
@@ -96,7 +95,7 @@ def test_a_sweep_that_looked_for_something_else_is_refused(sweeps: Sweeps) -> No
         ({}, "finetune"),
     ):
         spec = sweep({"optimizer.learning_rate": [1, 2]}, "tpe", objective=objective, limits={"trials": 3})
-        with pytest.raises(SpecError, match=f"sweep {first.name} looked for something else"):
+        with pytest.raises(SpecError, match=f"sweep {first.name} has another job, metric or goal"):
             read_history(spec, kind, [told(first)])
 
 
@@ -108,7 +107,7 @@ def test_sampling_that_would_not_look_at_them_is_refused(sampling: str) -> None:
     ]
 
 
-def test_it_draws_where_the_earlier_one_did_well_and_runs_nothing_again(sweeps: Sweeps) -> None:
+def test_warm_start_draws_near_earlier_good_points(sweeps: Sweeps) -> None:
     first = sweeps.run(limits={"trials": 12, "concurrent": 4})
     warm = sweeps.run(limits={"trials": 3}, sampling="tpe", warm_start=[first.name])
     assert len(warm.study().trials) == len(sweeps.runs(warm)) == 3

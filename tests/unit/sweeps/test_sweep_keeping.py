@@ -1,4 +1,4 @@
-"""Which trials keep their checkpoints and models, what these need of the disk, and how they are deleted."""
+"""Trials that keep their checkpoints and models: the choice, the disk space, the deletion."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import pytest
 import yaml
 
 from orchestrator.backends import load_backend
-from orchestrator.backends.folder.run_checkpoints import delete_weights
+from orchestrator.backends.folder.outputs import delete_weights
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.cli.ui.sweep_view import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
 from orchestrator.sweep import Sweeps
-from orchestrator.sweeps.driver.weight_pruning import kept_trials
-from orchestrator.sweeps.policy.keeping import AUTO, at_once, losers
+from orchestrator.sweeps.driver.weight_pruning import AUTO, kept_trials, losers, trials_on_disk
 from tests.conftest import MICRO
 from tests.unit.sweeps.conftest import NO_GPU, sweep
 
 RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
 
 
-def test_losers_are_all_but_the_best_and_of_equals_who_came_later() -> None:
+def test_losers_are_all_but_the_best_and_the_earlier_tie() -> None:
     outcomes = {0: 0.5, 1: None, 2: 0.1, 3: 0.5, 4: 0.9}
     assert losers(outcomes, 2, maximize=False) == {1, 3, 4}
     assert losers(outcomes, 2, maximize=True) == {1, 2, 3}
@@ -54,7 +53,7 @@ def test_a_number_is_refused_where_nothing_is_deleted(tmp_path: Path) -> None:
     assert kept_trials(spec, local) == 1
     with pytest.raises(SpecError, match="keep_best 1: backend azure keeps what every trial has written"):
         kept_trials(spec, azure)
-    assert (at_once(spec, 1), at_once(spec, None), at_once(spec, 8)) == (3, 9, 9)
+    assert (trials_on_disk(spec, 1), trials_on_disk(spec, None), trials_on_disk(spec, 8)) == (3, 9, 9)
 
 
 def test_the_plan_tells_what_is_kept_and_what_the_disk_needs(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_the_plan_tells_what_is_kept_and_what_the_disk_needs(tmp_path: Path) -> 
 
 
 def make_run(path: Path) -> RunFolder:
-    """A run that has ended, with weights wherever a job may put them."""
+    """Create a finished run with weights in every folder where a job may write them."""
     run = RunFolder(path)
     for folder in ("model", "checkpoints/step-00000007", "seed-2/model", "MRPC/seed-1/checkpoints/x", "predictions"):
         (run.outputs / folder).mkdir(parents=True)
@@ -90,18 +89,18 @@ def test_weights_go_and_all_else_stays(tmp_path: Path) -> None:
     with run.lock():
         assert not delete_weights(run, "why")
     assert len(list(run.outputs.glob("**/file"))) == 5, "somebody holds the run"
-    assert run.read_state().warning is None
+    assert run.state().warning is None
     assert delete_weights(run, "why")
     assert [path.parent.name for path in run.outputs.glob("**/file")] == ["predictions"]
     assert run.metrics.exists()
-    assert (run.read_state().state, run.read_state().warning) == (RunState.COMPLETED, "why")
+    assert (run.state().state, run.state().warning) == (RunState.COMPLETED, "why")
     assert delete_weights(run, "again")
-    assert run.read_state().warning == "why", "there was nothing more to delete"
+    assert run.state().warning == "why", "there was nothing more to delete"
 
 
 def test_a_deletion_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    (run.outputs / "model").rename(run.outputs / ".deleted.model")  # killed before it had told why
+    (run.outputs / "model").rename(run.outputs / ".deleted.model")  # killed before it wrote why
     assert delete_weights(run, "why")
     assert not list(run.outputs.glob("**/.deleted.*"))
-    assert run.read_state().warning == "why"
+    assert run.state().warning == "why"

@@ -1,4 +1,4 @@
-"""What is written and shown once a sweep has ended: trials of a cancelled one, its best spec, words on a full disk."""
+"""The end of a sweep: trials of a cancelled one, the best spec, the last state on a full disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
-from orchestrator.sweeps.driver.start import cancel_sweep
+from orchestrator.sweeps.driver.control import DriverControl
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_trials_of_a_cancelled_sweep_are_cancelled_and_their_time_stands(home: Path) -> None:
+def test_cancelled_sweep_freezes_the_time_of_its_trials(home: Path) -> None:
     found = make(home)
     add(found, [1.0], "completed", 1.0)
     add(found, [2.0])
@@ -38,13 +38,11 @@ def test_trials_of_a_cancelled_sweep_are_cancelled_and_their_time_stands(home: P
 
 def test_a_sweep_that_is_cancelled_without_a_driver_says_when(sweeps: Sweeps) -> None:
     folder, before = sweeps.make(), time.time()
-    cancel_sweep(folder, sweeps.home)
+    DriverControl(folder, sweeps.home).cancel()
     assert (folder.stored_state().ended or 0) >= before
 
 
-def test_the_best_spec_makes_its_folder_and_proposes_what_can_be_pasted(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_best_spec_creates_its_folder_and_prints_a_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = make(home)
     add(found, [1.0], "completed", 1.0)
     assert main(["sweep", "best", "search-1", "--spec", "my out/best.yaml", "-o", "json"]) == 0

@@ -1,4 +1,4 @@
-"""Limits of hours and of money: said when used up, raised by `sweep extend`, refused where they never apply."""
+"""Limits of hours and cost: reported when used up, raised by `sweep extend`, refused where they never apply."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: py
     before = len(folder.study().trials)
     assert before < 3
     started = []
-    monkeypatch.setattr("orchestrator.sweeps.driver.control.resume_sweep", lambda *_: started.append(1))
+    monkeypatch.setattr("orchestrator.sweeps.driver.control.start_driver", lambda *_: started.append(1))
     Sweep(folder, sweeps.home).extend(hours=1, cost=50)
     limits = folder.record().spec.limits
     assert (started, limits.trials, limits.hours, limits.cost) == ([1], 3, 1, 50)

@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord
+from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.parent import ParentRun
-from orchestrator.sweeps.driver.start import make_sweep
 from orchestrator.sweeps.policy.termination import Decision
 
 

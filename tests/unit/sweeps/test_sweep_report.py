@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.reports.sweeps.importance import importance_of
-from orchestrator.reports.sweeps.sweep_drawings import write_pictures
-from orchestrator.reports.sweeps.sweep_page import render_sweep, trials_html
+from orchestrator.reports.pages.sweep_drawings import write_pictures
+from orchestrator.reports.pages.sweep_page import importance_of, render_sweep, trials_html
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
@@ -115,7 +114,7 @@ def test_stopped_trials_and_the_best_one_are_marked() -> None:
     assert histories.index('class="line best"') > histories.index('class="line stopped"'), "drawn last, on top"
     assert "stopped at report 1: 0.3 x 1.2 &lt; 0.7" in page
     assert "&lt;out of memory&gt;" in page
-    assert "25% of those that ended" in page
+    assert "25% of the finished trials" in page
 
 
 def test_places_are_those_of_the_values() -> None:
@@ -136,7 +135,7 @@ def test_the_best_so_far_follows_the_goal() -> None:
 def test_a_sweep_that_has_just_begun_says_so() -> None:
     page = render_sweep(status(row(0, []), state=RunState.RUNNING))
     assert "No trial has reported validation_score yet." in page
-    assert "no trial has ended" in page
+    assert "no trial has finished" in page
     Elements(render_sweep(status(state=RunState.RUNNING)))
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import SweepSpec
-from orchestrator.sweeps.design.points import Latents, draw, latents, values
-from orchestrator.sweeps.design.sampling import distribution, is_conditional, propose
+from orchestrator.sweeps.design.points import Latents, distribution, draw, is_conditional, latents, propose, values
 from tests.unit.sweeps.conftest import sweep
 
 SPACE: dict[str, Any] = {
@@ -30,7 +29,7 @@ TREE: dict[str, Any] = {
 
 
 def finished(spec: SweepSpec, drawn: Latents, value: float) -> Any:
-    """A trial that came to `value`, as a study has it."""
+    """Return a finished trial of a study with the result `value`."""
     from optuna.trial import create_trial
 
     names = {name: parameter for name, _, parameter in all_parameters(spec.space)}
@@ -39,7 +38,7 @@ def finished(spec: SweepSpec, drawn: Latents, value: float) -> Any:
 
 
 def search(spec: SweepSpec, count: int) -> list[float]:
-    """Values of so many trials, one after the other, of how far the rate is from 1e-4 in decades."""
+    """Return the distances of the rate from 1e-4, in decades, of `count` trials in a row."""
     past: list[Any] = []
     for index in range(count):
         drawn = propose(spec, index, past)
@@ -80,7 +79,7 @@ def test_every_proposal_is_of_the_space(name: str) -> None:
         assert 0 < point["decay"] < 0.25
 
 
-def test_conditional_parameters_are_asked_for_only_where_they_count() -> None:
+def test_conditional_parameters_are_sampled_only_if_chosen() -> None:
     spec = sweep(TREE, "tpe")
     past: list[Any] = []
     seen = set()
@@ -96,7 +95,7 @@ def test_conditional_parameters_are_asked_for_only_where_they_count() -> None:
     assert not is_conditional(sweep(SPACE).space)
 
 
-def test_the_same_past_gives_the_same_point_and_a_longer_one_another() -> None:
+def test_propose_is_a_function_of_the_past_trials() -> None:
     spec = sweep({"rate": SPACE["rate"]}, "tpe", seed=5)
     first = propose(spec, 0)
     past = [finished(spec, first, 1.0)]

@@ -13,8 +13,7 @@ import torch
 
 from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import as_tree, grid_size, trials
-from orchestrator.sweeps.design.points import draw, latent, value
-from orchestrator.sweeps.design.sobol import MOST_DIMENSIONS, sobol
+from orchestrator.sweeps.design.points import MOST_DIMENSIONS, draw, latent, sobol, value
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.laws import CASES, DRAWS, distance_to, law_of, limit
 
@@ -44,7 +43,7 @@ def test_the_distance_would_notice_another_law() -> None:
     assert distance_to(slightly_off, found) > limit(DRAWS)
 
 
-def test_quantised_values_are_multiples_counted_from_zero_and_may_leave_the_range() -> None:
+def test_quantised_values_are_multiples_counted_from_zero() -> None:
     spec = sweep({"x": {"low": 0.05, "high": 1.0, "q": 0.1}, "steps": {"low": 95, "high": 1004, "q": 10}})
     found = [draw(spec, index) for index in range(2000)]
     assert {point["x"] for point in found} <= {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0}
@@ -92,7 +91,7 @@ def test_only_the_chosen_option_is_drawn() -> None:
     assert 60 < sum(point["optimizer.name"] == "adamw" for point in found) < 140
 
 
-def test_a_grid_has_every_combination_once_with_the_last_parameter_fastest() -> None:
+def test_grid_has_every_combination_once_last_key_fastest() -> None:
     space = {
         "a": [1, 2],
         "optimizer": [{"name": "adamw"}, {"name": "lamb", "trust_ratio": ["matrices", "all"], "eps": [1, 2]}],

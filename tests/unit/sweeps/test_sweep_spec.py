@@ -1,4 +1,4 @@
-"""A sweep as its user writes it: every mistake at once with its line, and no trial that could not run."""
+"""Sweep specs: all mistakes are reported together with their lines, and no trial is invalid."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from orchestrator.cli.ui.completers import assignments
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, Surroundings, on_service, resolve_sweep
-from orchestrator.sweeps.design.written import SWEEP_PRESETS
-from orchestrator.sweeps.driver.start import plan_sweep
+from orchestrator.sweeps.design.sweep_plan import SWEEP_PRESETS, ResolvedSweep, SpecContext, on_service, resolve_sweep
+from orchestrator.sweeps.driver.control import plan_sweep
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.artifacts.layers import preset_names, read_preset
@@ -29,7 +28,7 @@ def resolve(document: dict[str, Any] | None = None, **more: Any) -> ResolvedSwee
     if document is not None:
         Path("sweep.yaml").write_text(yaml.safe_dump({"limits": {"trials": 4}, **document}, sort_keys=False))
         more["file"] = Path("sweep.yaml")
-    return resolve_sweep(around=Surroundings(environ=NO_GPU), **more)
+    return resolve_sweep(context=SpecContext(environ=NO_GPU), **more)
 
 
 def problems_of(document: dict[str, Any], **more: Any) -> list[str]:
@@ -68,7 +67,7 @@ def test_every_mistake_is_named_at_once_with_its_line() -> None:
     assert len(found) == 7
 
 
-def test_every_setting_that_a_trial_would_not_take_is_named_at_once() -> None:
+def test_resolve_reports_all_unknown_settings_together() -> None:
     found = problems_of(
         {
             "space": {
@@ -86,7 +85,7 @@ def test_every_setting_that_a_trial_would_not_take_is_named_at_once() -> None:
         }
     )
     expected = [
-        "space.train.seed: a seed is nothing to choose by: seeds: [1, 2, 3] repeats every point with each",
+        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each",
         "space.model.droput: a pretrain job has no setting model.droput",
         "space.train.precision: train.precision can't be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
         "space.compute.nodes: compute.nodes is not read by the job itself, and can't vary",
@@ -139,8 +138,8 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
             {"space": RATE, "sampling": "grid"},
             "grid sampling goes through choices alone, and optimizer.learning_rate is a",
         ),
-        ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling has no end of its own"),
-        ({"space": RATE, "seeds": [1, 1]}, "seeds: a seed that is there twice"),
+        ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling needs a number of trials"),
+        ({"space": RATE, "seeds": [1, 1]}, "seeds: a repeated seed"),
         ({"space": RATE, "limits": {"trials": 1001}}, "less than or equal to 1000"),
         (
             {
@@ -183,7 +182,7 @@ def test_what_does_not_go_together(document: dict[str, Any], told: str) -> None:
     assert any(told in problem for problem in found), found
 
 
-def test_combinations_that_can_not_run_are_told_with_the_first_of_them() -> None:
+def test_invalid_combinations_are_counted_with_the_first() -> None:
     space = {"model.hidden_size": [64, 96], "model.num_attention_heads": [2, 5]}
     (problem,) = problems_of({"space": space, "sampling": "grid", "limits": {}})
     assert "2 of 4 trials can't run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
@@ -227,7 +226,7 @@ def test_flags_variables_and_the_project_are_about_the_trial() -> None:
     found = resolve_sweep(
         file=Path("sweep.yaml"),
         flags={"backend": Flag("debug", "--backend")},
-        around=Surroundings(
+        context=SpecContext(
             environ={**NO_GPU, "ORCHESTRATOR_TRAIN__STEPS": "5"}, project=Path.cwd() / "orchestrator.yaml"
         ),
     )
@@ -297,7 +296,7 @@ def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
     space = {"train.epochs": [2, 3], "seeds": [[1], [2]], "model.hidden_size": [4], "train.global_batch_size": [8, 9]}
     found = problems_of({"trial": trial, "space": space, "objective": {"metric": "validation_matthews"}})
     expected = [
-        "space.seeds: a seed is nothing to choose by",
+        "space.seeds: a seed cannot be a parameter",
         "space.model.hidden_size: a finetune job has no setting model.hidden_size",
         "objective.metric: this finetune job does not report validation_matthews",
     ]

@@ -1,4 +1,4 @@
-"""How a sweep is shown: its table, what is told of it away from a terminal, its best trial; and how it is found."""
+"""Views of a sweep: its table, its lines without a terminal, its best trial; and the search for a sweep."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from orchestrator.specs.sweep_spec import trials
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep, Sweeps
-from orchestrator.sweeps.design.points import latents
-from orchestrator.sweeps.design.sampling import distributions
+from orchestrator.sweeps.design.points import distributions, latents
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
-from orchestrator.sweeps.driver.start import make_sweep
+from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.unit.sweeps.conftest import sweep
 
 
 def make(home: Path, *, name: str = "search-1", **sections: Any) -> Sweep:
-    """A sweep that nobody drives, of a job that nobody runs."""
+    """Create a sweep without a driver."""
     space = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
     document = {"space": space, "limits": {"trials": 4}, **sections}
     record = SweepRecord(
@@ -52,7 +51,7 @@ def add(
     outcome: float | None = None,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """A trial with these reports; with `end`, one that ended so."""
+    """Add a trial with these reports; with `end`, a finished one."""
     spec = found.folder.record().spec
     study = found.folder.study()
     number = len(study.trials)
@@ -107,16 +106,14 @@ def test_the_most_is_the_best_where_the_goal_says_so(tmp_path: Path) -> None:
 
 def test_the_spec_of_the_best_is_the_trial_with_its_settings(tmp_path: Path) -> None:
     found = make(tmp_path)
-    with pytest.raises(NotFoundError, match="come to anything"):
+    with pytest.raises(NotFoundError, match="has a result"):
         found.best()
     add(found, [1.0], "completed", 1.0)
     spec = found.best_spec()
     assert spec == {"kind": "pretrain", "train": {"steps": 7}, "optimizer": {"learning_rate": 0.001}}
 
 
-def test_away_from_a_terminal_a_line_is_printed_when_something_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_each_change_prints_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, shown = make(tmp_path), SweepFollower(live=False)
     add(found, [4.0])
     for _ in range(3):
@@ -137,7 +134,7 @@ def test_on_a_terminal_the_table_takes_its_own_place(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err.startswith(f"\x1b[{first.count(chr(10))}A\x1b[J")
 
 
-def test_a_table_that_is_larger_than_the_terminal_shows_its_newest_trials() -> None:
+def test_table_larger_than_the_terminal_shows_newest_trials() -> None:
     lines = ["head", "columns", *(f"trial {number} with a long line" for number in range(10))]
     assert fitted(lines, 12, 6) == ["head", "columns", "trial 7 wit", "trial 8 wit", "trial 9 wit"]
     assert fitted(lines, 80, 13) == lines
@@ -150,7 +147,7 @@ def test_settings_in_one_line() -> None:
     assert len(settings_text({"a": "x" * 100})) == 60
 
 
-def test_sweeps_are_found_by_name_by_its_beginning_and_as_the_last(tmp_path: Path) -> None:
+def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
     sweeps = Sweeps(tmp_path)
     with pytest.raises(NotFoundError, match="no sweep @last"):
         sweeps.attach("@last")
@@ -174,7 +171,7 @@ def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
     many = make(tmp_path, name="many")
     with pytest.raises(UsageError, match="more than a sweep may have, 1000"):
         many.extend(997)
-    with many.folder.lock(), pytest.raises(ConflictError, match="is going on"):
+    with many.folder.lock(), pytest.raises(ConflictError, match="is running"):
         many.extend(1)
     for _ in range(4):
         add(many, [1.0], "completed", 1.0)
@@ -192,7 +189,7 @@ def test_what_a_killed_driver_left_half_written_is_mended(tmp_path: Path) -> Non
     journal.write_bytes(whole + b'{"op_code": 4, "worker')
     decisions.write_text('{"trial": 0, "report": 1, "stop": false, "why": "x"}\n{"trial": 0, "rep')
     (folder.path / "study.journal.lock").symlink_to(journal)
-    folder.mend()
+    folder.repair()
     assert journal.read_bytes() == whole
     assert list(folder.decisions()) == [(0, 1)]
     add(found, [2.0])

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import wilcoxon
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.policy.termination import Decision, is_due, judge, outcome, signed_rank_p, together
+from orchestrator.sweeps.policy.termination import Decision, combine_seeds, is_due, judge, outcome, signed_rank_p
 
 NAN = math.nan
 MAX, MIN = (ObjectiveSpec(metric="score", goal=goal) for goal in ("maximize", "minimize"))
@@ -76,13 +76,13 @@ class TestBandit:
         rule = policy("bandit", slack_factor=0.2)
         histories = {0: [0.7, 0.75, 0.79], 1: [0.6, 0.611, 0.605]}
         assert text(rule, MAX, histories, 1) == "stopped at report 3: 0.611 x 1.2 < 0.79"
-        assert text(rule, MAX, histories, 0) == "goes on at report 3: 0.79 x 1.2 >= 0.79"
+        assert text(rule, MAX, histories, 0) == "continues at report 3: 0.79 x 1.2 >= 0.79"
         assert text(rule, MIN, {0: [0.5], 1: [0.61]}, 1) == "stopped at report 1: 0.61 > 0.5 x 1.2"
         assert text(policy("bandit", slack_amount=0.1), MAX, {0: [0.5], 1: [0.3]}, 1) == (
             "stopped at report 1: 0.3 < 0.5 - 0.1"
         )
         assert text(policy("bandit", slack_amount=0.1), MIN, {0: [0.5], 1: [0.55]}, 1) == (
-            "goes on at report 1: 0.55 <= 0.5 + 0.1"
+            "continues at report 1: 0.55 <= 0.5 + 0.1"
         )
 
     def test_less_is_better(self) -> None:
@@ -101,7 +101,7 @@ class TestBandit:
         assert stopped(policy("bandit", slack_factor=0.2), MAX, histories) == []
         assert stopped(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
 
-    def test_one_that_has_not_come_so_far_but_is_better_already_counts(self) -> None:
+    def test_better_trial_with_fewer_reports_counts(self) -> None:
         rule = policy("bandit", slack_factor=0.2)
         assert stopped(rule, MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == [1]
         assert stopped(rule, MAX, {0: [0.55], 1: [0.1, 0.5]}, at=None) == []
@@ -112,7 +112,7 @@ class TestBandit:
         rule = policy("bandit", slack_factor=0.2)
         assert stopped(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
         assert stopped(rule, MAX, {0: [0.5], 1: [0.0]}) == []
-        assert "slack_amount would" in text(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
+        assert "use slack_amount" in text(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
         assert stopped(policy("bandit", slack_amount=0.2), MAX, {0: [-0.1], 1: [-0.9]}) == [1]
 
 
@@ -163,18 +163,18 @@ class TestTruncation:
 
 
 class TestAsha:
-    """The top of each rung goes on."""
+    """The top of each rung continues."""
 
     def test_by_hand(self) -> None:
         rule = policy("asha", reduction_factor=3)
         assert stopped(rule, MAX, {0: [0.5]}) == []
         assert stopped(rule, MAX, {0: [0.5], 1: [0.4]}) == [1]
         six = {number: [value] for number, value in enumerate([0.5, 0.4, 0.9, 0.8, 0.1, 0.3])}
-        assert stopped(rule, MAX, six) == [0, 1, 4, 5]  # two of six go on
+        assert stopped(rule, MAX, six) == [0, 1, 4, 5]  # two of six continue
         assert stopped(rule, MIN, six) == [0, 1, 2, 3]
         assert (
             text(rule, MAX, six, 0)
-            == "stopped at report 1: 0.5 is number 3 of 6 in this rung, of which the first 2 go on"
+            == "stopped at report 1: 0.5 is number 3 of 6 in this rung, of which the first 2 continue"
         )
 
     def test_the_best_until_the_rung_counts(self) -> None:
@@ -189,7 +189,7 @@ class TestWilcoxon:
 
     def test_worse_with_every_seed(self) -> None:
         seeds = {0: [[0.9], [0.8], [0.85], [0.95]], 1: [[0.8], [0.79], [0.7], [0.9]]}
-        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        histories = {name: combine_seeds(found, MAX) for name, found in seeds.items()}
         decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
         assert decision == Decision(True, 1, "p 0.0625 < 0.1 against trial 0")
         assert judge(self.RULE, MAX, histories, 0, replicates=seeds) == Decision(False, 1, "0.875 is the best of 2")
@@ -202,21 +202,21 @@ class TestWilcoxon:
 
     def test_worse_in_the_middle_but_not_with_every_seed(self) -> None:
         seeds = {0: [[0.9], [0.8], [0.85], [0.95]], 1: [[0.8], [0.99], [0.7], [0.9]]}
-        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        histories = {name: combine_seeds(found, MAX) for name, found in seeds.items()}
         decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
         assert decision is not None
         assert not decision.stop
 
     def test_less_is_better(self) -> None:
         seeds = {0: [[0.1], [0.2], [0.1], [0.2]], 1: [[0.2], [0.3], [0.4], [0.5]]}
-        histories = {name: together(found, MIN) for name, found in seeds.items()}
+        histories = {name: combine_seeds(found, MIN) for name, found in seeds.items()}
         decision = judge(self.RULE, MIN, histories, 1, replicates=seeds)
         assert decision is not None
         assert decision.stop
 
-    def test_the_best_of_each_seed_until_now_counts_and_nothing_later(self) -> None:
+    def test_wilcoxon_ignores_later_reports_of_a_seed(self) -> None:
         seeds = {0: [[0.5, 0.1, 0.9]] * 4, 1: [[0.4, 0.6]] * 4}
-        histories = {name: together(found, MAX) for name, found in seeds.items()}
+        histories = {name: combine_seeds(found, MAX) for name, found in seeds.items()}
         decision = judge(self.RULE, MAX, histories, 1, replicates=seeds)
         assert decision == Decision(False, 2, "0.6 is the best of 2")
 
@@ -256,14 +256,14 @@ class TestNotANumber:
 class TestReplicates:
     """Seeds in lockstep."""
 
-    def test_the_report_of_a_replicated_trial_waits_for_all_of_its_seeds(self) -> None:
-        assert together([[1.0, 2.0, 3.0], [5.0, 6.0], [3.0, 9.0, 1.0]], MAX) == [3.0, 6.0]
+    def test_report_of_a_replicated_trial_waits_for_all_seeds(self) -> None:
+        assert combine_seeds([[1.0, 2.0, 3.0], [5.0, 6.0], [3.0, 9.0, 1.0]], MAX) == [3.0, 6.0]
         mean = ObjectiveSpec(metric="score", over_seeds="mean")
-        assert together([[1.0, 2.0], [5.0, 6.0]], mean) == [3.0, 4.0]
-        assert together([[1.0], []], MAX) == []
+        assert combine_seeds([[1.0, 2.0], [5.0, 6.0]], mean) == [3.0, 4.0]
+        assert combine_seeds([[1.0], []], MAX) == []
 
     def test_one_seed_that_diverged_is_a_trial_that_did(self) -> None:
-        assert math.isnan(together([[1.0], [NAN], [1.0]], MAX)[0])
+        assert math.isnan(combine_seeds([[1.0], [NAN], [1.0]], MAX)[0])
 
     def test_what_a_trial_comes_to(self) -> None:
         last = ObjectiveSpec(metric="score", goal="maximize", reduction="last")

@@ -1,26 +1,26 @@
-"""Batches of numpy arrays for pretraining, the same whatever number of processes share them."""
+"""Batches of numpy arrays for pretraining; they do not depend on the number of processes that share them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, Span, share
-from train_jobs.corpus.examples.masking import Flags, Ids, mask_tokens
-from train_jobs.corpus.examples.order import SourceBlocks
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, SourceBlocks, share
+from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
-from train_jobs.corpus.examples.randomness import Keys, keys
 from train_jobs.corpus.store.token_store import Block, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
-VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation never depends on the seed of training
-VALIDATION_PROBABILITY = 0.15  # of pieces, not of words, whatever is trained with: so that losses compare
+VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation is independent of the training seed
+VALIDATION_PROBABILITY = 0.15  # of pieces, whatever training masks, so that losses are comparable
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Batch:
     """Sequences [CLS] A [SEP] B [SEP], or [CLS] A [SEP], padded to one length; all arrays are int64."""
 
     input_ids: Ids
-    """[sequences, length] with masks in, padded with [PAD]."""
+    """[sequences, length] masked, padded with [PAD]."""
     token_type_ids: Ids
     """[sequences, length] 0 for [CLS] A [SEP] and padding, 1 for B [SEP]."""
     lengths: Ids
@@ -38,27 +38,26 @@ class Batch:
     masked_labels: Ids
     """[sequences, max_predictions] the tokens to predict, padded with -100."""
     next_sentence_labels: Ids
-    """[sequences] 0 where B follows A, 1 where it is from elsewhere."""
+    """[sequences] 0 where B follows A, 1 where it is random."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Sequences start ... stop - 1."""
+        """Return sequences start ... stop - 1."""
         return Batch(**{name: array[start:stop] for name, array in self.arrays().items()})
 
     @property
     def tokens(self) -> int:
-        """Tokens, padding left out."""
+        """Number of tokens without padding."""
         return int(self.lengths.sum())
 
     def arrays(self) -> dict[str, Ids]:
-        """The arrays by name."""
+        """Return the arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True)
-class Sequences:
+class Sequences(NamedTuple):
     """Sequences before masking."""
 
     input_ids: Ids
@@ -69,12 +68,12 @@ class Sequences:
 
 
 def assemble(block: Block, rows: Plan, *, sequence_length: int, special: SpecialIds) -> Sequences:
-    """Lays the ranges of a plan out as sequences.
+    """Lay the ranges of a plan out as sequences.
 
     Args:
-        block: what the ranges refer to.
+        block: the text that the ranges refer to.
         rows: [sequences, 5], see `pairs.plan_block`.
-        sequence_length: length to pad to; no sequence is longer.
+        sequence_length: length to pad to; no range needs more.
         special: ids of [PAD], [CLS], [SEP].
     """
     a_start, a_end, b_start, b_end = (rows[:, column, None] for column in range(4))
@@ -106,7 +105,7 @@ class PretrainingData:
         split: "train" or "validation".
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
-        objective: how training masks; validation uses nothing of it.
+        objective: how training masks; validation ignores it.
         max_predictions: most tokens to predict in a training sequence.
         seed: decides order, pairs and masks of training batches.
     """
@@ -122,105 +121,68 @@ class PretrainingData:
         max_predictions: int,
         seed: int,
     ) -> None:
-        self._store, self._split, self._data, self._plan, self._objective = store, split, data, plan, objective
-        self._max_predictions, self._seed = max_predictions, seed
+        self._store, self._data, self._seed = store, data, seed
+        # epoch 0, which validation reads, is the same with and without duplicates
+        self._examples = partial(ExampleStream, store, split, data=data, plan=plan, duplicates=objective.duplicates)
         sources = store.manifest.sources
-        weighted = [
-            SourceBlocks(blocks, sources[number].weight) for number, blocks in store.blocks_by_source(split).items()
-        ]
-        self._stream = self._examples(seed, weighted)
-        self._continues_word = continuing_pieces(store.vocabulary) if objective.whole_word else None
+        blocks = store.blocks_by_source(split).items()
+        self._stream = self._examples(
+            seed=seed, sources=[SourceBlocks(numbers, sources[source].weight) for source, numbers in blocks]
+        )
+        self._rule = MaskingRule(
+            probability=objective.masked_lm_probability,
+            max_predictions=max_predictions,
+            mask_id=store.manifest.special_ids.mask,
+            vocab_size=store.manifest.vocab_size,
+            continues_word=continuing_pieces(store.vocabulary) if objective.whole_word else None,
+        )
 
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
-        """This process's share of the next global batch, and the cursor after all of it.
+        """Return this process's share of the next global batch, and the cursor after the whole batch.
 
-        Shares are consecutive and differ by at most one sequence. Together, and in the order of ranks, they are the
-        same for any number of processes.
+        Shares are consecutive and differ by at most one sequence. Together, in the order of ranks, they are the same
+        for any number of processes.
         """
         assert global_batch_size >= world_size, "a process without a sequence"
         spans, following = self._stream.take(cursor, global_batch_size)
         start, stop = _bounds(global_batch_size, rank, world_size)
-        batch = self._collate(
-            self._stream,
-            list(share(spans, start, stop)),
-            probability=self._objective.masked_lm_probability,
-            max_predictions=self._max_predictions,
-            continues_word=self._continues_word,
-            seed=self._seed,
-        )
-        return batch, following
+        return self._collate(self._stream, list(share(spans, start, stop)), self._rule, self._seed), following
 
     def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
-        """This process's share of the first `max_sequences` examples: the same ones with the same masks, always.
+        """Yield this process's share of the first `max_sequences` examples: always the same examples and masks.
 
-        Their masks are 15% of the pieces, and like them they depend neither on the seed nor on how training masks
-        (at which rate, whole words, static) nor on the weights of sources, so that the losses of recipes compare. A
-        split with fewer examples gives what it has; a process may get none.
+        15% of the pieces are masked. Neither the seed nor the masking of training (rate, whole words, static) nor the
+        weights of sources change them, so that the losses of recipes are comparable. A smaller split yields all of its
+        examples; a process may get none.
         """
-        stream = self._examples(VALIDATION_SEED, None)
+        stream = self._examples(seed=VALIDATION_SEED)
+        rule = self._rule._replace(
+            probability=VALIDATION_PROBABILITY,
+            max_predictions=math.ceil(self._data.sequence_length * VALIDATION_PROBABILITY),
+            continues_word=None,
+        )
         spans = stream.first_epoch(max_sequences)
         start, stop = _bounds(sum(map(len, spans)), rank, world_size)
         for first in range(start, stop, batch_size):
-            yield self._collate(
-                stream,
-                list(share(spans, first, min(first + batch_size, stop))),
-                probability=VALIDATION_PROBABILITY,
-                max_predictions=math.ceil(self._data.sequence_length * VALIDATION_PROBABILITY),
-                continues_word=None,
-                seed=VALIDATION_SEED,
-            )
+            yield self._collate(stream, list(share(spans, first, min(first + batch_size, stop))), rule, VALIDATION_SEED)
 
-    def _examples(self, seed: int, sources: Sequence[SourceBlocks] | None) -> ExampleStream:
-        return ExampleStream(
-            self._store,
-            self._split,
-            data=self._data,
-            plan=self._plan,
-            seed=seed,
-            duplicates=self._objective.duplicates,  # of which epoch 0, all that validation reads, knows nothing
-            sources=sources,
-        )
-
-    def _collate(
-        self,
-        stream: ExampleStream,
-        spans: list[Span],
-        *,
-        probability: float,
-        max_predictions: int,
-        continues_word: Flags | None,
-        seed: int,
-    ) -> Batch:
-        special = self._store.manifest.special_ids
+    def _collate(self, stream: ExampleStream, spans: list[ExampleSpan], rule: MaskingRule, seed: int) -> Batch:
+        length, special = self._data.sequence_length, self._store.manifest.special_ids
         parts = [
-            assemble(stream.block(span.block), span.rows, sequence_length=self._data.sequence_length, special=special)
-            for span in spans
+            assemble(stream.block(span.block), span.rows, sequence_length=length, special=special) for span in spans
         ]
-        lengths = np.concatenate([part.lengths for part in parts])
-        masked = mask_tokens(
-            np.concatenate([part.input_ids for part in parts]),
-            np.concatenate([part.candidates for part in parts]),
-            lengths,
-            np.concatenate([_mask_keys(span, seed) for span in spans]),
-            probability=probability,
-            max_predictions=max_predictions,
-            mask_id=special.mask,
-            vocab_size=self._store.manifest.vocab_size,
-            continues_word=continues_word,
-        )
+        input_ids, token_type_ids, lengths, candidates = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        # an example's masks are a function of the seed and of its own name
+        names = [keys(seed, MASK_STREAM, span.copy, span.block, span.numbers) for span in spans]
+        masked = mask_tokens(input_ids, candidates, lengths, np.concatenate(names), rule)
         return Batch(
             input_ids=masked.input_ids,
-            token_type_ids=np.concatenate([part.token_type_ids for part in parts]),
+            token_type_ids=token_type_ids,
             lengths=lengths,
             masked_positions=masked.positions,
             masked_labels=masked.labels,
             next_sentence_labels=np.concatenate([span.rows[:, 4] for span in spans]),
         )
-
-
-def _mask_keys(span: Span, seed: int) -> Keys:
-    """An example's masks are a function of the seed and of its own name."""
-    return keys(seed, MASK_STREAM, span.copy, span.block, span.numbers)
 
 
 def _bounds(count: int, rank: int, world_size: int) -> tuple[int, int]:

@@ -1,18 +1,25 @@
-"""The order in which examples come: epochs of shuffled blocks of shuffled examples, and a place to go on from.
+"""The order of examples: epochs of shuffled blocks of shuffled examples, and a cursor to resume from.
 
-An epoch is a permutation of a split's blocks (see `order`, which also knows sources that weigh more or less than
-others), and a block's plan (`pairs.plan_block`) is made anew for each pass over it, so pairs differ from epoch to
-epoch. Both are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
+A block's plan (`pairs.plan_block`) is made again for each pass over it, so pairs differ from epoch to epoch. Order and
+plan are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
 
-Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with pairs and masks of
-its own, and training goes over them again and again. Here nothing is written: a copy is the data of an early pass, and
-pass p has the examples of copy p % duplicates, by the names under which their masks were drawn, reshuffled.
+Which blocks an epoch visits depends on the weights of the sources. Each source is an endless cycle of passes over its B
+blocks, each pass in its own order. Epoch e covers blocks floor(e w B) to floor((e + 1) w B): with weight 1 every block
+once, with 2 each twice, with 0.5 one half and in the next epoch the other. The visits of all sources are shuffled
+together.
+
+Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with its own pairs and
+masks, which training repeats. Here nothing is written: a copy is the data of an early pass, and pass p has the examples
+of copy p % duplicates, with the names under which their masks were drawn, reshuffled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,38 +27,54 @@ import numpy.typing as npt
 from train_jobs.artifacts.store_manifest import Split
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
-from train_jobs.corpus.examples.order import SourceBlocks, Visits, visits
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
-from train_jobs.corpus.examples.randomness import generator
 from train_jobs.corpus.store.token_store import Block, TokenStore
 
-PLAN_STREAM, RESHUFFLE_STREAM = 2, 4  # keep the draws of one purpose apart from those of another
+ORDER_STREAM, PLAN_STREAM, RESHUFFLE_STREAM, PASS_STREAM = 1, 2, 4, 5  # separate the draws of different purposes
+
+
+class SourceBlocks(NamedTuple):
+    """The blocks of a source in a split."""
+
+    blocks: Sequence[int]
+    """Numbers of its blocks in the split."""
+    weight: float = 1.0
+    """How often an epoch visits them."""
+
+
+class Visits(NamedTuple):
+    """The blocks of an epoch, in order."""
+
+    blocks: npt.NDArray[np.int64]
+    """[visits] numbers of blocks; its source's weight decides how often a block occurs."""
+    passes: npt.NDArray[np.int64]
+    """[visits] number of earlier passes over the block's source: no pair of block and pass occurs twice."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """The next example: how many of an epoch's blocks are done, and how many examples of the block after them."""
+    """The next example: blocks of the epoch that are done, and examples of the block after them."""
 
     epoch: int = 0
     block: int = 0
     offset: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """For a checkpoint."""
+        """Return the fields for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, int]) -> Cursor:
-        """Back from `as_dict`."""
+        """Restore a cursor from `as_dict`."""
         return cls(**values)
 
 
 @dataclass(frozen=True)
-class Span:
-    """Consecutive examples of one block, named so that their masks can be a function of their names."""
+class ExampleSpan:
+    """Consecutive examples of one block, with the names that their masks depend on."""
 
     copy: int
-    """The pass over the block's source that first had these examples: the last one, unless data is static. With sources
+    """First pass over the block's source that had these examples: the current pass, unless data is static. With sources
     of weight 1, passes are epochs."""
     block: int
     """Number of the block in the store, not its place in the epoch."""
@@ -63,22 +86,22 @@ class Span:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def slice(self, start: int, stop: int) -> Span:
-        """Examples start ... stop - 1 of these."""
-        return Span(self.copy, self.block, self.numbers[start:stop], self.rows[start:stop])
+    def slice(self, start: int, stop: int) -> ExampleSpan:
+        """Return examples start ... stop - 1."""
+        return ExampleSpan(self.copy, self.block, self.numbers[start:stop], self.rows[start:stop])
 
 
 class ExampleStream:
-    """Endless examples of one split.
+    """The endless examples of one split.
 
     Args:
-        store: where the text is.
+        store: tokenised text.
         split: "train" or "validation".
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
         seed: decides the order of blocks, the pairs and their order.
-        duplicates: passes until examples come again. None: never.
-        sources: blocks of the split by source. None: all of weight 1.
+        duplicates: passes after which examples repeat. None: never.
+        sources: blocks of the split by source. None: all have weight 1.
     """
 
     def __init__(
@@ -96,23 +119,24 @@ class ExampleStream:
         self._store, self._split, self._data = store, split, data
         self._make, self._seed, self._duplicates = plan, seed, duplicates
         self._sources = sources or [SourceBlocks(range(store.blocks(split)))]
-        self._visits: tuple[int, Visits] | None = None
-        self._planned: tuple[tuple[int, int], Span] | None = None
+        self._order = lru_cache(maxsize=1)(partial(visits, self._sources, seed))
+        self._plan = lru_cache(maxsize=1)(self._planned)  # the next batch usually continues in the same block
 
     def block(self, index: int) -> Block:
-        """The block that spans with this number refer to."""
+        """Return the block with the number that spans give."""
         return self._store.block(self._split, index)
 
-    def take(self, cursor: Cursor, count: int) -> tuple[list[Span], Cursor]:
-        """The next `count` examples, over the ends of blocks and epochs, and the cursor after them.
+    def take(self, cursor: Cursor, count: int) -> tuple[list[ExampleSpan], Cursor]:
+        """Return the next `count` examples, across the ends of blocks and epochs, and the cursor after them.
 
         Raises:
-            DataError: the whole text has none.
+            DataError: the whole text has no example.
         """
-        spans: list[Span] = []
+        spans: list[ExampleSpan] = []
         barren = 0
         while count > 0:
-            cursor = self._over_empty_epochs(cursor)
+            while len(self._order(cursor.epoch).blocks) == 0:  # small weights and few blocks leave epochs empty
+                cursor = Cursor(cursor.epoch + 1)
             rest = self._rest_of_block(cursor)
             taken = rest.slice(0, count)
             count -= len(taken)
@@ -120,21 +144,20 @@ class ExampleStream:
             barren += 1 if not spans else 0
             cursor = self._after(cursor, len(taken), block_done=len(taken) == len(rest))
             if barren > 2 * self._store.blocks(self._split):
-                raise DataError("not one example can be made of the text", fix="--data PATH with more text")
+                raise DataError("cannot make a single example of the text", fix="--data PATH with more text")
         return spans, cursor
 
-    def first_epoch(self, most: int) -> list[Span]:
-        """The first `most` examples, or all of epoch 0 if it has fewer."""
-        spans: list[Span] = []
+    def first_epoch(self, most: int) -> list[ExampleSpan]:
+        """Return the first `most` examples, or all of epoch 0 if it has fewer."""
+        spans: list[ExampleSpan] = []
         cursor = Cursor()
         while cursor.epoch == 0 and most > 0:
-            rest = self._rest_of_block(cursor)
-            spans.append(rest.slice(0, most))
+            spans.append(self._rest_of_block(cursor).slice(0, most))
             most -= len(spans[-1])
             cursor = self._after(cursor, 0, block_done=True)
         return spans
 
-    def _rest_of_block(self, cursor: Cursor) -> Span:
+    def _rest_of_block(self, cursor: Cursor) -> ExampleSpan:
         order = self._order(cursor.epoch)
         whole = self._plan(int(order.passes[cursor.block]), int(order.blocks[cursor.block]))
         return whole.slice(cursor.offset, len(whole))
@@ -146,37 +169,50 @@ class ExampleStream:
             return Cursor(cursor.epoch, cursor.block + 1)
         return Cursor(cursor.epoch + 1)
 
-    def _over_empty_epochs(self, cursor: Cursor) -> Cursor:
-        """Where all weights are small and blocks are few, an epoch may have none."""
-        while len(self._order(cursor.epoch).blocks) == 0:
-            cursor = Cursor(cursor.epoch + 1)
-        return cursor
-
-    def _order(self, epoch: int) -> Visits:
-        if self._visits is None or self._visits[0] != epoch:
-            self._visits = epoch, visits(self._sources, seed=self._seed, epoch=epoch)
-        return self._visits[1]
-
-    def _plan(self, number: int, index: int) -> Span:
-        """All examples of a pass over a block. Remembers the last: the next batch most often goes on in the same."""
-        if self._planned is None or self._planned[0] != (number, index):
-            copy = number % self._duplicates if self._duplicates else number
-            plan = self._make(
-                self.block(index),
-                sequence_length=self._data.sequence_length,
-                short_sequence_probability=self._data.short_sequence_probability,
-                rng=generator(self._seed, PLAN_STREAM, copy, index),
-            )
-            numbers = np.arange(len(plan))
-            if copy != number:
-                numbers = generator(self._seed, RESHUFFLE_STREAM, number, index).permutation(numbers)
-            self._planned = (number, index), Span(copy, index, numbers, plan[numbers])
-        return self._planned[1]
+    def _planned(self, number: int, index: int) -> ExampleSpan:
+        """Return all examples of pass `number` over block `index`."""
+        copy = number % self._duplicates if self._duplicates else number
+        plan = self._make(
+            self.block(index),
+            sequence_length=self._data.sequence_length,
+            short_sequence_probability=self._data.short_sequence_probability,
+            rng=generator(self._seed, PLAN_STREAM, copy, index),
+        )
+        numbers = np.arange(len(plan))
+        if copy != number:
+            numbers = generator(self._seed, RESHUFFLE_STREAM, number, index).permutation(numbers)
+        return ExampleSpan(copy, index, numbers, plan[numbers])
 
 
-def share(spans: list[Span], start: int, stop: int) -> Iterator[Span]:
-    """Examples start ... stop - 1 of those that the spans hold together."""
+def share(spans: list[ExampleSpan], start: int, stop: int) -> Iterator[ExampleSpan]:
+    """Yield examples start ... stop - 1 of all examples of the spans."""
     for span in spans:
         if start < len(span) and stop > 0:
             yield span.slice(max(start, 0), min(stop, len(span)))
         start, stop = start - len(span), stop - len(span)
+
+
+def visits(sources: Sequence[SourceBlocks], seed: int, epoch: int) -> Visits:
+    """Return the visits of an epoch; small weights may leave none."""
+    parts = [_source_visits(source, number, seed=seed, epoch=epoch) for number, source in enumerate(sources)]
+    blocks, passes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.lexsort((passes, blocks))[generator(seed, ORDER_STREAM, epoch).permutation(len(blocks))]
+    return Visits(blocks[order], passes[order])
+
+
+def _source_visits(source: SourceBlocks, number: int, *, seed: int, epoch: int) -> Visits:
+    count = len(source.blocks)
+    step = Fraction(str(source.weight)) * count  # exact: no float equals 0.1
+    places = np.arange(int(epoch * step), int((epoch + 1) * step))
+    passes = places // count
+    blocks = np.array(source.blocks, np.int64)
+    found = [
+        blocks[generator(seed, PASS_STREAM, number, one).permutation(count)][places[passes == one] % count]
+        for one in np.unique(passes).tolist()
+    ]
+    return Visits(np.concatenate([np.empty(0, np.int64), *found]), passes)
+
+
+def generator(seed: int, *path: int) -> np.random.Generator:
+    """Return a numpy generator whose stream depends on the seed and the path alone."""
+    return np.random.default_rng([seed, *path])

@@ -1,10 +1,10 @@
-"""Cuts the documents of a block into training sequences: the instances of BERT's `create_pretraining_data.py`.
+"""Cut the documents of a block into training sequences: the instances of BERT's `create_pretraining_data.py`.
 
 A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next), ranges of the block's
-tokens. With next-sentence prediction it follows the original to the letter (Devlin et al. 2019, A.2, and their code):
-sentences of a document are gathered up to the target length and cut in two at random; half of the time, and always
-when there is one sentence only, the second part is replaced by a piece of another document, and what was not used is
-put back. So more than half of the pairs are random. Without, sequences are consecutive text.
+tokens. With next-sentence prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code):
+sentences of a document are gathered up to the target length and cut in two at random. Half of the time, and always when
+there is one sentence only, the second part is replaced by a piece of another document, and the unused sentences are put
+back. So more than half of the pairs are random. Without next-sentence prediction, sequences are consecutive text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
 
 
 class PlanBlock(Protocol):
-    """Makes examples of a block, as an objective wants them: see `train_jobs.protocols.Objective.plan`."""
+    """Plans the examples of a block for an objective, see `train_jobs.protocols.Objective.plan`."""
 
     def __call__(
         self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
@@ -37,14 +37,14 @@ class PlanBlock(Protocol):
 
 
 def checked(plan: PlanBlock, name: str) -> PlanBlock:
-    """The same, with a look at what comes of it: for plans that are not ours.
+    """Wrap a plan of a user's class so that its result is checked.
 
     Args:
-        plan: what to call.
-        name: what messages call it.
+        plan: to call.
+        name: of the class, for messages.
     """
 
-    def plan_and_look(
+    def plan_and_check(
         block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
     ) -> Plan:
         rows = plan(
@@ -52,21 +52,21 @@ def checked(plan: PlanBlock, name: str) -> PlanBlock:
         )
         if have := _unfit(rows, len(block.tokens), sequence_length):
             raise SpecError(
-                f"objective.name: the examples that {name} plans cannot be made",
+                f"objective.name: {name} plans invalid examples",
                 facts={
                     "need": f"int64 [examples, 5]: ranges of {len(block.tokens)} tokens, A not empty, at most"
                     f" {sequence_length} together with [CLS] and [SEP]",
                     "have": have,
                 },
-                fix="mend plan (docs/own-classes.md)",
+                fix="correct the method plan, see docs/own-classes.md",
             )
         return rows
 
-    return plan_and_look
+    return plan_and_check
 
 
 def _unfit(rows: object, tokens: int, sequence_length: int) -> str | None:
-    """What is wrong with a plan; None if nothing is."""
+    """Return the defect of a plan, or None."""
     if not isinstance(rows, np.ndarray):
         return f"a {type(rows).__name__}"
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
@@ -86,13 +86,13 @@ def plan_block(
     next_sentence: bool,
     rng: np.random.Generator,
 ) -> Plan:
-    """All examples of a block, shuffled; a pure function of the arguments and the generator's state.
+    """Return all examples of a block, shuffled: a pure function of the arguments and the generator's state.
 
     Args:
         block: whole documents.
         sequence_length: tokens of a sequence, [CLS] and [SEP] included.
-        short_sequence_probability: share of documents whose sequences aim at a random shorter length.
-        next_sentence: pairs as above; else one range of consecutive text per row, `b` empty and the label 0.
+        short_sequence_probability: share of documents with a random shorter target length.
+        next_sentence: make pairs; otherwise each row is consecutive text, `b` is empty and the label 0.
         rng: source of all draws.
     """
     draws = _Draws(rng)
@@ -113,7 +113,7 @@ def plan_block(
 
 
 class _Draws:
-    """Single draws, taken from the generator in bulk: a call per number would cost more than all else here."""
+    """Single draws, taken from the generator in bulk: a call for each would dominate the run time."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -121,11 +121,11 @@ class _Draws:
         self.uniform = self._next
 
     def integer(self, low: int, high: int) -> int:
-        """Uniform in low ... high, both included."""
+        """Draw uniformly from low ... high, both included."""
         return low + int(self._next() * (high - low + 1))
 
     def heads(self, tosses: int) -> int:
-        """Heads among so many tosses of a coin: each bit of a uniform number is one."""
+        """Count heads among coin tosses: each bit of a uniform number is a toss."""
         count = 0
         while tosses > 0:
             count += int(self._next() * (1 << min(tosses, 52))).bit_count()
@@ -160,14 +160,14 @@ def _pairs(
 
 
 def _sentences_of(offsets: list[int], first: int, last: int, tokens: int) -> int:
-    """End of the shortest run of sentences from `first` that holds `tokens` tokens, or `last` if none does."""
+    """Return the end of the shortest run of sentences from `first` that has `tokens` tokens, else `last`."""
     return min(bisect_left(offsets, offsets[first] + tokens, first + 1, last), last)
 
 
 def _elsewhere(
     document: int, offsets: list[int], documents: list[int], *, wanted: int, draws: _Draws
 ) -> tuple[int, int]:
-    """Sentences of another document. When all draws hit the same one, that is taken, and still called random."""
+    """Draw sentences of another document. If all draws hit the same document, it is used and still called random."""
     for _ in range(OTHER_DOCUMENT_DRAWS):
         other = draws.integer(0, len(documents) - 2)
         if other != document:
@@ -179,16 +179,15 @@ def _elsewhere(
 def _truncated(
     a: tuple[int, int], b: tuple[int, int], *, longest: int, draws: _Draws
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Takes tokens off the longer segment (B when equal), each at front or back by even chance, until both fit."""
+    """Remove tokens from the longer segment (B if equal), each at front or back by even chance, until both fit."""
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     excess = a_length + b_length - longest
     if excess <= 0:
         return a, b
-    ahead = min(excess, abs(a_length - b_length))  # all of these come off the longer one
-    alternate = excess - ahead  # then they are equal, and it is B, A, B, ...
+    ahead = min(excess, abs(a_length - b_length))  # these all come from the longer one
+    alternate = excess - ahead  # then both are equal: B, A, B, ...
     from_a = alternate // 2 + (ahead if a_length > b_length else 0)
-    from_b = excess - from_a
-    return _shortened(a, from_a, draws), _shortened(b, from_b, draws)
+    return _shortened(a, from_a, draws), _shortened(b, excess - from_a, draws)
 
 
 def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
@@ -197,7 +196,7 @@ def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[in
 
 
 def _stretches(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
-    """As many whole sentences as fit the target; a sentence that is longer is cut. No token is lost or used twice."""
+    """Yield runs of whole sentences that fit the target; a longer sentence is cut. Each token is used exactly once."""
     start, end = offsets[first], offsets[last]
     while start < end:
         whole = offsets[bisect_right(offsets, start + target, first, last + 1) - 1]

@@ -1,1 +1,1 @@
-"""Who does the work of a preparation: processes and nodes."""
+"""Worker processes and nodes, which share the work of a preparation."""

@@ -1,7 +1,7 @@
-"""Several machines at one store: who we are among them, and whether the others are still there.
+"""The nodes that share the preparation of one store: their ranks, their parts and their heartbeats.
 
-Parts are shared out by rank, and each waits for the records that the others write into the folder that all of them
-see; there is no other channel.
+Parts are assigned by rank. Each node waits for the records that the others write into the shared folder; there is no
+other channel.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # or the processes that make text into tokens would load torc
 POLL_SECONDS = 0.2
 BEAT_SECONDS = 5.0
 SECONDS_BETWEEN_LINES = 10.0
-PATIENCE_SECONDS = 600.0  # for a sign of life: others may still be starting, and a mounted store may be slow
+PATIENCE_SECONDS = 600.0  # for a heartbeat: others may still be starting, and a mounted store may be slow
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Node:
-    """This process among all that prepare the same store."""
+    """This process among those that prepare the same store."""
 
     rank: int = 0
     size: int = 1
@@ -39,7 +39,7 @@ class Node:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Node:
-        """As torchrun and most launchers tell."""
+        """Read the variables that torchrun and most launchers set."""
         return cls(
             rank=int(environ.get("RANK", "0")),
             size=int(environ.get("WORLD_SIZE", "1")),
@@ -48,23 +48,23 @@ class Node:
 
     @classmethod
     def among(cls, world: World, folder: Path) -> Node:
-        """The first process of this machine among those of all machines that share `folder`; on the others of no use.
+        """Return the node of this machine's first process among the machines that share `folder`.
 
-        Where a machine has a folder of its own by that name, each makes all that it needs itself. All processes call
-        this together.
+        If the machines do not share the folder, each prepares its own store. All processes must call this together;
+        only the first one of each machine uses the result.
         """
-        first = [rank for rank, local in enumerate(world.texts(str(world.local_rank))) if local == "0"]
-        if len(first) == 1 or not world.share(folder):
+        first = [rank for rank, local in enumerate(world.gather_texts(str(world.local_rank))) if local == "0"]
+        if len(first) == 1 or not world.shares_folder(folder):
             return ALONE
         return cls(rank=first.index(world.rank) if world.rank in first else 0, size=len(first))
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that does what cannot be shared out."""
+        """Whether this node does the work that cannot be shared."""
         return self.rank == 0
 
     def owner(self, part: int) -> int:
-        """The rank that makes a part."""
+        """Return the rank that makes a part."""
         return part % self.size
 
 
@@ -72,7 +72,7 @@ ALONE = Node()
 
 
 def other_text(one: int, another: int) -> DataError:
-    """What to say where two ranks that make one store read different texts."""
+    """Return the error for two ranks of one store that read different texts."""
     return DataError(
         "the nodes do not see the same text",
         facts={"where": f"rank {one} and rank {another}"},
@@ -81,18 +81,18 @@ def other_text(one: int, another: int) -> DataError:
 
 
 class StoreComplete(Exception):  # noqa: N818 - what was waited for, and more
-    """The others needed nothing more of this node: the store is there, and the steps' files are gone."""
+    """The other nodes have completed the store and removed the files of the steps."""
 
 
 class Peers:
-    """The other nodes, as far as their files tell.
+    """The other nodes, observed through their files.
 
     Args:
-        folder: that all see.
-        node: who we are.
-        key: of the store; whoever has another one reads another text.
-        say: told now and then whom we wait for.
-        complete: whether the store is there.
+        folder: shared by all nodes.
+        node: this process.
+        key: of the store; a node with another key reads another text.
+        log: called periodically with the name of the missing record.
+        complete: returns whether the store is complete.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class Peers:
         folder: Path,
         node: Node,
         key: str,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         complete: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._folder, self._node, self._key, self._say, self._complete = folder, node, key, say, complete
+        self._folder, self._node, self._key, self._log, self._complete = folder, node, key, log, complete
         self._said = float("-inf")
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Gives a sign of life now and then; with one node there is nobody to give it to."""
+        """Write a heartbeat file periodically, if there are several nodes."""
         if self._node.size == 1:
             yield
             return
@@ -122,12 +122,12 @@ class Peers:
             thread.join()
 
     def wait(self, what: str, rank: int, look: Callable[[], T | None]) -> T:
-        """What `look` finds, once it finds something that the node of that rank makes.
+        """Wait until `look` finds what the node of that rank makes, and return it.
 
         Raises:
-            PeerError: the node gave no sign of life for ten minutes.
+            PeerError: the node wrote no heartbeat for ten minutes.
             DataError: it reads another text.
-            StoreComplete: nobody will make it any more.
+            StoreComplete: the store is complete, so the record was removed.
         """
         first = seen = self._sign(rank)
         since = time.monotonic()
@@ -142,20 +142,20 @@ class Peers:
                 raise other_text(rank, self._node.rank)
             if time.monotonic() - since > PATIENCE_SECONDS:
                 raise PeerError(
-                    f"rank {rank} has given no sign of life for {PATIENCE_SECONDS / 60:.0f} minutes",
+                    f"rank {rank} has written no heartbeat for {PATIENCE_SECONDS / 60:.0f} minutes",
                     facts={"waiting for": what, "where": self._folder},
-                    fix="look into its log; then start all nodes again: they go on where they were",
+                    fix="read its log, then start all nodes again: they resume",
                 )
             if time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
-                self._say(f"waiting for {what} of rank {rank}")
+                self._log(f"waiting for {what} of rank {rank}")
                 self._said = time.monotonic()
             time.sleep(POLL_SECONDS)
         return found
 
     def _beat(self, over: threading.Event) -> None:
-        count = int(time.time())  # another one than that of an earlier start
+        count = int(time.time())  # different from that of an earlier start
         while not over.is_set():
-            with suppress(OSError):  # the folder goes when the store is complete
+            with suppress(OSError):  # the folder is removed when the store is complete
                 write_text(self._file(self._node.rank), json.dumps({"key": self._key, "beat": count}))
             count += 1
             over.wait(BEAT_SECONDS)

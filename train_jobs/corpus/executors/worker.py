@@ -1,8 +1,8 @@
-"""A process that makes text into tokens: tasks come in on stdin, a line of JSON each, and words go out on stdout.
+"""A worker process of a preparation: reads tasks from stdin and writes messages to stdout, one JSON object a line.
 
     python -m train_jobs.corpus.executors.worker PARENT
 
-It ends with its parent, however that ends: what is half-written then has no record, and is made again.
+It dies with its parent, however the parent ends. Files that it has not finished have no record and are written again.
 """
 
 from __future__ import annotations
@@ -17,73 +17,86 @@ import traceback
 from typing import Any
 
 from train_jobs.config.errors import InternalError, UserError
-from train_jobs.corpus.executors.freed_memory import keep_freed_memory
-from train_jobs.corpus.executors.work import Setting, Task, perform
+from train_jobs.corpus.steps.documents import Advance, extract
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.corpus.steps.tokenisation import tokenise
 from train_jobs.engine.runtime.storage import explain
 
-PR_SET_PDEATHSIG = 1
-SECONDS_BETWEEN_WORDS = 0.5
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
+KEPT_MEMORY = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 256 << 20, M_TOP_PAD: 16 << 20}  # bytes
+SECONDS_BETWEEN_MESSAGES = 0.5
+STEPS = {"documents": extract, "tokens": tokenise}
 
 
-class Voice:
-    """Tells the parent; of progress, not more often than it can use."""
+def perform(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
+    """Carry out a task in this process; its record is written last."""
+    STEPS[task.step](setting, task, advance)
+
+
+def keep_freed_memory() -> bool:
+    """Configure the allocator to keep freed arrays for reuse; return whether it accepted every setting.
+
+    By default glibc returns them to the system, which must clear every page before it can be used again: a tenth of the
+    time when one batch of text is processed after the other.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all([mallopt(*setting) for setting in KEPT_MEMORY.items()])  # noqa: C419  # set all
+
+
+class ParentChannel:
+    """Sends messages to the parent; progress at most twice a second."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # whatever a library prints is no message
+        os.dup2(2, 1)  # the output of libraries goes to stderr: it is no message
         self._bytes = self._documents = 0
-        self._told = time.monotonic()
+        self._sent = time.monotonic()
 
-    def say(self, **message: Any) -> None:
-        """One message."""
+    def send(self, **message: Any) -> None:
+        """Send one message."""
         self._stream.write(json.dumps(message) + "\n")
         self._stream.flush()
 
     def advance(self, count: int, documents: int) -> None:
-        """So many bytes and documents more."""
+        """Add bytes and documents to the progress."""
         self._bytes += count
         self._documents += documents
-        if time.monotonic() - self._told > SECONDS_BETWEEN_WORDS:
-            self.tell()
+        if time.monotonic() - self._sent > SECONDS_BETWEEN_MESSAGES:
+            self.send_progress()
 
-    def tell(self) -> None:
-        """What is not told yet."""
+    def send_progress(self) -> None:
+        """Send the progress since the last message."""
         if self._bytes or self._documents:
-            self.say(bytes=self._bytes, documents=self._documents)
+            self.send(bytes=self._bytes, documents=self._documents)
         self._bytes = self._documents = 0
-        self._told = time.monotonic()
-
-
-def die_with(parent: int) -> None:
-    """A parent that is killed takes this process along."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)  # it was quicker
+        self._sent = time.monotonic()
 
 
 def main() -> int:
-    """Does tasks until there are no more."""
-    die_with(int(sys.argv[1]))
-    for number in (signal.SIGINT, signal.SIGTERM):  # of the terminal, of torchrun: to the whole group
+    """Carry out tasks until stdin ends or one fails."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        return 1  # the parent died before the call above took effect
+    for number in (signal.SIGINT, signal.SIGTERM):  # the terminal and torchrun send them to the whole process group
         signal.signal(number, signal.SIG_IGN)  # the parent decides
     keep_freed_memory()
-    voice = Voice()
-    setting = Setting.model_validate_json(sys.stdin.readline())
+    channel = ParentChannel()
+    setting = PreparationSetting.model_validate_json(sys.stdin.readline())
     for line in sys.stdin:
-        task = Task.model_validate_json(line)
+        task = PartTask.model_validate_json(line)
         try:
-            perform(setting, task, voice.advance)
+            perform(setting, task, channel.advance)
         except Exception as problem:
-            found = (
-                problem if isinstance(problem, UserError) else explain(problem, setting.store, "making the token store")
-            )
-            if found is None:
+            known = problem if isinstance(problem, UserError) else None
+            error = known or explain(problem, setting.store, "making the token store")
+            if error is None:
                 traceback.print_exc()
-                found = InternalError(f"{type(problem).__name__}: {problem}")
-            voice.say(error=found.as_json()["error"])
+                error = InternalError(f"{type(problem).__name__}: {problem}")
+            channel.send(error=error.as_json()["error"])
             return 0
-        voice.tell()
-        voice.say(done=task.number)
+        channel.send_progress()
+        channel.send(done=task.number)
     return 0
 
 

@@ -4,9 +4,3 @@ A part is the unit of work: a group of small files, a file, or a range of a larg
 documents. Parts follow from the input alone, never from how many processes or nodes share them, and the documents of
 all parts, in order, are those of reading every file from its beginning to its end.
 """
-
-from train_jobs.corpus.sources.pieces import Piece
-from train_jobs.corpus.sources.reader_table import read_part
-from train_jobs.corpus.sources.text_parts import Part, plan_parts
-
-__all__ = ["Part", "Piece", "plan_parts", "read_part"]

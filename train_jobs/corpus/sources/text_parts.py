@@ -1,86 +1,122 @@
-"""What work a corpus is: parts of about equal size, the same ones however many processes share them."""
+"""The parts of a corpus: units of work of about equal size, planned from the input alone, and their documents.
+
+The same parts are planned however many processes share them. Each part is read by the reader of its format.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.artifacts.text_files import Compression, SourceFile, part_bytes, source_files
-from train_jobs.config.text import SourceConfig
-from train_jobs.corpus.sources.dataset import dataset_pieces
-from train_jobs.corpus.sources.multistream import index_of, stream_cuts
-from train_jobs.corpus.sources.parquet import row_groups
-from train_jobs.corpus.sources.pieces import Piece
-from train_jobs.corpus.sources.streams import UTF16_BOMS
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources.mediawiki import index_of, read_wikipedia, stream_cuts
+from train_jobs.corpus.sources.streams import UTF16_BOMS, Piece, Read, ignore
+from train_jobs.corpus.sources.text_columns import dataset_pieces, read_dataset, read_parquet, row_groups
+from train_jobs.corpus.sources.text_formats import embedded_documents, read_jsonl, read_text, read_wikiextractor
 
 EMBEDDED, DATASET = "embedded", "dataset"
-# Text per byte on the disk, about. What it is exactly does not matter; that it never changes does.
+# Approximate text per byte on the disk. The exact values do not matter, but a change would change all stores.
 _RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
-# Behind a match a document may begin, and whatever came before has ended.
+# Where a match ends, no document is open and another may begin.
 _BOUNDARIES = {
     "text": re.compile(rb"\n[ \t\r]*\n"),
     "jsonl": re.compile(rb"\n"),
     "wikiextractor": re.compile(rb"\n</doc>\r*\n"),
     "wikipedia": re.compile(rb"</page>"),
 }
-_LONGEST_BOUNDARY = 64  # bytes; a longer one may be passed over
+_PLAIN_READERS: dict[str, Callable[[Piece, Read], Iterator[str]]] = {
+    "text": read_text,
+    "wikipedia": read_wikipedia,
+    "wikiextractor": read_wikiextractor,
+}
+_COLUMN_READERS: dict[str, Callable[[Piece, str, Read], Iterator[str]]] = {
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+}
+_LONGEST_BOUNDARY = 64  # bytes; a longer one may be missed, which only makes a part larger
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """The unit of work of preparing a corpus."""
+    """A unit of work: a group of small files, one file, or a range of a large one."""
 
     source: int
-    """Which of the sources it is of."""
+    """Number of its source."""
     name: str
-    """What it is called in messages."""
+    """Name in messages."""
     size: int
-    """Bytes on the disk that it is read from; 0 if nobody knows."""
+    """Bytes on the disk that are read; 0 if unknown."""
     format: str
-    """How its pieces are read."""
+    """Format of its pieces."""
     pieces: tuple[Piece, ...]
-    """What it is read from, in order."""
+    """What to read, in order."""
+
+
+def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignore) -> Iterator[str]:
+    """Yield the text of each document of a part; memory holds one document and buffers at most.
+
+    Args:
+        sources: as given to `plan_parts`.
+        part: as planned by `plan_parts`.
+        read: called with the number of bytes that have been read from the disk since the last call.
+
+    Raises:
+        DataError: a file has another format than expected; the message names the file and the place.
+    """
+    for piece in part.pieces:
+        if part.format == EMBEDDED:
+            yield from embedded_documents([Path(piece.path)])
+            read(_size(Path(piece.path)))
+            continue
+        source = sources[part.source]
+        if part.format == DATASET:
+            documents = read_dataset(source, piece)
+        elif part.format in _PLAIN_READERS:
+            documents = _PLAIN_READERS[part.format](piece, read)
+        else:
+            documents = _COLUMN_READERS[part.format](piece, source.column, read)
+        with closing(documents):  # type: ignore[type-var]  # every reader is a generator, annotated as an iterator
+            yield from documents
 
 
 def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
-    """Cuts sources into parts of about `part_bytes`; no source at all is the embedded corpus, in one part.
+    """Cut sources into parts of about `part_bytes`; without any source, the embedded corpus is one part.
 
     Raises:
-        DataError: a source cannot be found, or is not what it is said to be.
+        DataError: a source does not exist, or has another format than expected.
     """
     if not sources:
         files = embedded_files()
         return [Part(0, EMBEDDED, sum(map(_size, files)), EMBEDDED, tuple(Piece(str(path)) for path in files))]
-    sized = [_sized_files(source) for source in sources]
-    size = part_bytes(sum(text for found in sized for _, text in found))
+    sized = [
+        [(file, _text_bytes(file, source.column)) for file in (source_files(source) if source.dataset is None else ())]
+        for source in sources
+    ]
+    size = part_bytes(sum(text for files in sized for _, text in files))
     return [
         part
-        for index, (source, found) in enumerate(zip(sources, sized, strict=True))
-        for part in (_of_files(index, source, found, size) if source.dataset is None else _of_dataset(index, source))
+        for index, (source, files) in enumerate(zip(sources, sized, strict=True))
+        for part in (
+            _file_parts(index, source, files, size) if source.dataset is None else _dataset_parts(index, source)
+        )
     ]
 
 
-def _sized_files(source: SourceConfig) -> list[tuple[SourceFile, int]]:
-    """The files of a source, if it is one of files, and how much text each of them holds, about."""
-    if source.dataset is not None:
-        return []
-    return [(file, _text_bytes(file, source.column)) for file in source_files(source)]
-
-
-def _of_dataset(index: int, source: SourceConfig) -> Iterator[Part]:
+def _dataset_parts(index: int, source: SourceConfig) -> Iterator[Part]:
     pieces = dataset_pieces(source)
     for number, piece in enumerate(pieces, start=1):
         yield Part(index, f"{source.title}, file {number} of {len(pieces)}", 0, DATASET, (piece,))
 
 
-def _of_files(index: int, source: SourceConfig, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
-    """Neighbours that are small together, what is large in ranges."""
+def _file_parts(index: int, source: SourceConfig, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
+    """Group small neighbours, and cut large files into ranges."""
     group: list[SourceFile] = []
     held = 0
     for file, text in files:
@@ -97,7 +133,7 @@ def _of_files(index: int, source: SourceConfig, files: list[tuple[SourceFile, in
 
 
 def _text_bytes(file: SourceFile, column: str) -> int:
-    """How much text a file holds, about."""
+    """Return about how much text a file holds."""
     if file.format == "parquet":
         return sum(text for _, text in row_groups(str(file.path), column))
     return _size(file.path) * _RATIOS[file.compression]
@@ -110,26 +146,24 @@ def _group(index: int, files: list[SourceFile]) -> Part:
 
 
 def _ranges(index: int, source: SourceConfig, file: SourceFile, part_size: int) -> Iterator[Part]:
-    """A large file, cut where its format can be."""
+    """Cut a large file where its format allows it."""
     path, name = str(file.path), file.path.name
     if file.format == "parquet":
         for start, stop, stored in _row_group_runs(path, source.column, part_size):
             span = f"{name}, row groups {start} to {stop - 1}"
             yield Part(index, span, stored, file.format, (Piece(path, None, start, stop),))
         return
-    cuts = _cuts(file, part_size)
+    cuts, size = _cuts(file, part_size), _size(file.path)
     if not cuts:
         yield _group(index, [file])
         return
-    size = _size(file.path)
     for start, stop in zip([0, *cuts], [*cuts, size], strict=True):
-        span = f"{name}, bytes {start} to {stop}"
         piece = Piece(path, file.compression, start, stop if stop < size else None)
-        yield Part(index, span, stop - start, file.format, (piece,))
+        yield Part(index, f"{name}, bytes {start} to {stop}", stop - start, file.format, (piece,))
 
 
 def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[int, int, int]]:
-    """(first row group, the one behind the last, bytes on the disk) of runs of about so many bytes of text."""
+    """Yield (first row group, end, bytes on the disk) of runs of about `part_size` bytes of text."""
     start = stored = text = 0
     sizes = row_groups(path, column)
     for group, (more_stored, more_text) in enumerate(sizes):
@@ -142,30 +176,23 @@ def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[in
 
 
 def _cuts(file: SourceFile, part_size: int) -> list[int]:
-    """Offsets on the disk where a document begins, about so many bytes of text apart."""
-    if file.compression is None:
-        return _cuts_of_plain(file.path, _BOUNDARIES[file.format], part_size)
+    """Return offsets on the disk where a document begins, about `part_size` bytes of text apart."""
     if file.compression == "bzip2" and file.format == "wikipedia" and (index := index_of(file.path)) is not None:
         return stream_cuts(file.path, index, part_size // _RATIOS["bzip2"])
-    return []
-
-
-def _cuts_of_plain(path: Path, pattern: re.Pattern[bytes], part_size: int) -> list[int]:
-    """None in UTF-16, whose newlines are not single bytes."""
     cuts: list[int] = []
-    with path.open("rb") as stream:
+    if file.compression is not None:
+        return cuts
+    size = _size(file.path)
+    with file.path.open("rb") as stream:
         if stream.read(2) in UTF16_BOMS:
-            return cuts
-        size = os.fstat(stream.fileno()).st_size
-        cut = _boundary(stream, pattern, part_size)
-        while cut is not None and cut < size:
+            return cuts  # its newlines are not single bytes
+        while (cut := _boundary(stream, _BOUNDARIES[file.format], (cuts or [0])[-1] + part_size)) and cut < size:
             cuts.append(cut)
-            cut = _boundary(stream, pattern, cut + part_size)
     return cuts
 
 
 def _boundary(stream: BinaryIO, pattern: re.Pattern[bytes], start: int) -> int | None:
-    """Where the first match behind `start` ends."""
+    """Return where the first match after `start` ends."""
     stream.seek(start)
     rest = b""
     while block := stream.read(_BLOCK):

@@ -1,9 +1,9 @@
-"""MediaWiki's markup to plain text: the passages of an article, without lists, tables, headings and references.
+"""Convert MediaWiki markup to plain text: the passages of an article, without lists, tables, headings and references.
 
-That is what BERT was trained on ("we extract only the text passages and ignore lists, tables, and headers"). Templates
-are dropped, not expanded, as wikiextractor does without a table of templates: what they stand for is not in the page.
-Every step is linear in the length of the page, whatever is left open or nested in it. Who changes the text that some
-markup gives raises `sources.EXTRACTOR`.
+BERT was trained on such text ("we extract only the text passages and ignore lists, tables, and headers"). Templates are
+dropped, not expanded, like wikiextractor does without a table of templates: their content is not in the page. Every
+step is linear in the length of the page, even if markup is nested or not closed. Raise `fingerprints.EXTRACTOR` when
+the text of any markup changes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from train_jobs.corpus.sources.wikiextractor import unescaped
+from train_jobs.corpus.sources.text_formats import unescaped
 
 
 class Namespaces(NamedTuple):
-    """What the links that show no text begin with, in lower case: `file`, `datei`; `category`, `kategorie`."""
+    """Lower-case prefixes of links that show no text, such as `file`, `datei`, `category` and `kategorie`."""
 
     files: frozenset[str]
     categories: frozenset[str]
 
 
-ENGLISH = Namespaces(frozenset({"file", "image", "media"}), frozenset({"category"}))  # valid in every language
+ENGLISH = Namespaces(frozenset({"file", "image", "media"}), frozenset({"category"}))  # valid in wikis of every language
 
 _DROPPED = (
     "ref|references|math|chem|ce|score|timeline|gallery|imagemap|syntaxhighlight|source|graph|hiero|table|templatedata"
@@ -46,15 +46,15 @@ _OPEN_BRACKET = re.compile(r"\(\s*(?:[,;]\s*)+")
 _BEFORE_POINT = re.compile(r" (?=[,.;](?: |$))")
 _SPACES = re.compile(r" [ \t\u00a0]+|[\t\u00a0]+ *")
 _LITERAL = str.maketrans({sign: f"&#{ord(sign)};" for sign in "[]{}|'<>=*#:;!_-"})
-_NO_PROSE = tuple("*#:;|=")  # how lists, definitions, remains of tables and headings begin
+_NO_PROSE = tuple("*#:;|=")  # first characters of lists, definitions, remains of tables, headings
 
 
 def plain_text(markup: str, namespaces: Namespaces = ENGLISH) -> str:
-    """The text of a page, one line a paragraph; empty where there is none.
+    """Return the text of a page, one paragraph a line; it may be empty.
 
     Args:
-        markup: wikitext, as a dump has it.
-        namespaces: of the wiki that it is from.
+        markup: wikitext of the page.
+        namespaces: of its wiki.
     """
     text = _COMMENT.sub("", markup) if "<!--" in markup else markup
     text = _without(text, _tagged(text))
@@ -73,7 +73,7 @@ def plain_text(markup: str, namespaces: Namespaces = ENGLISH) -> str:
 
 
 class _Span(NamedTuple):
-    """Characters to be left out, and what stands there instead."""
+    """Characters to remove, and their replacement."""
 
     start: int
     stop: int
@@ -93,7 +93,7 @@ def _without(text: str, spans: list[_Span]) -> str:
 
 
 def _tagged(text: str) -> list[_Span]:
-    """Tags whose content is no prose, with it; the content of `nowiki` stays, as signs without a meaning."""
+    """Find tags whose content is no prose; the content of `nowiki` stays, escaped."""
     tags = list(_TAG.finditer(text)) if "<" in text else []
     last_end = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
     spans: list[_Span] = []
@@ -102,8 +102,7 @@ def _tagged(text: str) -> list[_Span]:
         name = tag[2].lower()
         if opened is not None:
             if tag[1] and name == opened[2].lower():
-                inside = text[opened.end() : tag.start()]
-                instead = inside.translate(_LITERAL) if name == "nowiki" else ""
+                instead = text[opened.end() : tag.start()].translate(_LITERAL) if name == "nowiki" else ""
                 spans.append(_Span(opened.start(), tag.end(), instead))
                 opened = None
         elif tag[1] or tag[3].endswith("/") or last_end.get(name, -1) < tag.start():
@@ -114,16 +113,16 @@ def _tagged(text: str) -> list[_Span]:
 
 
 def _templates(text: str) -> list[_Span]:
-    """`{{...}}` and `{{{...}}}`, the outermost ones; braces without a partner are left alone."""
+    """Find the outermost `{{...}}` and `{{{...}}}`; unmatched braces stay."""
     spans: list[_Span] = []
-    opened: list[tuple[int, int]] = []  # where, and how many braces wait for a partner
+    opened: list[tuple[int, int]] = []  # position, and number of unmatched braces
     for run in _BRACES.finditer(text):
         start, stop = run.span()
         if text[start] == "{":
             opened.append((start, stop - start))
             continue
         if opened and opened[-1][1] == 2 and (stop - start) % 2 and text[start - 1] == "|":
-            start += 1  # `|}}}`: the first is a table's
+            start += 1  # `|}}}`: the first brace ends a table
         while opened and stop - start >= 2:
             place, waiting = opened.pop()
             count = stop - start
@@ -136,7 +135,7 @@ def _templates(text: str) -> list[_Span]:
 
 
 def _tables(text: str) -> list[_Span]:
-    """`{| ... |}`, the outermost ones."""
+    """Find the outermost `{| ... |}`."""
     spans: list[_Span] = []
     opened: list[int] = []
     for mark in _TABLE.finditer(text) if "{|" in text else ():
@@ -148,14 +147,14 @@ def _tables(text: str) -> list[_Span]:
 
 
 def _enclose(spans: list[_Span], outer: _Span) -> None:
-    """Adds a span in place of those that are in it."""
+    """Add a span and remove those inside it."""
     while spans and spans[-1].start >= outer.start:
         spans.pop()
     spans.append(outer)
 
 
 def _variant(match: re.Match[str]) -> str:
-    """`-{zh-hans:A; zh-hant:B}-`: the first of several writings; what only sets a rule shows nothing."""
+    """Return the first variant of `-{zh-hans:A; zh-hant:B}-`; a mere conversion rule shows nothing."""
     flags, bar, content = match[1].rpartition("|")
     if bar and set(flags.replace(" ", "")) & set("HT-"):
         return ""
@@ -164,7 +163,7 @@ def _variant(match: re.Match[str]) -> str:
 
 
 def _linked(text: str, namespaces: Namespaces) -> str:
-    """Every `[[link]]` as what is shown of it."""
+    """Replace every `[[link]]` by the text that it shows."""
     stack: list[list[str]] = [[]]
     at = 0
     for mark in _BRACKETS.finditer(text):
@@ -199,7 +198,7 @@ def _shown(content: str, namespaces: Namespaces) -> str:
 
 
 def _emphasis(match: re.Match[str]) -> str:
-    """Two, three and five apostrophes are italics, bold and both; others of a run are apostrophes."""
+    """Remove the apostrophes that mark italics (2), bold (3) and both (5); keep the others of a run."""
     count = len(match[0])
     return "'" * (count - 5 if count > 5 else count == 4)
 

@@ -1,10 +1,11 @@
-"""What the steps of preparing text leave beside their files: a record, written last, without which a file is nothing.
+"""Records of the steps of a preparation, the keys that decide whether a record still applies, and the tasks of workers.
 
     parts/documents-00012.arrow   cleaned documents of part 12
     parts/documents-00012.json    key, counts, size and SHA-256 of the files
 
-A record's key is a hash of all that decides what its files hold. A step whose record has the key that it would get is
-skipped; any other is done again. No rename is trusted, since a mounted blob store keeps no such promise.
+A record is written last: files without one are ignored. Its key is a hash of everything that decides what its files
+contain. A step whose record has the expected key is skipped; any other step is repeated. No rename is relied on,
+because a mounted blob store does not make renames atomic.
 """
 
 from __future__ import annotations
@@ -12,52 +13,92 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
 from train_jobs.artifacts.files import file_sha256, write_text
-from train_jobs.artifacts.store_manifest import Shard, Split, SplitCounts
-from train_jobs.config.base import Config
+from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
+from train_jobs.artifacts.store_manifest import STORE_VERSION, Shard, Split, SplitCounts
+from train_jobs.config.fields import Config
+from train_jobs.config.prepare import TextConfig
+from train_jobs.corpus.sources.text_parts import Part
+from train_jobs.corpus.steps.document_rules import CLEANER
+from train_jobs.corpus.tokenize.sentences import SPLITTER
+from train_jobs.corpus.tokenize.vocabulary import read_vocabulary
 
 Count = Annotated[int, Field(ge=0)]
+Stretch = tuple[int, int]  # rows of the file of duplicates: first row, number of rows
 KEY_DIGITS = 16
-RecordT = TypeVar("RecordT", bound="Record")
+RecordT = TypeVar("RecordT", bound="StepRecord")
+
+
+class PreparationSetting(Config):
+    """Settings that all tasks of a preparation share."""
+
+    data: TextConfig
+    """Sources and rules."""
+    store: Path
+    """Folder of the shards."""
+    folder: Path
+    """Folder of the records and documents."""
+    block_tokens: int
+    """See `token_store.StoreWriter`."""
+
+
+class PartTask(Config):
+    """One step for one part, sent to a worker as JSON."""
+
+    step: Literal["documents", "tokens"]
+    """Which step."""
+    number: int
+    """Number of the part."""
+    part: Part
+    """The part."""
+    key: str
+    """Key of the record."""
+    size: int
+    """Bytes to read, of the part or of its text."""
+    threshold: int = 0
+    """tokens: see `document_rules.split_threshold`."""
+    drop: Stretch = (0, 0)
+    """tokens: the duplicates to leave out, see `documents.stretches`."""
 
 
 class StepFile(Config):
     """A file that a step wrote."""
 
     name: str
-    """In the folder of its record."""
+    """Name in the folder of its record."""
     size: Count
     """Bytes."""
     sha256: str
-    """Hash of its content."""
+    """Hash of the content."""
 
 
-class Record(Config):
-    """What every step says of itself."""
+class StepRecord(Config):
+    """Fields of every step's record."""
 
     key: str
-    """Hash of all that decides what the files hold."""
+    """Hash of everything that decides what the files contain."""
     seconds: float
-    """How long it took."""
+    """Duration of the step."""
     files: list[StepFile] = []  # noqa: RUF012 - pydantic copies defaults
-    """What it wrote, but for shards."""
+    """Files that it wrote, except shards."""
 
     @property
     def contents(self) -> list[StepFile]:
-        """All that it wrote."""
+        """All files that the step wrote."""
         return self.files
 
 
-class DocumentsRecord(Record):
+class DocumentsRecord(StepRecord):
     """The documents of a part, extracted and cleaned."""
 
     raw_bytes: Count
-    """Bytes on the disk that they were read from."""
+    """Bytes on the disk that were read."""
     text_bytes: Count
     """Bytes of the cleaned text, as UTF-8."""
     read: Count
@@ -65,38 +106,38 @@ class DocumentsRecord(Record):
     documents: Count
     """Documents kept."""
     dropped: dict[str, Count]
-    """Why documents were dropped -> how many."""
+    """Reason for dropping -> number of documents."""
     lowest: int
-    """As of `splits.Survey`."""
+    """See `document_rules.DocumentSurvey`."""
     highest: int
-    """As of `splits.Survey`."""
+    """See `document_rules.DocumentSurvey`."""
     words: list[str]
-    """As of `splits.Survey`."""
+    """See `document_rules.DocumentSurvey`."""
 
 
-class DuplicatesRecord(Record):
-    """Which documents are in the text already."""
+class DuplicatesRecord(StepRecord):
+    """The documents that repeat an earlier one."""
 
     dropped: list[Count]
-    """How many of each part."""
+    """Number of duplicates in each part."""
     digests: list[str]
-    """Hash of which ones, for each part."""
+    """Hash of their positions, for each part."""
 
 
-class VocabularyRecord(Record):
-    """The vocabulary; its file lies in the store."""
+class VocabularyRecord(StepRecord):
+    """The vocabulary; its file is in the store."""
 
     pieces: Count
-    """How many it has."""
+    """Number of pieces."""
 
 
-class TokensRecord(Record):
-    """The shards of a part; they lie in the store."""
+class TokensRecord(StepRecord):
+    """The shards of a part; they are in the store."""
 
     shards: list[Shard]
-    """Those to train on, then those to validate on."""
+    """Shards to train on, then shards to validate on."""
     splits: dict[Split, SplitCounts]
-    """What they hold."""
+    """Counts by split."""
     unknown: Count
     """Tokens that are [UNK]."""
 
@@ -106,32 +147,32 @@ class TokensRecord(Record):
         return [StepFile(name=shard.file, size=shard.size, sha256=shard.sha256) for shard in self.shards]
 
 
-def key_of(**decides: Any) -> str:
-    """16 hex digits over what decides the result of a step."""
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+def part_name(step: str, part: int) -> str:
+    """Return the name of the record or files of a step for a part."""
+    return f"{step}-{part:05d}"
 
 
 def describe_file(path: Path) -> StepFile:
-    """A file that has just been written, forced to the disk and read back."""
+    """Force a new file to the disk, read it back and return its size and hash."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return StepFile(name=path.name, size=path.stat().st_size, sha256=file_sha256(path))
 
 
-def write_record(folder: Path, name: str, record: Record) -> None:
-    """Writes NAME.json."""
+def write_record(folder: Path, name: str, record: StepRecord) -> None:
+    """Write NAME.json."""
     write_text(folder / f"{name}.json", record.model_dump_json(indent=1))
 
 
 def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files: Path | None = None) -> RecordT | None:
-    """The record of that key, or None: there is none, it is torn or of another key, or a file has another size.
+    """Return the record with that key; None if it is missing or torn, or if a file has another size.
 
     Args:
         folder: of the record.
         name: of the record.
-        kind: of the record.
-        key: that it must have.
-        files: where its files lie. None: beside it.
+        kind: class of the record.
+        key: the expected key.
+        files: folder of its files. None: the folder of the record.
     """
     try:
         record = kind.model_validate_json((folder / f"{name}.json").read_bytes())
@@ -141,6 +182,106 @@ def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files
     return record if whole and record.key == key else None
 
 
-def damaged_file(folder: Path, record: Record) -> StepFile | None:
-    """The first file in `folder` that is not what its record says; every byte is read."""
+def damaged_file(folder: Path, record: StepRecord) -> StepFile | None:
+    """Return the first file in `folder` whose content does not match the record; every byte is read."""
     return next((file for file in record.contents if file_sha256(folder / file.name) != file.sha256), None)
+
+
+def key_of(**facts: Any) -> str:
+    """Return 16 hex digits over the facts that decide the result of a step."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def reading(data: TextConfig) -> str:
+    """Return 16 hex digits over how text is read: formats, weights, rules for documents and sentences.
+
+    Neither the paths of the sources nor their names count: the content of their files is hashed elsewhere.
+    """
+    shape = ("dataset", "format", "column", "weight")
+    return key_of(
+        sources=[{name: getattr(source, name) for name in shape} for source in data.text],
+        clean=[CLEANER, data.clean.model_dump(mode="json")],
+        extractor=EXTRACTOR,
+        sentences=SPLITTER,
+    )
+
+
+def store_key(data: TextConfig, found: DataFingerprint) -> str:
+    """Return 16 hex digits over what determines a token store: equal keys mean equal stores.
+
+    These are the text, the rules for reading it, the vocabulary (its content and added words, or the size to train),
+    lower case and the validation share; neither the sequence length nor any other setting of training.
+
+    Raises:
+        DataError: the vocabulary file cannot be read.
+    """
+    return key_of(
+        text=found.sha256,
+        reading=reading(data),
+        vocabulary=_vocabulary_facts(data),
+        lowercase=data.lowercase,
+        validation_fraction=data.validation_fraction,
+        store=STORE_VERSION,
+    )
+
+
+def _vocabulary_facts(data: TextConfig) -> list[Any]:
+    """Return the facts that decide the vocabulary, except the text."""
+    if data.vocabulary is None:
+        return [data.vocab_size, data.lowercase]
+    return [hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(), data.add_tokens]
+
+
+def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerprint, cache: Path | None) -> list[str]:
+    """Return the key of each part's documents, from the content of the files that the part is read from.
+
+    Args:
+        data: sources and rules.
+        parts: of the text.
+        found: fingerprint of the text, used for pieces that are no files.
+        cache: see `fingerprints.content_hashes`.
+    """
+    paths = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
+    hashes = dict(zip(paths, content_hashes([Path(path) for path in paths], cache), strict=True))
+    clean = data.clean.model_dump(mode="json")
+
+    def key(part: Part) -> str:
+        pieces = [
+            [hashes.get(piece.path, found.sha256), piece.compression, piece.start, piece.stop] for piece in part.pieces
+        ]
+        column = data.text[part.source].column if data.text else None
+        return key_of(pieces=pieces, format=part.format, column=column, clean=[CLEANER, clean], extractor=EXTRACTOR)
+
+    return [key(part) for part in parts]
+
+
+def duplicates_key(data: TextConfig, documents: Sequence[DocumentsRecord]) -> str:
+    """Return the key of the duplicates of all parts."""
+    return key_of(documents=[record.key for record in documents], drop=data.clean.drop_duplicates)
+
+
+def vocabulary_key(data: TextConfig, duplicates: DuplicatesRecord) -> str:
+    """Return the key of the vocabulary; a given one does not depend on the text."""
+    return key_of(vocabulary=_vocabulary_facts(data), text=duplicates.key if data.vocabulary is None else None)
+
+
+def tokens_key(setting: PreparationSetting, threshold: int, documents: str, duplicates: str, vocabulary: str) -> str:
+    """Return the key of the shards of a part.
+
+    Args:
+        setting: rules and size of a block.
+        threshold: see `document_rules.split_threshold`.
+        documents: key of the part's documents.
+        duplicates: digest of the part's duplicates.
+        vocabulary: SHA-256 of vocab.txt.
+    """
+    return key_of(
+        documents=documents,
+        dropped=duplicates,
+        vocabulary=vocabulary,
+        lowercase=setting.data.lowercase,
+        threshold=threshold,
+        sentences=SPLITTER,
+        block_tokens=setting.block_tokens,
+        store=STORE_VERSION,
+    )

@@ -1,10 +1,10 @@
-"""The token store: a folder of tokenised text that serves every sequence length, read in place.
+"""The token store: a folder of tokenised text for every sequence length, memory-mapped when read.
 
     manifest.json             counts, hashes; written last
     vocab.txt                 WordPiece vocabulary
     shard-00000-train.arrow   Arrow IPC file; a record batch is a block: whole documents, about a million tokens
     ...                       each shard holds blocks of one part of the text and of one split
-    parts/                    what the steps of its making left, while it is being made; see `pipeline`
+    parts/                    files of the steps, while the store is being made; see `pipeline`
 
 A row is a document: list<list<token id>>, sentences of tokens, ids in 16 bits where the vocabulary allows. Arrow
 keeps nested lists as flat values and offsets, so a mapped block is three numpy arrays and nothing is copied.
@@ -13,7 +13,7 @@ keeps nested lists as flat values and offsets, so a mapped block is three numpy 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,7 @@ from train_jobs.artifacts.store_manifest import (
     read_manifest,
     require_manifest,
 )
-from train_jobs.config.errors import DataError
-from train_jobs.config.names import in_shell
+from train_jobs.config.errors import DataError, in_shell
 from train_jobs.corpus.arrow import number_column, numbers
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
@@ -43,19 +42,19 @@ BLOCKS_PER_SHARD = 64  # 128 MiB of 16-bit tokens
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Documents as ids, on their way into a store."""
+class EncodedDocuments:
+    """Documents as token ids, before they are written to a store."""
 
     tokens: npt.NDArray[np.integer]
     """[tokens] ids."""
     sentences: npt.NDArray[np.int64]
-    """[sentences] tokens of each."""
+    """[sentences] number of tokens."""
     documents: npt.NDArray[np.int64]
-    """[documents] sentences of each."""
+    """[documents] number of sentences."""
 
     @classmethod
-    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
-        """All of them, one after the other."""
+    def joined(cls, parts: Sequence[EncodedDocuments]) -> EncodedDocuments:
+        """Concatenate documents."""
         return cls(
             np.concatenate([part.tokens for part in parts]),
             np.concatenate([part.sentences for part in parts]),
@@ -64,35 +63,35 @@ class Encoded:
 
     @property
     def tokens_per_document(self) -> npt.NDArray[np.int64]:
-        """[documents] tokens of each."""
+        """[documents] number of tokens."""
         return np.diff(_offsets(self.sentences)[_offsets(self.documents)])
 
-    def without_empty(self) -> Encoded:
-        """The same without sentences of no token, and documents of no sentence."""
+    def without_empty(self) -> EncodedDocuments:
+        """Return the documents without empty sentences and empty documents."""
         if self.sentences.all() and self.documents.all():
             return self
         filled = _offsets((self.sentences > 0).astype(np.int64))
         documents = np.diff(filled[_offsets(self.documents)])
-        return Encoded(self.tokens, self.sentences[self.sentences > 0], documents[documents > 0])
+        return EncodedDocuments(self.tokens, self.sentences[self.sentences > 0], documents[documents > 0])
 
-    def chosen(self, keep: npt.NDArray[np.bool_]) -> Encoded:
-        """The documents for which `keep` [documents] is true."""
+    def chosen(self, keep: npt.NDArray[np.bool_]) -> EncodedDocuments:
+        """Return the documents for which `keep`, bool [documents], is true."""
         sentences = np.repeat(keep, self.documents)
-        return Encoded(
+        return EncodedDocuments(
             self.tokens[np.repeat(sentences, self.sentences)], self.sentences[sentences], self.documents[keep]
         )
 
-    def cut(self, documents: int) -> tuple[Encoded, Encoded]:
-        """The first so many documents, and the rest."""
+    def cut(self, documents: int) -> tuple[EncodedDocuments, EncodedDocuments]:
+        """Return the first `documents` documents, and the rest."""
         sentences = int(self.documents[:documents].sum())
         tokens = int(self.sentences[:sentences].sum())
         return (
-            Encoded(self.tokens[:tokens], self.sentences[:sentences], self.documents[:documents]),
-            Encoded(self.tokens[tokens:], self.sentences[sentences:], self.documents[documents:]),
+            EncodedDocuments(self.tokens[:tokens], self.sentences[:sentences], self.documents[:documents]),
+            EncodedDocuments(self.tokens[tokens:], self.sentences[sentences:], self.documents[documents:]),
         )
 
     def as_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
-        """As a store has it: list<list<dtype>>."""
+        """Return the column of a store: list<list<dtype>>."""
         inner = pa.ListArray.from_arrays(
             number_column(_offsets(self.sentences).astype(np.int32)),
             number_column(self.tokens.astype(dtype, copy=False)),
@@ -100,8 +99,14 @@ class Encoded:
         return pa.ListArray.from_arrays(number_column(_offsets(self.documents).astype(np.int32)), inner)
 
 
+def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
+    """Return the sum of counts, field by field."""
+    each = list(counts)
+    return SplitCounts(**{name: sum(getattr(one, name) for one in each) for name in SplitCounts.model_fields})
+
+
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """[n + 1] where each of so many things begins, and the last one ends."""
+    """Return [n + 1] the offset of each item, given lengths [n], and the end of the last one."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -127,10 +132,10 @@ class StoreWriter:
     Args:
         folder: an existing folder.
         vocab_size: ids are below this.
-        part: number of the part; names its shards.
-        source: number of the source that the part belongs to.
-        block_tokens: a block is closed by the document that brings it to this many tokens.
-        blocks_per_shard: a shard is closed after this many blocks.
+        part: number of the part, used in the names of its shards.
+        source: number of the source of the part.
+        block_tokens: tokens at which a block is closed, after a whole document.
+        blocks_per_shard: blocks at which a shard is closed.
     """
 
     def __init__(
@@ -147,14 +152,14 @@ class StoreWriter:
         self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._schema = pa.schema([pa.field("document", pa.list_(pa.list_(pa.from_numpy_dtype(self._dtype))))])
         self._block_tokens, self._blocks_per_shard = block_tokens, blocks_per_shard
-        self._pending: dict[Split, list[Encoded]] = {split: [] for split in SPLITS}
+        self._pending: dict[Split, list[EncodedDocuments]] = {split: [] for split in SPLITS}
         self._pending_tokens: dict[Split, int] = dict.fromkeys(SPLITS, 0)
         self._open: dict[Split, _OpenShard] = {}
         self._shards: list[Shard] = []
         self._splits: dict[Split, SplitCounts] = {split: SplitCounts() for split in SPLITS}
 
-    def add(self, split: Split, documents: Encoded) -> None:
-        """Appends documents; empty sentences, and documents of none, are left out."""
+    def add(self, split: Split, documents: EncodedDocuments) -> None:
+        """Append documents, without empty sentences and empty documents."""
         documents = documents.without_empty()
         while len(documents.sentences):
             ends = np.cumsum(documents.tokens_per_document)
@@ -166,41 +171,41 @@ class StoreWriter:
                 self._write_block(split)
 
     def close(self) -> None:
-        """Writes what is pending; the store still lacks its vocabulary and manifest."""
+        """Write pending documents; vocabulary and manifest are written elsewhere."""
         for split in SPLITS:
             if self._pending[split]:
                 self._write_block(split)
             self._close_shard(split)
 
     def abort(self) -> None:
-        """Closes the files as they are, after an error."""
+        """Close the files as they are, after an error."""
         for shard in self._open.values():
-            with suppress(OSError):  # closing writes what is buffered, and the disk may be full
+            with suppress(OSError):  # closing writes the buffer, and the disk may be full
                 shard.stream.close()
         self._open.clear()
 
     @property
     def shards(self) -> list[Shard]:
-        """The shards closed so far: those to train on, then those to validate on."""
+        """The closed shards: those to train on, then those to validate on."""
         return sorted(self._shards, key=lambda shard: SPLITS.index(shard.split))
 
     @property
     def splits(self) -> dict[Split, SplitCounts]:
-        """What has been written so far, by split."""
+        """Counts of the written documents, by split."""
         return dict(self._splits)
 
     def _write_block(self, split: Split) -> None:
-        documents = Encoded.joined(self._pending[split])
+        documents = EncodedDocuments.joined(self._pending[split])
         shard = self._open.get(split) or self._start_shard(split)
         shard.writer.write_batch(pa.record_batch([documents.as_arrow(self._dtype)], schema=self._schema))
         shard.blocks += 1
-        counts = self._splits[split]
-        self._splits[split] = SplitCounts(
-            documents=counts.documents + len(documents.documents),
-            sentences=counts.sentences + len(documents.sentences),
-            tokens=counts.tokens + len(documents.tokens),
-            blocks=counts.blocks + 1,
+        added = SplitCounts(
+            documents=len(documents.documents),
+            sentences=len(documents.sentences),
+            tokens=len(documents.tokens),
+            blocks=1,
         )
+        self._splits[split] = sum_counts([self._splits[split], added])
         self._pending[split], self._pending_tokens[split] = [], 0
         if shard.blocks == self._blocks_per_shard:
             self._close_shard(split)
@@ -220,15 +225,14 @@ class StoreWriter:
         os.fsync(shard.stream.fileno())
         shard.stream.close()
         del self._open[split]
-        size, digest = shard.path.stat().st_size, file_sha256(shard.path)
         self._shards.append(
             Shard(
                 file=shard.path.name,
                 split=split,
                 source=self._source,
                 blocks=shard.blocks,
-                size=size,
-                sha256=digest,
+                size=shard.path.stat().st_size,
+                sha256=file_sha256(shard.path),
             )
         )
 
@@ -242,7 +246,7 @@ class _OpenShard:
 
 
 class TokenStore:
-    """A store opened for reading. Shards are mapped, and checked against their hash, when first read."""
+    """A store opened for reading. A shard is mapped, and its hash checked, when it is first read."""
 
     def __init__(self, folder: Path, manifest: StoreManifest) -> None:
         self.folder = folder
@@ -255,21 +259,21 @@ class TokenStore:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether the folder holds a whole store that this version can read."""
+        """Return whether the folder contains a complete store of this version."""
         return read_manifest(folder) is not None
 
     @classmethod
     def find(cls, folder: Path, key: str) -> TokenStore | None:
-        """The store in a folder if it is the one of that key (`store_key`); None: there is none, or another."""
+        """Return the store in a folder if it has that key (see `records.store_key`), else None."""
         manifest = read_manifest(folder)
         return cls(folder, manifest) if manifest is not None and manifest.key == key else None
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
-        """Opens a store.
+        """Open a store.
 
         Raises:
-            DataError: there is none in the folder, or it is of another version, or files are missing or cut short.
+            DataError: the folder has no store of this version, or files are missing or truncated.
         """
         return cls(folder, require_manifest(folder))
 
@@ -279,21 +283,21 @@ class TokenStore:
         return self.folder / VOCABULARY_FILE
 
     def blocks(self, split: Split) -> int:
-        """Number of blocks of a split."""
+        """Return the number of blocks of a split."""
         return len(self._places[split])
 
     def blocks_by_source(self, split: Split) -> dict[int, list[int]]:
-        """The numbers of the blocks of a split by the number of their source."""
+        """Return the numbers of the blocks of a split by source number."""
         found: dict[int, list[int]] = {}
         for number, (shard, _) in enumerate(self._places[split]):
             found.setdefault(shard.source, []).append(number)
         return found
 
     def block(self, split: Split, index: int) -> Block:
-        """Block `index` of a split, without copying.
+        """Return block `index` of a split, without copying.
 
         Raises:
-            DataError: the shard's content is not what was written.
+            DataError: the shard's content does not match its hash.
         """
         shard, position = self._places[split][index]
         if shard.file not in self._readers:
@@ -302,16 +306,16 @@ class TokenStore:
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
-        if file_sha256(path) != shard.sha256:  # what this reads is in memory for the reader that follows
+        if file_sha256(path) != shard.sha256:  # this also brings the file into the page cache
             raise DataError(
                 f"the token store is damaged: {path}",
-                fix=f"rm -r {in_shell(self.folder)}, then the same submit prepare",
+                fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
             )
         return pa.ipc.open_file(pa.memory_map(str(path)))
 
 
 def as_block(batch: pa.RecordBatch) -> Block:
-    """A record batch of a shard, without copying."""
+    """Return a record batch of a shard as a block, without copying."""
     documents = batch.column(0)
     sentences = documents.values
     return Block(

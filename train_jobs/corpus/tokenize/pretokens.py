@@ -1,13 +1,14 @@
-"""Pre-tokens: text cut into words and signs, which BERT's tokens depend on one at a time.
+"""Pre-tokens: text cut into words and signs; BERT's tokens of each do not depend on the others.
 
-Text is cut only where no rule of BERT's normalisation looks across: at white space and around punctuation of ASCII,
-around the common punctuation beyond it, and around Chinese characters. Everything else, control characters and rarer
-white space included, stays inside a pre-token, which `tokenizers` may then cut further. All is numpy over the bytes of
+Text is cut only where no rule of BERT's normalisation looks across: at white space and around ASCII punctuation, around
+the common punctuation beyond it, and around Chinese characters. Everything else, control characters and rarer white
+space included, stays inside a pre-token, which `tokenizers` may cut further. All functions are numpy over the bytes of
 UTF-8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import pyarrow as pa
 Offsets = npt.NDArray[np.int64]
 Classes = npt.NDArray[np.uint8]
 
-WORD, ALONE, SPACE, TAIL = range(4)  # of a byte: part of a word; a pre-token of its own; white space; rest of one
+WORD, ALONE, SPACE, TAIL = range(4)  # class of a byte: in a word, a sign, white space, the rest of a sign
 _SPACES = b" \t\n\r"
-_ALONE_BEYOND_ASCII = (  # of three bytes in UTF-8, with no decomposition: all that English and Chinese text uses
+_ALONE_BEYOND_ASCII = (  # three bytes in UTF-8, without decomposition: what English and Chinese text uses
     (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
     (0x2030, 0x205E),  # per mille, primes, angle quotation marks; without the two that are not punctuation
     (0x3001, 0x3003),  # ideographic comma and full stop
@@ -29,7 +30,13 @@ _ALONE_BEYOND_ASCII = (  # of three bytes in UTF-8, with no decomposition: all t
     (0xFF01, 0xFF01),  # wide exclamation mark
     (0xFF1F, 0xFF1F),  # wide question mark
 )
-_BLANKS_BEYOND_ASCII = (0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)  # but for the no-break space
+_BLANKS_BEYOND_ASCII = (
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x202F,
+    0x205F,
+    0x3000,
+)  # three bytes in UTF-8
 _NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: mathematics
 _FIRST_LEAD, _LAST_LEAD = 0xE2, 0xEF  # first bytes of these characters
 
@@ -45,7 +52,7 @@ def _class_table() -> bytes:
 
 
 def folding_table(*, lowercase: bool) -> bytes:
-    """For `bytes.translate`: white space becomes a blank, and A-Z a-z, so that there are fewer different ones."""
+    """Return a table for `bytes.translate` that maps white space to a blank and, with `lowercase`, A-Z to a-z."""
     table = bytearray(range(256))
     for code in _SPACES:
         table[code] = ord(" ")
@@ -54,29 +61,24 @@ def folding_table(*, lowercase: bool) -> bytes:
     return bytes(table)
 
 
-def _blank_table() -> npt.NDArray[np.bool_]:
+def _table(ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Return bool [65,536], True for the code points of the ranges, both ends included."""
     table = np.zeros(1 << 16, np.bool_)
-    table[list(_BLANKS_BEYOND_ASCII)] = True
-    return table
-
-
-def _alone_table() -> npt.NDArray[np.bool_]:
-    table = np.zeros(1 << 16, np.bool_)
-    for first, last in _ALONE_BEYOND_ASCII:
+    for first, last in ranges:
         table[first : last + 1] = True
-    table[list(_NOT_ALONE)] = False
     return table
 
 
 _CLASSES = _class_table()
-_ALONE = _alone_table()
-_BLANK = _blank_table()
+_ALONE = _table(_ALONE_BEYOND_ASCII)
+_ALONE[list(_NOT_ALONE)] = False
+_BLANK = _table((code, code) for code in _BLANKS_BEYOND_ASCII)
 
 
 def with_plain_blanks(text: bytes) -> bytes:
-    """UTF-8 text with white space beyond ASCII as blanks, one for each of its bytes: nothing moves.
+    """Replace white space beyond ASCII in UTF-8 text by blanks, one for each byte, so that offsets stay valid.
 
-    BERT takes all of it for a blank, so ids stay the same.
+    BERT treats all of it as a blank, so ids stay the same.
     """
     if text.isascii():
         return text
@@ -91,7 +93,7 @@ def with_plain_blanks(text: bytes) -> bytes:
 
 
 def pretoken_starts(raw: bytes) -> Offsets:
-    """Where pre-tokens start in UTF-8 text: words and signs, each with the white space behind it."""
+    """Return where pre-tokens start in UTF-8 text: words and signs, each with the white space after it."""
     classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)
     if not raw.isascii():
         classes = _with_signs_beyond_ascii(classes, np.frombuffer(raw, np.uint8))
@@ -112,12 +114,12 @@ def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
 
 
 def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[Any]:
-    """The characters of three bytes that begin there."""
+    """Return the code points of the three-byte characters at `lead`."""
     return (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
 
 
 def pretokens_at(text: bytes, bounds: Offsets) -> pa.LargeBinaryArray:
-    """The pre-tokens from each bound to the next."""
+    """Return the pre-tokens between consecutive bounds."""
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(text)]
     )

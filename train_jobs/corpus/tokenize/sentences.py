@@ -1,36 +1,80 @@
-"""Documents in, sentences out, by rule: good enough to cut training sequences at, and with nothing to install.
+"""Split documents into sentences by rule: accurate enough to cut training sequences at, with nothing to install.
 
 A sentence ends at `.`, `!`, `?` or an ellipsis that is followed by white space and a capital, a digit or an opening
-quote, unless the full stop belongs to an abbreviation (`Dr.`, `e.g.`, an initial); at the full stops of Chinese and
-Japanese; at a blank line; before a list item; and after 256 words.
+quote, unless the full stop belongs to an abbreviation (`Dr.`, `e.g.`, an initial). It also ends at the full stops of
+Chinese and Japanese, at a blank line, before a list item, and after 256 words.
 
-Numpy finds the stops of many documents at once and decides most of them. Python looks at the others: one of ten in
-English, those beside letters beyond ASCII elsewhere.
+Numpy finds the stops of many documents together and decides most of them. Python examines the others: one in ten in
+English, and in other languages those next to letters beyond ASCII.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import Enum, auto
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.tokenize.abbreviations import ABBREVIATED, Kind, kind_of
 from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
 
-SPLITTER = "rules 3"  # name and version: raise it when anything is cut elsewhere
-MAX_WORDS = 256  # text without full stops is cut here; one endless sentence would make one training example
-BETWEEN = b"\n\n"  # documents
+_STOP_SIGNS = ".!?\u2026"
+_BEFORE_WORD = "(['\"\u2018\u201c"
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # an initial; e.g, i.e, U.S, a.m
+_WORDS = (
+    "mr mrs ms dr prof st sr jr rev gen col capt lt sgt hon gov sen rep messrs mme mlle"
+    " vs cf al ca approx nos vol fig figs eq sec ch pp ed eds dept univ bros mt"
+    " jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+_NUMBER = "no"
+_ABBREVIATIONS = frozenset(_WORDS.split())
+ABBREVIATED = _ABBREVIATIONS | {_NUMBER}  # all but initials
+
+
+class StopKind(Enum):
+    """Kinds of words whose full stop may not end a sentence."""
+
+    ABBREVIATION = auto()
+    """Never ends a sentence."""
+    NUMBER = auto()
+    """Ends none if a number follows: `No. 5`, but `No. They`."""
+    PRONOUN = auto()
+    """Ends none at the beginning of a paragraph: `I. Newton`, but `It was I. Nobody else`."""
+    DIGITS = auto()
+    """Ends none at the beginning of a sentence: `1. First item`."""
+
+
+@lru_cache(maxsize=1 << 16)
+def stop_kind(word: bytes) -> StopKind | None:
+    """Return the kind of a word in UTF-8, with adjacent signs, up to its stop; None: the stop ends a sentence."""
+    text = word.decode(errors="replace")
+    bare = text.rstrip(_STOP_SIGNS)
+    if bare.isdigit():
+        return StopKind.DIGITS
+    if text != f"{bare}.":
+        return None
+    bare = bare.lstrip(_BEFORE_WORD)
+    if bare == "I":
+        return StopKind.PRONOUN
+    if bare.lower() == _NUMBER:
+        return StopKind.NUMBER
+    return StopKind.ABBREVIATION if bare.lower() in _ABBREVIATIONS or _INITIALS.fullmatch(bare) else None
+
+
+SPLITTER = "rules 3"  # name and version: raise it when any text is split differently
+MAX_WORDS = 256  # limit for text without full stops, which would become one training example
+BETWEEN = b"\n\n"  # separates documents
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-SENTENCE, PARAGRAPH = 1, 2  # what begins at a byte
-_PADDING = bytes(8)  # so that what is read ahead of the last bytes is there
-_MOST_CLOSERS = 8  # behind a stop: one with more of them is passed over
-_BEHIND = 64  # bytes that are looked at for the word before a stop
+SENTENCE, PARAGRAPH = 1, 2  # marks of bytes where one begins
+_PADDING = bytes(8)  # so that reading ahead at the last bytes is safe
+_MOST_CLOSERS = 8  # after a stop; a stop with more of them is skipped
+_BEHIND = 64  # bytes searched for the word before a stop
 _LONGEST_CHARACTER = 4  # bytes
 _NEWLINE, _FIRST_BEYOND_ASCII, _LEAD_OF_SIGNS = ord("\n"), 0x80, 0xE2
 _OPENERS = "\"'\u2018\u201c(["
@@ -43,7 +87,7 @@ _WIDE_STOP = re.compile(b"%b(?:%b|(?!%b))" % (_WIDE, _WIDE_CLOSER, _WIDE))
 
 
 def split_sentences(document: str) -> list[str]:
-    """The sentences of a clean document, lines joined and blanks squeezed; empty ones never occur."""
+    """Return the sentences of a clean document, lines joined and blanks squeezed, none of them empty."""
     text = with_plain_blanks(document.encode())
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
@@ -52,14 +96,14 @@ def split_sentences(document: str) -> list[str]:
 
 
 def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
-    """Where sentences begin.
+    """Return where sentences begin.
 
     Args:
-        text: UTF-8, clean (see `clean`) and as of `with_plain_blanks`; between documents it has `BETWEEN`.
-        starts: [pre-tokens] where its pre-tokens start, as of `pretoken_starts`.
+        text: clean UTF-8 with plain blanks (see `clean`, `with_plain_blanks`), documents separated by `BETWEEN`.
+        starts: [pre-tokens] where its pre-tokens start, see `pretoken_starts`.
 
     Returns:
-        [sentences] the numbers of the pre-tokens that begin one, ascending; if there are any, the first is 0.
+        [sentences] numbers of the pre-tokens that begin a sentence, ascending; the first is 0.
     """
     if not len(starts):
         return starts
@@ -70,8 +114,10 @@ def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
 
 
 def _paragraphs(text: bytes, raw: Bytes, starts: Offsets) -> Offsets:
-    """The bytes where something begins whatever the words before it: documents, paragraphs, list items, and what is
-    behind a wide stop."""
+    """Return the bytes where a sentence begins whatever precedes it.
+
+    These are documents, paragraphs, list items and the text after a wide stop.
+    """
     newlines = np.flatnonzero(raw == _NEWLINE)
     ahead = raw[newlines + 1]
     blank = ahead == _NEWLINE
@@ -84,14 +130,14 @@ def _paragraphs(text: bytes, raw: Bytes, starts: Offsets) -> Offsets:
 
 
 def _wide_stops(raw: Bytes) -> Offsets:
-    """Where the full stops of Chinese and Japanese are."""
+    """Return the positions of the full stops of Chinese and Japanese."""
     leads = np.flatnonzero((raw == 0xE3) | (raw == 0xEF))
     second, third = raw[leads + 1], raw[leads + 2]
     return leads[(second == 0x80) & (third == 0x82) | (second == 0xBC) & ((third == 0x81) | (third == 0x9F))]
 
 
 def _mark_sentences(text: bytes, raw: Bytes, starts: Offsets, marks: Bytes, *, paragraphs: Offsets) -> None:
-    """Marks the bytes where paragraphs and sentences begin."""
+    """Mark the bytes where paragraphs and sentences begin."""
     bounds = np.append(starts, len(text))
     stops, after, ends = _candidates(text, raw, bounds)
     doubtful = _doubtful(raw, bounds, stops)
@@ -104,12 +150,12 @@ def _mark_sentences(text: bytes, raw: Bytes, starts: Offsets, marks: Bytes, *, p
 
 
 def _candidates(text: bytes, raw: Bytes, bounds: Offsets) -> tuple[Offsets, Offsets, Offsets]:
-    """Stops behind which, and behind closing marks and white space, something follows that can begin a sentence.
+    """Find stops after which, and after closing marks and white space, a sentence can begin.
 
     Returns:
         stops: [candidates] numbers of their pre-tokens.
-        after: [candidates] the byte where what follows begins.
-        ends: [candidates] the byte behind the stop.
+        after: [candidates] the byte where the next sentence would begin.
+        ends: [candidates] the byte after the stop.
     """
     stops = np.flatnonzero(_STOPS[_signs(raw, bounds[:-1])])
     last = _last_closers(raw, bounds, stops)
@@ -124,7 +170,7 @@ def _candidates(text: bytes, raw: Bytes, bounds: Offsets) -> tuple[Offsets, Offs
 
 
 def _last_closers(raw: Bytes, bounds: Offsets, stops: Offsets) -> Offsets:
-    """For each stop the last of the closing marks that follow it with nothing between, or the stop itself."""
+    """Return for each stop the last of the closing marks that follow it directly, or the stop itself."""
     last = stops.copy()
     going = np.arange(len(stops))
     for _ in range(_MOST_CLOSERS):
@@ -137,9 +183,9 @@ def _last_closers(raw: Bytes, bounds: Offsets, stops: Offsets) -> Offsets:
 
 
 def _doubtful(raw: Bytes, bounds: Offsets, stops: Offsets) -> Flags:
-    """Whether the word before a stop may be such that no sentence ends: see `abbreviations.Kind`."""
+    """Return whether the word before a stop may be of a `StopKind`."""
     at = bounds[stops]
-    words = bounds[stops - 1]  # of the first pre-token: the end of the text, and no size fits
+    words = bounds[stops - 1]  # for the first pre-token the end of the text, which fits no size
     sizes = at - words
     before = raw[at - 1]
     letters = (raw[at] == ord(".")) & _LETTERS[before]
@@ -150,27 +196,27 @@ def _doubtful(raw: Bytes, bounds: Offsets, stops: Offsets) -> Flags:
 
 
 def _keys(raw: Bytes, words: Offsets, sizes: Offsets) -> npt.NDArray[np.uint64]:
-    """Short words of ASCII, in lower case, each as one number."""
+    """Return short ASCII words in lower case, each as one number."""
     windows = np.lib.stride_tricks.sliding_window_view(raw, _KEY_BYTES)[words]
     return windows.view(np.uint64)[:, 0] & _KEPT[sizes] | _LOWERED[sizes]
 
 
 def _is_end(text: bytes, end: int, place: int, seen: memoryview) -> bool:
-    """Whether a sentence ends with the stop before `end`, given what begins before it."""
+    """Return whether a sentence ends at the stop before `end`, given the sentences that begin before it."""
     word = text[max(end - _BEHIND, 0) : end].rsplit(None, 1)[-1]
     if not word.isascii():
         word = _WIDE_STOP.split(word)[-1]
-    kind, begins = kind_of(word), end - len(word)
+    kind, begins = stop_kind(word), end - len(word)
     return not (
-        kind is Kind.ABBREVIATION
-        or (kind is Kind.NUMBER and _character(text, place).isdigit())
-        or (kind is Kind.PRONOUN and seen[begins] == PARAGRAPH)
-        or (kind is Kind.DIGITS and seen[begins])
+        kind is StopKind.ABBREVIATION
+        or (kind is StopKind.NUMBER and _character(text, place).isdigit())
+        or (kind is StopKind.PRONOUN and seen[begins] == PARAGRAPH)
+        or (kind is StopKind.DIGITS and seen[begins])
     )
 
 
 def _begins(character: str) -> bool:
-    """Whether a sentence can begin with a character beyond ASCII."""
+    """Return whether a sentence can begin with a character beyond ASCII."""
     return character.isupper() or character.isdigit() or character in _OPENERS + _RARER_OPENERS
 
 
@@ -179,18 +225,17 @@ def _character(text: bytes, place: int) -> str:
 
 
 def _bounded(raw: Bytes, starts: Offsets, sentences: Offsets) -> Offsets:
-    """The same, and within sentences of too many words those that are to begin another."""
+    """Return the sentences with additional beginnings within those of too many words."""
     found = [sentences]
     sizes = np.diff(np.append(sentences, len(starts)))
     for number in np.flatnonzero(sizes > MAX_WORDS).tolist():
         others = np.arange(sentences[number] + 1, sentences[number] + sizes[number])
-        words = others[_SPACES[raw[starts[others] - 1]]]
-        found.append(words[MAX_WORDS - 1 :: MAX_WORDS])
+        found.append(others[_SPACES[raw[starts[others] - 1]]][MAX_WORDS - 1 :: MAX_WORDS])
     return np.sort(np.concatenate(found)) if len(found) > 1 else sentences
 
 
 def _signs(raw: Bytes, places: Offsets) -> npt.NDArray[np.uint16]:
-    """What stands there, for `_table`: bytes, and beyond them dashes, quotation marks and the ellipsis."""
+    """Return codes for the tables below: bytes, and 0x100 + byte for dashes, quotation marks and the ellipsis."""
     codes = raw[places].astype(np.uint16)
     lead = np.flatnonzero(codes == _LEAD_OF_SIGNS)
     at = places[lead]
@@ -199,7 +244,7 @@ def _signs(raw: Bytes, places: Offsets) -> npt.NDArray[np.uint16]:
 
 
 def _table(signs: str) -> Flags:
-    """Which of what `_signs` gives is among these."""
+    """Return a table over the codes of `_signs`, True for these signs."""
     table = np.zeros(0x200, np.bool_)
     table[[ord(sign) if sign.isascii() else 0x100 + sign.encode()[2] for sign in signs]] = True
     return table

@@ -1,7 +1,8 @@
-"""WordPiece: trains a vocabulary, reads and writes vocab.txt, and gives the tokenizer that uses it.
+"""The WordPiece vocabulary: count words, train a vocabulary, read and write vocab.txt, make the tokenizer that uses it.
 
-Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`): control characters
-dropped, CJK characters apart, optional lower case without accents, words split at white space and punctuation.
+Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`): control characters are
+dropped, CJK characters are words of their own, text is optionally lower-cased without accents, and words are split at
+white space and punctuation.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.artifacts.word_rules import LONGEST_WORD, unfit_words
-from train_jobs.config.errors import DataError
-from train_jobs.config.names import in_shell
-from train_jobs.corpus.tokenize.word_counts import WordCounter
+from train_jobs.config.errors import DataError, in_shell
+from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -27,11 +27,11 @@ MOST_OCCURRENCES = 10_000_000  # of words, for the trainer to read: seconds, wha
 
 
 def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
-    """Learns a WordPiece vocabulary from text of any length; the same documents give the same one, byte for byte.
+    """Train a WordPiece vocabulary on text of any length; the same documents give a byte-identical one.
 
     Args:
         documents: text.
-        size: most pieces, the five special ones included; fewer when the text does not hold as many.
+        size: most pieces, the five special ones included; a small text gives fewer.
         lowercase: lower-case and strip accents.
 
     Returns:
@@ -43,15 +43,15 @@ def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) ->
 
 
 def learn_vocabulary(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
-    """`train_vocabulary` of text whose words are counted already.
+    """Train a vocabulary on word counts.
 
     Args:
-        counts: how often each word occurs, see `WordCounter`. Of more than 10 million words in all, the shares decide.
-        size, lowercase: as there.
+        counts: occurrences of each word, see `WordCounter`. Above 10 million in total, only their shares count.
+        size, lowercase: see `train_vocabulary`.
     """
     blank = _tokenizer({UNK: 0}, lowercase=lowercase)
     # The trainer numbers `##x` pieces in the order of its hash map, which differs from run to run, and breaks ties
-    # between merges by these numbers. Pieces named as special are numbered first, in our order.
+    # between merges by these numbers. Special tokens are numbered first, in the given order.
     alphabet = _alphabet(counts, limit=min(MAX_ALPHABET, (size - len(SPECIAL_PIECES)) // 2))
     continuing = [CONTINUATION + character for character in alphabet if _continues_word(character, blank)]
     trainer = trainers.WordPieceTrainer(
@@ -70,31 +70,31 @@ def learn_vocabulary(counts: Mapping[str, int], *, size: int, lowercase: bool) -
 
 
 def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -> Tokenizer:
-    """Reads a vocab.txt: one piece a line, the line's number from 0 being its id.
+    """Read a vocab.txt: one piece a line; its line number, from 0, is its id.
 
     Args:
         path: the file.
         lowercase: lower-case and strip accents.
-        words: more pieces, which get the ids behind those of the file.
+        words: more pieces, with the ids after those of the file.
 
     Raises:
-        DataError: no such file, not UTF-8, a special piece missing, an empty line, or a piece that is there twice; or
-            words that the tokenizer would not give as one piece each.
+        DataError: the file is missing, not UTF-8, lacks a special piece, has an empty line or a repeated piece; or
+            the tokenizer would split some of the words.
     """
     pieces = _pieces(path)
-    _check(pieces, path)
+    _require_valid(pieces, path)
     unfit = list(unfit_words(words, frozenset(pieces), lowercase=lowercase))
     tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, lowercase=lowercase)
-    if not unfit:  # of characters newer than Python's tables the tokenizer alone knows what it makes
+    if not unfit:  # only the tokenizer knows characters that are newer than Python's tables
         encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
         unfit = [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]
     if unfit:
-        raise DataError("not every word of data.add_tokens can be a token", facts={"words": "; ".join(unfit)})
+        raise DataError("invalid data.add_tokens: some words cannot be tokens", facts={"words": "; ".join(unfit)})
     return tokenizer
 
 
 def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
-    """Which ids of a vocab.txt go on a word that another piece began: bool [pieces], True for those with ##.
+    """Return bool [pieces], True for the pieces of a vocab.txt that continue a word: those with ##.
 
     Raises:
         DataError: no such file, or not UTF-8.
@@ -112,10 +112,10 @@ def _pieces(path: Path) -> list[str]:
 
 
 def read_vocabulary(path: Path) -> bytes:
-    """The content of a vocab.txt.
+    """Return the content of a vocab.txt.
 
     Raises:
-        DataError: no such file, or one that cannot be read.
+        DataError: the file is missing or cannot be read.
     """
     try:
         return path.read_bytes()
@@ -130,7 +130,7 @@ def read_vocabulary(path: Path) -> bytes:
 
 
 def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
-    """Writes vocab.txt into `folder`, one piece a line in the order of ids, and returns its path."""
+    """Write vocab.txt into `folder`, one piece a line in the order of ids, and return its path."""
     path = folder / VOCABULARY_FILE
     ids = tokenizer.get_vocab()
     pieces = sorted(ids, key=ids.__getitem__)
@@ -140,14 +140,9 @@ def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
 
 
 def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
-    """The special pieces are not registered as such: text that spells "[MASK]" is text, not a mask."""
-    model = models.WordPiece(
-        ids,
-        unk_token=UNK,
-        max_input_chars_per_word=LONGEST_WORD,
-        continuing_subword_prefix=CONTINUATION,
-    )
-    tokenizer = Tokenizer(model)
+    """Make BERT's tokenizer. Special pieces are not registered: text that spells "[MASK]" is text, not a mask."""
+    options = {"max_input_chars_per_word": LONGEST_WORD, "continuing_subword_prefix": CONTINUATION}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNK, **options))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)  # strips accents if it lower-cases
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(CONTINUATION)
@@ -155,7 +150,7 @@ def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
 
 
 def _alphabet(words: Mapping[str, int], *, limit: int) -> list[str]:
-    """The most frequent characters of the words, sorted; ties go to the smaller code point."""
+    """Return the most frequent characters of the words, sorted; ties go to the smaller code point."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
@@ -164,7 +159,7 @@ def _alphabet(words: Mapping[str, int], *, limit: int) -> list[str]:
 
 
 def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Text with each word as often as was counted, or as often in 10 million: the trainer counts for itself."""
+    """Yield each word as often as it was counted, scaled to 10 million in total: the trainer counts for itself."""
     total = sum(counts.values())
     most = min(total, MOST_OCCURRENCES)
     for word, count in counts.items():
@@ -172,18 +167,18 @@ def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _continues_word(character: str, tokenizer: Tokenizer) -> bool:
-    """Whether it can stand inside a word: punctuation and CJK characters can't, they are words of their own."""
+    """Return whether the character can be inside a word: punctuation and CJK characters are words of their own."""
     text = tokenizer.normalizer.normalize_str("a" + character)
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
-def _check(pieces: list[str], path: Path) -> None:
+def _require_valid(pieces: list[str], path: Path) -> None:
     lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
         if not piece:
             raise DataError(f"{path} has an empty line", facts={"where": f"line {line}"})
         if piece in lines:
-            raise DataError(f"{path} holds {piece!r} twice", facts={"where": f"lines {lines[piece]} and {line}"})
+            raise DataError(f"{path} contains {piece!r} twice", facts={"where": f"lines {lines[piece]} and {line}"})
         lines[piece] = line
     if missing := [piece for piece in SPECIAL_PIECES if piece not in lines]:
         raise DataError(
@@ -191,3 +186,71 @@ def _check(pieces: list[str], path: Path) -> None:
             facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
             fix=f"add the missing pieces, each on a line of its own, to {path}",
         )
+
+
+CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
+MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten
+
+
+class WordCounter:
+    """Counts words as BERT's tokenizer delimits them, in bounded memory.
+
+    The same documents in the same order give the same counts.
+
+    Args:
+        lowercase: lower-case and strip accents.
+        most: distinct words to keep; above it, the rarest are dropped until at most half as many are left.
+    """
+
+    def __init__(self, *, lowercase: bool, most: int = MOST_WORDS) -> None:
+        self._folding = folding_table(lowercase=lowercase)
+        self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._most = most
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Occurrences of each word, without words of more than 100 characters, which are [UNK] to BERT."""
+        return self._counts
+
+    def add(self, documents: Iterable[str]) -> None:
+        """Count the words of documents."""
+        for text in _joined(documents):
+            raw = with_plain_blanks(text.encode())
+            bounds = np.append(pretoken_starts(raw), len(raw))
+            found = pretokens_at(raw.translate(self._folding), bounds).value_counts()
+            pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
+            for pretoken, count in zip(pretokens, counts, strict=True):
+                self._count(pretoken.rstrip(b" "), count)
+            self._drop_rarest()
+
+    def _count(self, pretoken: bytes, count: int) -> None:
+        if pretoken.isalnum():  # of ASCII: normalisation leaves it as it is
+            words = [pretoken.decode()]
+        else:
+            normal = self._normalizer.normalize_str(pretoken.decode())
+            words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(normal)]
+        for word in words:
+            if len(word) <= LONGEST_WORD:
+                self._counts[word] += count
+
+    def _drop_rarest(self) -> None:
+        """Drop the words that are no more frequent than the median."""
+        if len(self._counts) > self._most:
+            rare = sorted(self._counts.values())[len(self._counts) - self._most // 2]
+            self._counts = Counter({word: count for word, count in self._counts.items() if count > rare})
+
+
+def _joined(documents: Iterable[str]) -> Iterator[str]:
+    """Yield documents joined to texts of at least `CHARACTERS_AT_ONCE` characters."""
+    batch: list[str] = []
+    length = 0
+    for document in documents:
+        batch.append(document)
+        length += len(document)
+        if length >= CHARACTERS_AT_ONCE:
+            yield "\n".join(batch)
+            batch, length = [], 0
+    if batch:
+        yield "\n".join(batch)

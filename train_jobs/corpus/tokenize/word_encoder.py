@@ -1,12 +1,18 @@
-"""Text in, token ids out: what `tokenizers` gives, and several times faster, since no word is looked up twice.
+"""Encode text as token ids: the ids of `tokenizers`, computed several times faster because words are not repeated.
 
-BERT's tokens depend on a word alone, the stretch between white space and punctuation, and a few words make up most of
-a text. So text is cut into pre-tokens (see `pretokens`), Arrow finds out which are equal, and each different one is
-looked up in a bounded cache, or cut into pieces if it was not seen yet (see `wordpiece`).
+BERT's tokens depend on a single word, the text between white space and punctuation, and few distinct words make up most
+of a text. So text is cut into pre-tokens (see `pretokens`), Arrow finds the distinct ones, and each of these is looked
+up in a bounded cache or, if it is new, cut into pieces.
+
+Kept instead of `tokenizers`: the same ids at several times the speed. BERT's normalisation maps each character
+independently, except for the order of some rare combining marks. So `tokenizers` is called once for each character, and
+for the words that have such marks.
 """
 
 from __future__ import annotations
 
+import unicodedata
+from array import array
 from typing import Any
 
 import numpy as np
@@ -15,23 +21,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.arrow import bytes_column
 from train_jobs.corpus.tokenize.pretokens import Offsets, folding_table, pretokens_at
-from train_jobs.corpus.tokenize.wordpiece import WordPieces
+from train_jobs.corpus.tokenize.vocabulary import CONTINUATION, UNK
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
 PRETOKENS_AT_ONCE = 1 << 19  # bounds memory: some 100 bytes each
-CACHE_BYTES = 128 << 20  # 800,000 words or so; when it is full it is emptied
-ENTRY_BYTES = 150  # two small `bytes` and their place in a dict, without what they hold
+CACHE_BYTES = 128 << 20  # about 800,000 words; a full cache is emptied
+ENTRY_BYTES = 150  # two small `bytes` and their dict entry, without the content
 
 
 class WordPieceTokenizer:
-    """BERT's tokens of text.
+    """Encodes text as BERT's tokens.
 
     Args:
-        tokenizer: what decides: `vocabulary.load_vocabulary` or `train_vocabulary` give it.
-        cache_bytes: about how much memory may be spent on words seen before.
+        tokenizer: from `vocabulary.load_vocabulary` or `train_vocabulary`.
+        cache_bytes: approximate limit of the memory for known words.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, cache_bytes: int = CACHE_BYTES) -> None:
@@ -42,15 +49,15 @@ class WordPieceTokenizer:
         self._forget()
 
     def encode(self, text: bytes, starts: Offsets) -> tuple[Tokens, Offsets]:
-        """Tokens of text, without [CLS] and [SEP].
+        """Return the tokens of text, without [CLS] and [SEP].
 
         Args:
             text: UTF-8.
-            starts: [pre-tokens] where its pre-tokens start, as of `pretokens.pretoken_starts`.
+            starts: [pre-tokens] where its pre-tokens start, see `pretokens.pretoken_starts`.
 
         Returns:
             tokens: [tokens] ids; uint16, or uint32 for more than 65,536 pieces.
-            offsets: [pre-tokens + 1] pre-token p has the tokens from offsets[p] to offsets[p + 1], and may have none.
+            offsets: [pre-tokens + 1] pre-token p has the tokens from offsets[p] to offsets[p + 1], possibly none.
         """
         folded = text.translate(self._folding)
         bounds = np.append(starts, len(text))
@@ -63,7 +70,7 @@ class WordPieceTokenizer:
         return np.concatenate(tokens), np.concatenate(offsets)
 
     def _encode_batch(self, folded: bytes, bounds: Offsets) -> tuple[Tokens, Offsets]:
-        """Tokens, and for each pre-token the end of its own."""
+        """Return the tokens, and for each pre-token where its tokens end."""
         pretokens = pretokens_at(folded, bounds).dictionary_encode()
         words = pc.ascii_rtrim(pretokens.dictionary.view(pa.large_string()), " ").view(pa.large_binary())
         packed = bytes_column(self._look_up(words.to_pylist())).take(pretokens.indices)
@@ -72,14 +79,14 @@ class WordPieceTokenizer:
         return np.frombuffer(ids, self._type)[: tokens_ends[-1]], tokens_ends
 
     def _look_up(self, words: list[bytes]) -> list[bytes]:
-        """Ids of each word, packed."""
+        """Return the packed ids of each word."""
         if self._size > self._cache_bytes:
             self._forget()
         cache = self._cache
         values: list[Any] = list(map(cache.get, words))
         for place in [place for place, value in enumerate(values) if value is None]:
             word = words[place]
-            if (ids := cache.get(word)) is None:  # or it came twice, with a blank behind it and without
+            if (ids := cache.get(word)) is None:  # unless it occurred before in `words`, with or without a blank
                 ids = cache[word] = self._pieces.of(word)
                 self._size += ENTRY_BYTES + len(word) + len(ids)
             values[place] = ids
@@ -88,3 +95,71 @@ class WordPieceTokenizer:
     def _forget(self) -> None:
         self._cache: dict[bytes, bytes] = {}
         self._size = 0
+
+
+class WordPieces:
+    """Cuts single words into pieces; ids are packed as the bytes of an array.
+
+    Args:
+        tokenizer: from `vocabulary.load_vocabulary`.
+        dtype: of an id.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
+        self._tokenizer, self._type = tokenizer, dtype.char
+        self._characters = _Characters(tokenizer)
+        self._beginning: dict[bytes, bytes] = {}
+        self._continuing: dict[bytes, bytes] = {}
+        for piece, number in tokenizer.get_vocab().items():
+            if piece.startswith(CONTINUATION):
+                self._continuing[piece.removeprefix(CONTINUATION).encode()] = self._packed([number])
+            else:
+                self._beginning[piece.encode()] = self._packed([number])
+        self._unknown = self._beginning[UNK.encode()]
+
+    def of(self, text: bytes) -> bytes:
+        """Return the ids of a pre-token, usually one word; lower-case ASCII if the tokenizer lower-cases."""
+        if text.isalnum():  # ASCII letters and digits: normalisation keeps them
+            return self._of_word(text)
+        characters = text.decode()
+        plain: list[Any] = list(map(self._characters.__getitem__, characters))
+        if None in plain:
+            return self._packed(self._tokenizer.encode(characters, add_special_tokens=False).ids)
+        return b"".join([self._of_word(word.encode()) for word in "".join(plain).split(" ") if word])
+
+    def _of_word(self, word: bytes) -> bytes:
+        """Cut a word greedily, the longest piece first."""
+        pieces, size, start, found = self._beginning, len(word), 0, b""
+        if size > LONGEST_WORD and len(word.decode()) > LONGEST_WORD:
+            return self._unknown
+        while start < size:
+            end = size
+            while (piece := pieces.get(word[start:end])) is None:
+                end -= 1
+                if end == start:
+                    return self._unknown
+            found += piece
+            start, pieces = end, self._continuing
+        return found
+
+    def _packed(self, ids: list[int]) -> bytes:
+        return array(self._type, ids).tobytes()  # several times faster than numpy for a few numbers
+
+
+class _Characters(dict[str, str | None]):
+    """Maps each character to its normal form, with blanks where words end; None if that depends on its neighbours."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def __missing__(self, character: str) -> str | None:
+        normal = self._normalizer.normalize_str(character)
+        words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(f"a{normal}a")]
+        plain = None if self._moves(character, normal) else " ".join(words)[1:-1]
+        return self.setdefault(character, plain)
+
+    def _moves(self, character: str, normal: str) -> bool:
+        """Return whether the character may be reordered: lower-casing decomposes, and combining marks have an order."""
+        unknown = unicodedata.category(character) == "Cn"  # not in Python's tables, which may be older
+        return self._normalizer.lowercase and (unknown or any(map(unicodedata.combining, normal)))

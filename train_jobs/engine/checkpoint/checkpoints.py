@@ -7,15 +7,16 @@
         COMMIT.json            validation loss; names, sizes and SHA-256 of the others; written last and read back
 
 A mounted blob store copies and deletes where a disk renames, so no rename, no mtime and no link is trusted: the newest
-folder that verifies under its own name is the checkpoint, and any other is the remains of a death.
+folder that verifies under its own name is the checkpoint; any other comes from a process that died.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,8 @@ from train_jobs.artifacts.commit import (
     write_file,
 )
 from train_jobs.config import CheckpointConfig
-from train_jobs.engine.checkpoint.cadence import Retention
-from train_jobs.engine.checkpoint.optimizer_state import flatten, unflatten
-from train_jobs.engine.checkpoint.safetensors_file import bytes_of, write_tensors
-from train_jobs.engine.checkpoint.staging import StagingMemory
-from train_jobs.engine.checkpoint.writer import Work, Writer
+from train_jobs.engine.checkpoint.background import StagingMemory, Work, writer_thread
+from train_jobs.engine.checkpoint.serialization import bytes_of, flatten, unflatten, write_tensors
 from train_jobs.engine.runtime import storage
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -55,17 +53,17 @@ class Checkpoint:
     step: int
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The model's state, on the CPU."""
+        """Return the state of the model, on the CPU."""
         return load_file(self.folder / WEIGHTS)
 
     def optimizer(self) -> dict[str, Any]:
-        """The optimizer's state, on the CPU."""
-        # load_file maps the file and an optimizer keeps what it is given, but the file will be deleted
+        """Return the state of the optimizer, on the CPU."""
+        # load_file maps the file, and an optimizer keeps the tensors that it loads; but the file will be deleted
         tensors = {name: tensor.clone() for name, tensor in load_file(self.folder / OPTIMIZER).items()}
         return unflatten(tensors, self.state()["optimizer"])
 
     def state(self) -> dict[str, Any]:
-        """Step, cursor, loss scale, configuration; under "optimizer" what of the optimizer is no tensor."""
+        """Return step, cursor, loss scale, configuration, and under "optimizer" its values other than tensors."""
         state: dict[str, Any] = json.loads((self.folder / STATE).read_text())
         return state
 
@@ -77,17 +75,17 @@ class Committed:
     step: int
     bytes: int
     seconds: float
-    """To write it, to read it back and to delete those before it."""
+    """Time to write it, to read it back and to delete earlier ones."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run, for one thread; the thread that writes them is the store's own.
+    """Checkpoints of one run, for use by one thread; a thread of the store writes them.
 
     Args:
         root: the folder that holds them.
-        keep_last, keep_best, keep_every: which are kept, as `Retention` has it.
+        keep_last, keep_best, keep_every: see `Retention`.
         asynchronous: write in a thread, from a copy of the tensors in host memory.
-        warn: told, once, if there is no memory for that copy; the caller of `save` then waits for the disk.
+        warn: called once if there is no memory for that copy; `save` then waits for the disk.
     """
 
     def __init__(
@@ -104,12 +102,12 @@ class CheckpointStore:
         self.retention = Retention(keep_last, keep_best, keep_every)
         self._staging = StagingMemory() if asynchronous else None
         self._warn = warn
-        self._writer = Writer()
+        self._writer = writer_thread()
         self._pending: Work[Committed] | None = None
 
     @classmethod
     def of(cls, config: CheckpointConfig, output: Path, *, warn: Callable[[str], None] = print) -> CheckpointStore:
-        """The checkpoints in the folder of a run's outputs, kept as its configuration says."""
+        """Return the checkpoints of a run from its configuration and the folder of its outputs."""
         return cls(
             output / "checkpoints",
             keep_last=config.keep_last,
@@ -121,12 +119,12 @@ class CheckpointStore:
 
     @property
     def asynchronous(self) -> bool:
-        """True if what is saved is copied first, and written while training goes on."""
+        """Whether a checkpoint is copied first, and written while training continues."""
         return self._staging is not None
 
     @property
     def writing(self) -> bool:
-        """True while a checkpoint is being written."""
+        """Whether a checkpoint is being written."""
         return self._pending is not None and not self._pending.done
 
     def save(
@@ -138,13 +136,13 @@ class CheckpointStore:
         state: Mapping[str, Any],
         validation_loss: float | None = None,
     ) -> None:
-        """Begins the checkpoint of `step`; once this returns, everything given may change. `collect` tells the end.
+        """Start to write the checkpoint of `step`; once this returns, the tensors may change. See `collect`.
 
-        It is written, committed and read back; then those that no rule keeps are deleted, and all remains of a death.
+        It is written, committed and read back; then checkpoints that no rule keeps and incomplete folders are deleted.
         One is written at a time: a call finishes the one before.
 
         Args:
-            validation_loss: of these very weights, where they were validated.
+            validation_loss: of exactly these weights. None: they were not validated.
 
         Raises:
             StorageError: the disk is full or read-only, for this checkpoint or the one before; nothing half-written
@@ -154,20 +152,20 @@ class CheckpointStore:
         moments, rest = flatten(optimizer)
         tensors = {WEIGHTS: dict(weights), OPTIMIZER: moments}
         text = json.dumps({**state, "optimizer": rest}, indent=1)
-        if copies := self._copies(tensors):
-            work = Work(self._write(step, validation_loss, text, copies))
-            self._writer.start(work)
+        copies = self._copies(tensors)
+        work = Work(self._write(step, validation_loss, text, copies or tensors))
+        if copies:
+            self._writer.submit(work.run)
         else:
-            work = Work(self._write(step, validation_loss, text, tensors))
             work.finish()
-            work.result()  # raises at once what `collect` would else raise
+            work.result()  # raises here what `collect` would raise later
         self._pending = work
 
     def collect(self, *, wait: bool) -> Committed | None:
-        """What became of the last `save`, told once; None if there is nothing to tell, or not yet.
+        """Return the outcome of the last `save` once; None before a first `save` and while it is being written.
 
         Args:
-            wait: finish it first, if it is not.
+            wait: finish writing first.
 
         Raises:
             StorageError: it failed; nothing half-written stays.
@@ -180,39 +178,39 @@ class CheckpointStore:
         return work.result()
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, or None; first finishes one that is being written.
+        """Return the newest checkpoint that verifies, or None; finish one that is being written first.
 
         Raises:
-            ConflictError: it is of another format.
+            ConflictError: its format is unknown to this version.
         """
         if self._pending is not None:
-            self._pending.finish()  # what became of it is still to be told
+            self._pending.finish()  # `collect` still returns its outcome
         for step, folder in sorted(self._folders().items(), reverse=True):
             if verify(folder):
                 return Checkpoint(folder, step)
         return None
 
     def best(self) -> Checkpoint | None:
-        """That of the lowest validation loss among those that verify, the earliest of equal ones; None without any.
+        """Return the checkpoint with the lowest validation loss that verifies, the earliest of equal ones; or None.
 
         Raises:
-            ConflictError: it is of another format.
+            ConflictError: its format is unknown to this version.
         """
         found = [one for folder in self._folders().values() if (one := committed(folder))]
         ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)
         return next((checkpoint for _, step in ranked if (checkpoint := self.at(step))), None)
 
     def at(self, step: int) -> Checkpoint | None:
-        """The checkpoint of `step` if it verifies, or None.
+        """Return the checkpoint of `step` if it verifies, or None.
 
         Raises:
-            ConflictError: it is of another format.
+            ConflictError: its format is unknown to this version.
         """
         folder = self.root / folder_name(step)
         return Checkpoint(folder, step) if verify(folder) else None
 
     def _copies(self, tensors: Mapping[str, Tensors]) -> dict[str, dict[str, torch.Tensor]] | None:
-        """Copies that nothing changes while they are written; None where the caller is to wait instead."""
+        """Return copies of the tensors to write from; None where the caller must wait for the disk instead."""
         if self._staging is None:
             return None
         need = sum(bytes_of(held.values()) for held in tensors.values())
@@ -229,7 +227,7 @@ class CheckpointStore:
     def _write(
         self, step: int, validation_loss: float | None, text: str, tensors: Mapping[str, Tensors]
     ) -> Generator[None, None, Committed]:
-        """Everything that a checkpoint needs of the disk, in small steps."""
+        """Write, verify and prune in small steps."""
         started = time.perf_counter()
         folder, doing = self.root / folder_name(step), f"the checkpoint of step {step}"
         if self._staging is not None:
@@ -250,22 +248,85 @@ class CheckpointStore:
         return Committed(step, sum(file.bytes for file in files.values()), time.perf_counter() - started)
 
     def _folders(self) -> dict[int, Path]:
-        """Step -> folder, whatever is in it."""
+        """Return step -> folder, whatever the folder holds."""
         if not self.root.is_dir():
             return {}
         found = ((FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
         return {int(match[1]): path for match, path in found if match and path.is_dir() and not path.is_symlink()}
 
     def _prune(self, saved: int) -> None:
-        """Deletes what no rule keeps.
+        """Delete checkpoints that no rule keeps.
 
-        What is newer than the step just saved did not verify, or the run would have gone on from there: it must not
-        count as kept.
+        A folder newer than the step just saved did not verify, or the run would have resumed from it: it must not count
+        as kept.
         """
         folders = self._folders()
         found = [committed(folder) for step, folder in folders.items() if step <= saved]
         kept = self.retention.keeps([one for one in found if one])
         for step in folders.keys() - kept:
-            # the commit goes first: a deletion cut short must not leave a folder that looks valid for longer
+            # the commit goes first: an interrupted deletion must not leave a folder that looks valid
             (folders[step] / COMMIT).unlink(missing_ok=True)
             shutil.rmtree(folders[step], ignore_errors=True)
+
+
+MINUTE = 60.0
+
+
+class Cadence:
+    """When a checkpoint is due.
+
+    Args:
+        config: steps, minutes, number of best ones.
+        clock: seconds, from any beginning.
+    """
+
+    def __init__(self, config: CheckpointConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._multiples = [every for every in (config.every, config.keep_every) if every]
+        self._seconds = math.inf if config.every_minutes is None else config.every_minutes * MINUTE
+        self.keep_best = config.keep_best
+        self._clock = clock
+        self._started = clock()
+
+    def restart(self) -> None:
+        """Count the minutes from now."""
+        self._started = self._clock()
+
+    def by_clock(self) -> bool:
+        """Return whether the minutes are over, by this process's own clock."""
+        return self._clock() - self._started >= self._seconds
+
+    def at_step(self, step: int) -> bool:
+        """Return whether a step is saved in any case, without regard to the clock."""
+        return any(step % every == 0 for every in self._multiples)
+
+    def is_best(self, loss: float, best: Sequence[float]) -> bool:
+        """Return whether the loss of a validation is one of the lowest.
+
+        Args:
+            loss: of the validation.
+            best: the lowest before it, in rising order.
+        """
+        count = self.keep_best
+        return math.isfinite(loss) and count > 0 and (len(best) < count or loss < best[count - 1])
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Rules of retention; a checkpoint is kept if any of them keeps it.
+
+    Args:
+        last: number of the newest ones.
+        best: number of those with the lowest validation loss.
+        every: keep each step that is a multiple of this.
+    """
+
+    last: int
+    best: int = 0
+    every: int | None = None
+
+    def keeps(self, found: Sequence[Commit]) -> set[int]:
+        """Return the steps of those that are kept; of equal losses the earlier wins."""
+        newest = sorted(one.step for one in found)[-self.last :]
+        ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)
+        for_good = [one.step for one in found if self.every and one.step % self.every == 0]
+        return {*newest, *(step for _, step in ranked[: self.best]), *for_good}

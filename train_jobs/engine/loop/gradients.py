@@ -1,4 +1,4 @@
-"""All gradients in one flat buffer: accumulated in place, reduced over the processes by one collective per step.
+"""Gradients of a step: micro batches accumulate in one flat buffer, which one collective reduces over the processes.
 
 One buffer in fixed order makes the sum reproducible and the number of collectives independent of the model, and
 nothing is sent before the last micro batch is done (NVIDIA's MLPerf entries use one bucket as well).
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
+from train_jobs.engine.loop.task import TrainingBatch, TrainingTask
+from train_jobs.engine.runtime.devices import autocast
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.optim.clip import clip_by_global_norm_
+from train_jobs.optim.lamb import clip_by_global_norm_
 
 
 class FlatGradients:
-    """Gives every parameter a view of one buffer as its `.grad`.
+    """One buffer of which every parameter has a view as its `.grad`.
 
     Args:
         parameters: the trainable parameters, of one type, in an order that is the same on every process.
@@ -26,7 +29,7 @@ class FlatGradients:
         assert parameters, "a model without trainable parameters"
         self.parameters = list(parameters)
         size = sum(parameter.numel() for parameter in self.parameters)
-        # two elements more: the loss, and whether the attempt failed, travel along and cost no collective of their own
+        # two more elements, the loss and whether the attempt failed, are reduced along: no collective of their own
         first = self.parameters[0]
         self._buffer = torch.zeros(size + 2, dtype=first.dtype, device=first.device)
         self.flat, self._loss, self._failures = self._buffer[:size], self._buffer[size], self._buffer[size + 1]
@@ -36,18 +39,18 @@ class FlatGradients:
             offset += parameter.numel()
 
     def zero_(self) -> None:
-        """Forgets the last step's gradients; the views stay."""
+        """Set all gradients to zero; the views stay."""
         self.flat.zero_()
 
     def reduce_(self, world: World, loss: torch.Tensor | None, *, scale: float = 1.0) -> torch.Tensor | None:
-        """Sums the gradients over all processes and divides the loss scale out.
+        """Sum the gradients over all processes and divide by the loss scale.
 
         Args:
-            loss: this process's part of the loss, a scalar; None: its gradients are not whole.
+            loss: this process's part of the loss, a scalar. None: its gradients are incomplete.
 
         Returns:
-            The loss of the global batch, a scalar on the device; None if the gradients of any process are not whole:
-            then the sums are of no use.
+            The loss of the global batch, a scalar on the device; None if the gradients of any process are incomplete:
+            the sums are then useless.
         """
         self._failures.fill_(loss is None)
         self._loss.fill_(0.0 if loss is None else loss)
@@ -57,9 +60,51 @@ class FlatGradients:
         return None if self._failures else self._loss
 
     def clip_(self, max_norm: float | None) -> torch.Tensor:
-        """Clips the global L2 norm, as NVLAMB's step 2 does; None clips nothing.
+        """Clip the global L2 norm, as step 2 of NVLAMB does; None clips nothing.
 
         Returns:
             The norm before clipping, a scalar on the device.
         """
         return clip_by_global_norm_([self.flat], math.inf if max_norm is None else max_norm)
+
+
+class Passes(NamedTuple):
+    """Settings of the forward and backward passes over a share of a global batch."""
+
+    micro_batch_size: int
+    """Sequences in one pass; the last micro batch may have fewer."""
+    precision: str
+    scale: float = 1.0
+    """Factor of the loss before the backward pass."""
+    step: int = 1
+    """Optimizer step that the passes are part of."""
+
+
+def accumulate(
+    task: TrainingTask[Any], batch: TrainingBatch, totals: torch.Tensor, passes: Passes, world: World
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the gradients of a process's share of a global batch to `.grad`, one micro batch after another.
+
+    No collective is called.
+
+    Args:
+        batch: the share.
+        totals: the task's counts over the global batch.
+
+    Returns:
+        The share's part of the loss, and the sums that the task reports of it.
+    """
+    task.model.train()
+    whole = torch.zeros((), device=world.device)
+    sums: torch.Tensor | None = None
+    with task.accumulating():
+        for start in range(0, len(batch), passes.micro_batch_size):
+            with world.activity.doing("forward", step=passes.step), autocast(passes.precision, world.device):
+                micro = batch.slice(start, min(start + passes.micro_batch_size, len(batch)))
+                loss, part = task.loss(micro, totals)
+            with world.activity.doing("backward", step=passes.step):
+                torch.autograd.backward(loss if passes.scale == 1.0 else loss * passes.scale)
+            whole = whole + loss.detach()
+            sums = part.detach() if sums is None else sums + part.detach()
+    assert sums is not None, "a global batch has at least one sequence for each process"
+    return whole, sums

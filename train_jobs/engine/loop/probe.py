@@ -1,4 +1,4 @@
-"""The largest micro batch that fits, found by trying before the first step."""
+"""Search for the largest micro batch that fits, before the first step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from train_jobs.artifacts.host import host_memory
-from train_jobs.engine.loop.accumulation import accumulate
-from train_jobs.engine.loop.task import Task
-from train_jobs.engine.runtime import out_of_memory
+from train_jobs.engine.loop.gradients import Passes, accumulate
+from train_jobs.engine.loop.task import TrainingTask
+from train_jobs.engine.runtime.devices import is_out_of_memory, no_smaller_batch, release_memory
 from train_jobs.engine.runtime.distributed import World
 
 SPARE = 0.05  # of a GPU's memory: for what allocators lose between tensors, and for NCCL
@@ -25,7 +25,7 @@ PAGE = resource.getpagesize()
 
 
 def largest_micro_batch(
-    task: Task[Any],
+    task: TrainingTask[Any],
     sizes: Sequence[int],
     *,
     world: World,
@@ -33,49 +33,49 @@ def largest_micro_batch(
     later_bytes: int,
     available: Callable[[], int] = lambda: host_memory().available,
 ) -> int:
-    """The largest of `sizes` whose forward and backward pass fit on every process; all call it together.
+    """Return the largest of `sizes` whose forward and backward pass fit on every process; all call it together.
 
-    On a GPU they are tried, the largest first. A host that runs out of memory has a process killed, so on a CPU one is
-    tried that is sure to fit, and the others are worked out from it. Gradients are left to be zeroed, and nothing else
-    is changed: weights, moments and random numbers are as they were.
+    On a GPU they are tried, the largest first. A host that runs out of memory kills a process, so on a CPU a size that
+    surely fits is tried, and the need of the others is extrapolated. The caller must zero the gradients; weights,
+    moments and random numbers do not change.
 
     Args:
-        task: its model, and batches that need as much memory as any.
+        task: model, and made-up batches that need the most memory.
         sizes: in sequences, the largest first, the same on every process.
-        later_bytes: what this process will need besides: moments that are not there yet, ...
-        available: bytes that the host has for all processes on it.
+        later_bytes: bytes that this process will allocate later, such as moments.
+        available: bytes of the host that are free for all its processes.
 
     Raises:
-        OutOfMemoryError: on some process not even the smallest fits.
+        OutOfMemoryError: not even the smallest fits on some process.
     """
 
     def attempt(size: int) -> None:
         try_micro_batch(task, size, world=world, precision=precision)
 
-    with no_trace(task, world):
+    with preserving_state(task, world):
         if world.device.type == "cuda":
             mine = _largest_on_gpu(attempt, sizes, later_bytes, world.device)
         else:
             room = int(HOST_SHARE * available()) // world.local_size - later_bytes
-            world.barrier()  # or memory that a faster process has taken already would count twice
+            world.barrier()  # or memory that a faster process has allocated already would count twice
             mine = _largest_on_host(attempt, sizes, room)
-    out_of_memory.release(world.device)
-    found = world.lowest(mine)
+    release_memory(world.device)
+    found = world.minimum(mine)
     if found == 0:
-        raise out_of_memory.no_smaller(1, step=1, device=world.device, can_shard=False)
+        raise no_smaller_batch(1, step=1, device=world.device, can_shard=False)
     return found
 
 
-def try_micro_batch(task: Task[Any], size: int, *, world: World, precision: str) -> None:
-    """Forward and backward pass over a micro batch that needs as much memory, and time, as any of its size."""
+def try_micro_batch(task: TrainingTask[Any], size: int, *, world: World, precision: str) -> None:
+    """Run forward and backward pass over the micro batch of this size that needs the most memory and time."""
     batch = task.largest_batch(size)
     totals = torch.tensor(task.counts(batch), device=world.device)
-    accumulate(task, batch, totals, micro_batch_size=size, precision=precision, scale=1.0, world=world, step=1)
+    accumulate(task, batch, totals, Passes(size, precision), world)
 
 
 @contextmanager
-def no_trace(task: Task[Any], world: World) -> Iterator[None]:
-    """Random numbers and the model's mode are in the end what they were; gradients are for the caller to zero."""
+def preserving_state(task: TrainingTask[Any], world: World) -> Iterator[None]:
+    """Restore random numbers and the mode of the model after the body; the caller must zero the gradients."""
     was_training = task.model.training
     with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
         yield
@@ -85,11 +85,11 @@ def no_trace(task: Task[Any], world: World) -> Iterator[None]:
 def _largest_on_gpu(
     attempt: Callable[[int], None], sizes: Sequence[int], later_bytes: int, device: torch.device
 ) -> int:
-    """The first of `sizes` that fits beside what will come later; 0 if none does."""
+    """Return the first of `sizes` that fits in addition to `later_bytes`; 0 if none does."""
     taken = later_bytes + int(SPARE * torch.cuda.get_device_properties(device).total_memory)
     for size in sizes:
         fits = _fits_on_gpu(attempt, size, taken, device)
-        out_of_memory.release(device)
+        release_memory(device)
         if fits:
             torch.cuda.reset_peak_memory_stats(device)
             return size
@@ -102,17 +102,18 @@ def _fits_on_gpu(attempt: Callable[[int], None], size: int, taken: int, device: 
         attempt(size)
         del reserved
     except RuntimeError as problem:
-        if not out_of_memory.is_exhausted(problem):
+        if not is_out_of_memory(problem):
             raise
         return False
     return True
 
 
 def _largest_on_host(attempt: Callable[[int], None], sizes: Sequence[int], room: int) -> int:
-    """The largest of `sizes` that takes no more than `room` bytes; 0 if the smallest takes more.
+    """Return the largest of `sizes` that needs at most `room` bytes; 0 if the smallest needs more.
 
-    Memory is a part that every size needs (gradients, weights in 16 bit) and one that grows with it: what a size takes
-    is at most as many times what the smallest takes. If that is too careful, a second size shows how it really grows.
+    Memory has a part that every size needs (gradients, weights in 16 bit) and a part proportional to the size, so N
+    times the smallest size needs at most N times its memory. If that bound is too careful, a second size measures the
+    real growth.
     """
     smallest, before = sizes[-1], resident_bytes()
     least = _peak(attempt, smallest) - before
@@ -132,14 +133,14 @@ def _peak(attempt: Callable[[int], None], size: int) -> int:
 
 
 class PeakMemory:
-    """Watches how much memory this process has; a thread looks a thousand times a second.
+    """Peak memory of this process while the body runs; a thread measures it a thousand times a second.
 
-    The kernel's own high-water mark never falls, and not every container lets a process reset it.
+    The kernel's own high-water mark never falls, and not every container allows a process to reset it.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
-        """The most that was seen."""
+        """The highest value measured."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -164,5 +165,5 @@ class PeakMemory:
 
 
 def resident_bytes() -> int:
-    """Memory that this process has now, in bytes."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE

@@ -1,8 +1,8 @@
-"""ZeRO stage 1: each process keeps the optimizer's state of its share of the tensors, and moves no others.
+"""ZeRO stage 1: each process keeps the optimizer state of its share of the tensors, and updates no others.
 
 The paper (Rajbhandari et al. 2020, arXiv 1910.02054, P_os) cuts one vector of all weights into even parts. Here whole
-tensors are dealt out: what an optimizer works out for a tensor, such as LAMB's trust ratio, then is what it would be
-without sharding, and so are the weights, to the last bit.
+tensors are assigned: values per tensor, such as LAMB's trust ratio, and therefore the weights are the same to the last
+bit as without sharding.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from train_jobs.engine.runtime.distributed import World
 
 
 class ShardedOptimizer:
-    """Any torch optimizer, of which each process uses the part that moves its own tensors.
+    """Any torch optimizer, of which each process uses the part that updates its own tensors.
 
     All processes call every method together.
 
     Args:
-        optimizer: over all parameters, the same on every process. Like torch's own it must leave a parameter without a
-            gradient alone, and make the state of a parameter when it first moves it.
+        optimizer: over all parameters, the same on every process. Like torch's own it must skip a parameter without a
+            gradient, and create the state of a parameter at its first update.
         gradients: of the same parameters.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, gradients: FlatGradients, world: World) -> None:
         self._optimizer, self._world = optimizer, world
         parameters = gradients.parameters
-        owners = deal([parameter.numel() for parameter in parameters], world.size)
+        owners = assign_owners([parameter.numel() for parameter in parameters], world.size)
         slots, self._parts = _slots(parameters, owners, gradients.flat)
         ours = [owner == world.rank for owner in owners]
         self._own = [(parameter, slot) for parameter, slot, own in zip(parameters, slots, ours, strict=True) if own]
@@ -41,17 +41,17 @@ class ShardedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's options, by groups of all parameters."""
+        """Options of the optimizer, by groups of all parameters."""
         return self._optimizer.param_groups
 
     @property
     def own_elements(self) -> int:
-        """Elements of the tensors whose state this process keeps."""
+        """Number of elements whose state this process keeps."""
         return sum(parameter.numel() for parameter, _ in self._own)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Moves all weights. Their gradients are gone then: the new weights travel in that memory, a part a process."""
+        """Update all weights. This overwrites the gradients: processes exchange the new weights in their memory."""
         hidden = [(parameter, parameter.grad) for parameter, _ in self._others]
         for parameter, _ in hidden:
             parameter.grad = None
@@ -60,29 +60,29 @@ class ShardedOptimizer:
             parameter.grad = gradient
         for parameter, slot in self._own:
             slot.copy_(parameter)
-        self._world.from_each_(self._parts)
+        self._world.broadcast_each_(self._parts)
         for parameter, slot in self._others:
             parameter.copy_(slot)
 
     def state_dict(self) -> dict[str, Any]:
-        """On the main process what the optimizer's own would be without sharding, in host memory where it is another's.
+        """Return the state as without sharding on the main process; what other processes keep arrives in host memory.
 
-        On the others their own part. Tensors go one by one, so that no device has to hold more of the others' state
-        than the largest of them.
+        On the other processes return their own part. Tensors are sent one by one, so that a device holds at most one
+        tensor of another process.
         """
         mine = self._optimizer.state_dict()
-        contents = [json.loads(text) for text in self._world.texts(json.dumps(_described(mine["state"])))]
+        contents = [json.loads(text) for text in self._world.gather_texts(json.dumps(_described(mine["state"])))]
         found: dict[int, dict[str, Any]] = {}
         for rank, content in enumerate(contents):
             for number, key, dtype, shape, value in content:
                 if dtype is not None:
                     value = self._from(rank, mine["state"], number, key, dtype, shape)
-                if self._world.is_main:  # what another process keeps would take the memory that sharding saves it
+                if self._world.is_main:  # elsewhere it would take the memory that sharding saves
                     found.setdefault(number, {})[key] = value
         return {**mine, "state": dict(sorted(found.items()))} if self._world.is_main else mine
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes this process's part out of the state of a whole optimizer, sharded when it was saved or not."""
+        """Load this process's part of the state of a whole optimizer, sharded when it was saved or not."""
         own = {id(parameter) for parameter, _ in self._own}
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
@@ -93,22 +93,22 @@ class ShardedOptimizer:
     def _from(
         self, rank: int, state: dict[int, dict[str, Any]], number: int, key: str, dtype: str, shape: list[int]
     ) -> torch.Tensor:
-        """One tensor of the state of process `rank`, which has it in `state`; on the host of the main process."""
+        """Return one tensor of the state of process `rank`; on the main process in host memory."""
         device = self._world.device
         if rank == self._world.rank:
             tensor = state[number][key].to(device).contiguous()
         else:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        self._world.from_one_(tensor, rank)
+        self._world.broadcast_(tensor, rank)
         return tensor.cpu() if self._world.is_main else tensor
 
 
-def deal(sizes: Sequence[int], shares: int) -> list[int]:
-    """The share that each tensor goes to: the largest tensor first, each to the share that holds least so far.
+def assign_owners(sizes: Sequence[int], shares: int) -> list[int]:
+    """Return the share of each tensor: the largest tensor first, each to the share with the fewest elements so far.
 
     Args:
         sizes: elements of each tensor.
-        shares: how many there are.
+        shares: number of shares.
     """
     held = [0] * shares
     owners = [0] * len(sizes)
@@ -121,7 +121,7 @@ def deal(sizes: Sequence[int], shares: int) -> list[int]:
 def _slots(
     parameters: Sequence[torch.Tensor], owners: Sequence[int], memory: torch.Tensor
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """A view of `memory` for each parameter, and for each owner one of all its parameters side by side."""
+    """Return a view of `memory` for each parameter, and for each owner one of all its parameters side by side."""
     slots: dict[int, torch.Tensor] = {}
     parts = []
     begin = end = 0
@@ -135,7 +135,7 @@ def _slots(
 
 
 def _described(state: dict[int, dict[str, Any]]) -> list[list[Any]]:
-    """JSON-safe rows (number, key, type, shape, value): of tensors all but the value, else nothing but the value."""
+    """Return JSON-safe rows (number, key, type, shape, value): tensors without value, others without type and shape."""
     return [
         [number, key, str(value.dtype).removeprefix("torch."), list(value.shape), None]
         if isinstance(value, torch.Tensor)

@@ -1,56 +1,51 @@
-"""What the engine knows of what is trained: a batch, and a task that turns batches into losses."""
+"""The interface between the engine and a task: batches, losses and metrics; and batches made one step ahead."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Protocol, Self, TypeVar
 
 import torch
 
 
-class Batch(Protocol):
-    """What a process takes of one global batch; at least one sequence."""
+class TrainingBatch(Protocol):
+    """A process's share of one global batch; at least one sequence."""
 
     def __len__(self) -> int: ...
     def slice(self, start: int, stop: int) -> Self:
-        """Sequences start to stop."""
-        ...
+        """Return the sequences from start to stop."""
 
     @property
     def tokens(self) -> int:
-        """Tokens in it, padding left out."""
-        ...
+        """Number of tokens, without padding."""
 
 
-BatchT = TypeVar("BatchT", bound=Batch)
+BatchT = TypeVar("BatchT", bound=TrainingBatch)
 
 
-class Task(Protocol[BatchT]):
-    """What is trained, on batches of one type."""
+class TrainingTask(Protocol[BatchT]):
+    """Model, data and loss of a training run, on batches of one type."""
 
     @property
     def model(self) -> torch.nn.Module:
-        """Its weights are trained and saved."""
-        ...
+        """The model whose weights are trained and saved."""
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """Floating-point operations of forward and backward pass over sequences with so many tokens together."""
-        ...
+        """Return the floating-point operations of forward and backward pass over sequences with `tokens` in total."""
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[BatchT, dict[str, int]]:
-        """This process's share of the next global batch, and the cursor after it."""
-        ...
+        """Return this process's share of the next global batch, and the cursor after it."""
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context of all forward and backward passes of one step; the model may add to `.grad` in place."""
-        ...
 
     def counts(self, batch: BatchT) -> list[float]:
-        """What each term of the loss is averaged over, in this share (masked tokens, pairs, micro batches, ...)."""
-        ...
+        """Return the denominator of each term of the loss in this share (masked tokens, pairs, micro batches, ...)."""
 
     def loss(self, batch: BatchT, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """This micro batch's part of the global batch's loss, and sums to report.
+        """Return a micro batch's part of the loss of the global batch, and sums to report.
 
         Args:
             totals: `counts` summed over the global batch.
@@ -58,20 +53,51 @@ class Task(Protocol[BatchT]):
         Returns:
             The scalar whose sum over micro batches and processes is the loss, and a float vector of sums.
         """
-        ...
 
     def largest_batch(self, sequences: int) -> BatchT:
-        """So many made-up sequences, which need as much memory as any of the data could."""
-        ...
+        """Return made-up sequences that need as much memory as any of the data could."""
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Turns sums over any number of global batches into metrics, `loss` among them."""
-        ...
+        """Return metrics, `loss` among them, from sums over any number of global batches."""
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Metrics on held-out data, `loss` among them, the same on every process.
+        """Return metrics on held-out data, `loss` among them, the same on every process.
 
         Args:
-            micro_batch_size: sequences at once.
+            micro_batch_size: sequences in one pass.
         """
-        ...
+
+
+Cursor = dict[str, int]
+Made = tuple[TrainingBatch, Cursor]
+
+
+class Prefetcher:
+    """Batches made one step ahead by a thread of the host, while the device computes.
+
+    A batch is a function of its cursor, so making it earlier changes nothing. An error is raised when its batch is due.
+
+    Args:
+        make: cursor -> batch and the cursor after it; called by one thread at a time.
+    """
+
+    def __init__(self, make: Callable[[Cursor], Made]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._next: tuple[Cursor, Future[Made]] | None = None
+
+    def __call__(self, cursor: Cursor) -> Made:
+        """Return the batch at `cursor`, and the cursor after it."""
+        expected, self._next = self._next, None
+        if expected is None or expected[0] != cursor:
+            expected = cursor, self._thread.submit(self._make, cursor)
+        batch, following = expected[1].result()
+        self._next = following, self._thread.submit(self._make, following)
+        return batch, following
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Wait for the batch that is being made; it is discarded."""
+        self._thread.shutdown(cancel_futures=True)

@@ -1,7 +1,7 @@
-"""metrics.jsonl: the one place that a job writes its metrics to, and the lines that a person reads.
+"""metrics.jsonl, the one file that a job writes its metrics to; its copies in other stores; and the progress line.
 
-One line a report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81, ...}}. `train_jobs.tools.mirror`
-copies the file to MLflow; nothing else does.
+One line per report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81, ...}}. The module
+`train_jobs.tools.mirror` copies the file to MLflow in a thread; its failures never stop the job.
 """
 
 from __future__ import annotations
@@ -9,21 +9,35 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Generic, Protocol, TextIO, TypeVar
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
 
+class MetricsMirror(Protocol):
+    """Copies metrics to a tracking service while a job trains."""
+
+    def start(self) -> None:
+        """Start copying."""
+        ...
+
+    def close(self, *, completed: bool) -> None:
+        """Copy the rest and stop; end the run at the service if the job completed."""
+        ...
+
+
 class MetricsLog:
     """Appends reports to metrics.jsonl.
 
     Args:
-        path: the file; None (any process but the main one) makes every call do nothing.
+        path: the file. None, on all processes but the main one: every call does nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -31,9 +45,9 @@ class MetricsLog:
         self._stream: TextIO | None = None
 
     def open(self, *, from_step: int) -> None:
-        """Opens the file for appending, cut back to what was reported up to `from_step`.
+        """Open the file for appending, and drop reports after `from_step`.
 
-        Reports past the checkpoint that a run resumes from will be made again.
+        Reports after the checkpoint that a run resumes from will be made again.
         """
         if self.path is None:
             return
@@ -44,7 +58,7 @@ class MetricsLog:
             self._stream = self.path.open("a", encoding="utf-8")
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Appends one line and hands it to the operating system."""
+        """Append one line and flush it to the operating system."""
         if self._stream is None or self.path is None:
             return
         line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
@@ -53,20 +67,40 @@ class MetricsLog:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Forces the lines to the disk, so that the file is never behind a checkpoint."""
+        """Sync the file to the disk, so that it is never behind a checkpoint."""
         if self._stream is not None:
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """Syncs and closes."""
+        """Sync and close the file."""
         if self._stream is not None:
             self.sync()
             self._stream.close()
             self._stream = None
 
+    @contextmanager
+    def mirrored(self, mirror: MetricsMirror | None, *, from_step: int) -> Iterator[None]:
+        """Keep the file open and mirrored for a block, whose end without an error means that the job completed.
+
+        Args:
+            mirror: None: no mirror.
+            from_step: see `open`.
+        """
+        self.open(from_step=from_step)
+        if mirror:
+            mirror.start()
+        completed = False
+        try:
+            yield
+            completed = True
+        finally:
+            self.close()
+            if mirror:
+                mirror.close(completed=completed)
+
 
 def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each whole report of a metrics file from byte `offset` on, with the offset behind it; a torn last line waits."""
+    """Yield each complete report of a metrics file after byte `offset`, with the offset after it; skip torn lines."""
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
@@ -80,8 +114,8 @@ def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
             yield offset, report
 
 
-class Progress:
-    """The line that a person watches: rewritten in place on a terminal, one line a report elsewhere."""
+class ProgressLine:
+    """Progress for people: one line rewritten in place on a terminal, one line per report elsewhere."""
 
     def __init__(self, total_steps: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -90,7 +124,7 @@ class Progress:
         self._open = False
 
     def step(self, step: int, metrics: Mapping[str, float], *, seconds_left: float) -> None:
-        """Shows a training report."""
+        """Print a training report."""
         width = len(str(self._total))
         text = (
             f"step {step:>{width}}/{self._total}  loss {metrics['train_loss']:.4f}"
@@ -105,14 +139,81 @@ class Progress:
         self._stream.flush()
 
     def line(self, text: str) -> None:
-        """Shows anything else on a line of its own."""
+        """Print any other text on a line of its own."""
         self._stream.write(("\n" if self._open else "") + text + "\n")
         self._stream.flush()
         self._open = False
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03` or `2:03`."""
+    """Return a duration as `1:02:03` or `2:03`."""
     minutes, rest = divmod(int(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Sink(Protocol):
+    """A store that metrics are copied to."""
+
+    def catch_up(self) -> int:
+        """Copy the values that it lacks; return their number."""
+
+
+SinkT = TypeVar("SinkT", bound=Sink)
+
+
+class SinkThread(Generic[SinkT]):
+    """Keeps a sink up to date in the background.
+
+    Args:
+        name: of the thread.
+        connect: makes the sink, again after each failure; returns None if it cannot yet.
+        trouble: first words of the warning when the sink fails.
+        every_seconds: interval of copying.
+    """
+
+    def __init__(
+        self, name: str, connect: Callable[[], SinkT | None], *, trouble: str, every_seconds: float = 5.0
+    ) -> None:
+        self._connect, self._trouble, self._every = connect, trouble, every_seconds
+        self._sink: SinkT | None = None
+        self._finish: Callable[[SinkT], None] | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 60.0, *, finish: Callable[[SinkT], None] | None = None) -> None:
+        """Copy for the last time and end the thread, if it was started.
+
+        Args:
+            timeout: maximum seconds to wait.
+            finish: called with the sink when it is complete.
+        """
+        self._finish = finish
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _work(self) -> None:
+        warned = last = False
+        while not last:
+            last = self._done.wait(self._every)
+            try:
+                self._catch_up(last=last)
+                warned = False
+            except Exception as problem:  # training continues whatever a disk, a store or a network does
+                self._sink = None  # `connect` reads its content again
+                if not warned:
+                    print(f"warning: {self._trouble}: {problem}", file=sys.stderr)
+                warned = True
+
+    def _catch_up(self, *, last: bool) -> None:
+        self._sink = self._sink or self._connect()
+        if self._sink is None:
+            return
+        self._sink.catch_up()
+        if last and self._finish is not None:
+            self._finish(self._sink)

@@ -1,10 +1,10 @@
-"""Where the time of a few steps goes: a trace for a viewer, and a table of the operations that took longest.
+"""Profile of a few steps: a trace for a viewer, and a table of the longest operations.
 
     OUTPUT/profile/rank-0.trace.json.gz   a Chrome trace: opens in ui.perfetto.dev and chrome://tracing
-    OUTPUT/profile/operations.json        mean time of a step, share of each of its stages, the top operations
+    OUTPUT/profile/operations.json        mean time of a step, share of each stage, the longest operations
 
-Of rank 0 alone: all ranks do the same work, and a trace of BERT-base is tens of megabytes a step. Recorded steps
-take longer than others; the weights are the same with and without.
+Only rank 0 is recorded: all ranks do the same work, and a trace of BERT-base takes tens of megabytes per step. Recorded
+steps take longer than others; the weights do not change.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ MOST_OPERATIONS = 30
 
 
 class StepProfiler:
-    """Records the steps that the configuration names.
+    """Recorder of the steps that the configuration names.
 
     Args:
-        config: which steps.
-        world: where the work is done, and the stages that are timed.
-        folder: where trace and table go; None on every process but the one that is profiled.
-        say: tells a person that they are there.
+        config: steps to record.
+        world: device, and the stages to time.
+        folder: of trace and table. None on all processes but the recorded one.
+        log: callback that receives the path of the written files.
     """
 
     def __init__(
-        self, config: ProfileConfig, world: World, folder: Path | None, *, say: Callable[[str], None] = print
+        self, config: ProfileConfig, world: World, folder: Path | None, *, log: Callable[[str], None] = print
     ) -> None:
         self._config, self._activity, self._device, self._folder = config, world.activity, world.device, folder
-        self._say = say
+        self._log = log
         self._wanted: range | None = None
         self._recorder: profile | None = None
         self._clock = Clock()
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """The body makes optimizer step `number`, counted from 1; the first one called for sets the start of all."""
+        """Record the body as optimizer step `number`, from 1; the first call decides which steps are recorded."""
         if self._wanted is None:
             first = self._config.start or number + PROFILE_WARMUP
             self._wanted = range(first, first + self._config.steps)
@@ -79,7 +79,7 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """Writes what was recorded; a disk that refuses it is warned of and stops nothing."""
+        """Write what was recorded; if the disk refuses, print a warning and continue."""
         recorder, self._recorder = self._recorder, None
         if recorder is None or self._folder is None:
             return
@@ -98,9 +98,9 @@ class StepProfiler:
                 write_json(self._folder / OPERATIONS, table)
                 draft.replace(self._folder / TRACE)
             except OSError as problem:
-                print(f"warning: the profile could not be written: {problem}", file=sys.stderr, flush=True)
+                print(f"warning: cannot write the profile: {problem}", file=sys.stderr, flush=True)
                 return
-        self._say(f"profiled steps {self._clock.steps[0]} to {self._clock.steps[-1]}: {self._folder / TRACE}")
+        self._log(f"profiled steps {self._clock.steps[0]} to {self._clock.steps[-1]}: {self._folder / TRACE}")
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -110,7 +110,7 @@ class StepProfiler:
         self._clock.stage(name, self._now() - started)
 
     def _now(self) -> float:
-        """Seconds, once the device has done what it was given: its work counts where it is asked for."""
+        """Return the time in seconds, after queued work of the device: it counts for the stage that queued it."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
@@ -125,16 +125,16 @@ class Clock:
         self._stages: defaultdict[str, float] = defaultdict(float)
 
     def step(self, number: int, seconds: float) -> None:
-        """Adds a step."""
+        """Add a step."""
         self.steps.append(number)
         self._seconds += seconds
 
     def stage(self, name: str, seconds: float) -> None:
-        """Adds a stage."""
+        """Add a stage."""
         self._stages[name] += seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """First and last step, milliseconds of a step, and of its stages in the order in which they come."""
+        """Return first and last step, mean milliseconds of a step and of each stage in order."""
         count = len(self.steps)
         stages = {**self._stages, "other": self._seconds - sum(self._stages.values())}
         return {
@@ -148,18 +148,20 @@ class Clock:
 
 
 def operations(events: Iterable[Any], device: torch.device) -> list[dict[str, Any]]:
-    """The operations that took longest, without the time of those that they call; the longest first.
+    """Return the operations that took longest, without the time of those that they call; the longest first.
 
     Args:
         events: torch's FunctionEvents, times in microseconds.
-        device: whose time decides.
+        device: whose time is compared.
 
     Returns:
-        name, calls, self_cpu_ms, self_device_ms, and share of the time of all operations, of at most 30 of them.
+        Name, calls, self_cpu_ms, self_device_ms and share of the time of all operations, of at most 30 operations.
     """
     found: dict[str, dict[str, Any]] = {}
     for event in events:
-        if event.device_type != DeviceType.CPU or event.is_user_annotation:  # kernels count for who launched them
+        if (
+            event.device_type != DeviceType.CPU or event.is_user_annotation
+        ):  # the time of kernels counts for their operations
             continue
         row = found.setdefault(event.name, {"name": event.name, "calls": 0, "self_cpu_ms": 0.0, "self_device_ms": 0.0})
         row["calls"] += 1
@@ -172,7 +174,7 @@ def operations(events: Iterable[Any], device: torch.device) -> list[dict[str, An
 
 
 def _in_steps(events: Iterable[Any]) -> Iterator[Any]:
-    """Leaves out what came between the steps, as a validation: the trace has it, the table is of the steps."""
+    """Yield the events within steps: the trace also has those between them, such as a validation."""
     events = list(events)
     prefix = STEP.format("")
     steps = [event.time_range for event in events if event.is_user_annotation and event.name.startswith(prefix)]
@@ -182,6 +184,6 @@ def _in_steps(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def _recorder(device: torch.device) -> profile:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells on stderr that it starts and that it stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it logs its start and stop on stderr
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     return profile(activities=activities, acc_events=True)  # there is one cycle; torch 2.11 warns of others

@@ -1,12 +1,24 @@
-"""How fast and how full a device is."""
+"""Devices: speed, memory and its exhaustion, precision and deterministic algorithms.
+
+Weights, gradients and optimizer state are fp32 whatever the precision of the forward and backward pass.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import resource
 import time
+import timeit
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
 
 import torch
+import torch.utils.deterministic
 
+from train_jobs.config import OutOfMemoryError
 from train_jobs.config.arithmetic import data_sheet
 from train_jobs.engine.runtime.distributed import World
 
@@ -14,27 +26,171 @@ SIDE, TRIES = 1024, 5
 
 
 def peak_flops(world: World, precision: str) -> float | None:
-    """Floating-point operations a second of all processes' devices, for utilisation; None for an unknown GPU.
+    """Return the peak floating-point operations per second of all devices, for utilisation; None for an unknown GPU.
 
-    A GPU's is its data sheet's. A CPU's is that of a matrix product of 1024 x 1024 x 1024, measured here: the best of
-    five, since others may be at work. All devices are taken to be as fast as this one.
+    For a GPU it is the data sheet's. For a CPU it is measured with a matrix product of 1024 x 1024 x 1024: the best of
+    five, since other programs may be running. All devices are assumed to be as fast as this one.
     """
     if world.device.type == "cuda":
         peaks = data_sheet(world.device_name)
         return None if peaks is None else peaks[precision == "fp32"] * world.size
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x = torch.ones(SIDE, SIDE, dtype=dtype)
-    return 2 * SIDE**3 / min(_seconds(x) for _ in range(TRIES)) * world.size
+    return 2 * SIDE**3 / min(timeit.repeat(lambda: x @ x, number=1, repeat=TRIES)) * world.size
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The most that this process has held so far: of a GPU's memory as torch counts it, else resident on the host."""
+    """Return the peak memory of this process in bytes: GPU memory as torch counts it, or resident on the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _seconds(x: torch.Tensor) -> float:
-    started = time.perf_counter()
-    x @ x
-    return time.perf_counter() - started
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Resolve "auto" to "bf16" if the hardware multiplies its matrices natively, else "fp16" (GPU) or "fp32" (CPU)."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
+    # private names that may vanish: without them only the automatic choice is lost
+    probes = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return "bf16" if any(probe() for probe in probes if probe) else "fp32"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context of the forward pass."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+@dataclass
+class LossScale:
+    """fp16 dynamic loss scale: doubled after `interval` good steps, halved on a bad one, never below `floor`.
+
+    The scale of NVIDIA's recipe has no floor and decayed to zero in endless loops (DeepLearningExamples issues 252 and
+    543). In the other precisions the scale is always 1.
+    """
+
+    scale: float = 2.0**16
+    floor: float = 1.0
+    interval: int = 2000
+    good_steps: int = field(default=0)
+
+    @classmethod
+    def for_precision(cls, precision: str) -> LossScale:
+        """Return a dynamic scale for fp16, a scale of 1 otherwise."""
+        return cls() if precision == "fp16" else cls(scale=1.0)
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether the scale cannot be the cause of a gradient that is not finite."""
+        return self.scale <= self.floor
+
+    def update(self, finite: bool, *, dynamic: bool) -> None:
+        """Update the scale after a step whose gradients were finite or not."""
+        if not dynamic:
+            return
+        if not finite:
+            self.scale, self.good_steps = max(self.scale / 2, self.floor), 0
+            return
+        self.good_steps += 1
+        if self.good_steps % self.interval == 0:
+            self.scale *= 2
+
+
+ROUNDS = 3
+
+
+def require_determinism() -> None:
+    """Make torch use deterministic algorithms, or raise where it lacks one; call this before a GPU is used.
+
+    cuBLAS reads its variable at its first use; without it, with several streams, it may choose another algorithm each
+    time (cuBLAS documentation, "Results reproducibility").
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # filling would reveal reads of uninitialised memory, at a cost. The module's class defines the property.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def time_determinism(attempt: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Return the median seconds of `attempt` with deterministic and with the fastest algorithms, measured in turns."""
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    try:
+        for number in range(ROUNDS + 1):
+            for deterministic, seconds in taken.items():
+                torch.use_deterministic_algorithms(deterministic)
+                _synchronize(device)
+                started = time.perf_counter()
+                attempt()
+                _synchronize(device)
+                if number:  # the first round takes longer
+                    seconds.append(time.perf_counter() - started)
+    finally:
+        torch.use_deterministic_algorithms(True)
+    return median(taken[True]), median(taken[False])
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# Allocators' messages in a RuntimeError: torch's on the CPU (c10/core/impl/alloc_cpu.cpp), CUDA's own, cuBLAS's.
+SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Return whether an exception means that memory ran out, of a GPU or of the host."""
+    if isinstance(problem, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(problem, RuntimeError) and any(sign in str(problem) for sign in SIGNS)
+
+
+def release_memory(device: torch.device) -> None:
+    """Release memory that is no longer referenced."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def no_smaller_batch(micro_batch_size: int, *, step: int, device: torch.device, can_shard: bool) -> OutOfMemoryError:
+    """Return the error for a micro batch that cannot be made smaller.
+
+    Args:
+        micro_batch_size: the size that did not fit: one sequence, or the number that the recipe fixes.
+        can_shard: the optimizer state could be sharded over processes, and is not.
+    """
+    facts = {"need": f"more than there is for a micro batch of {micro_batch_size}", **_memory_of(device)}
+    if micro_batch_size == 1:
+        fix = "start a new run with a shorter data.sequence_length or a smaller model"
+    else:
+        facts["why"] = "train.loss_normalization is micro_batch: with another micro batch it is another recipe"
+        half = -(-micro_batch_size // 2)
+        fix = f"start a new run with --set train.micro_batch_size={half} or --set train.loss_normalization=global"
+    if can_shard:
+        fix = f"--set optimizer.sharded=true, which resumes from the last checkpoint; else {fix}"
+    return OutOfMemoryError(f"out of memory in step {step}", facts=facts, fix=fix)
+
+
+def explain_memory_error(problem: BaseException) -> OutOfMemoryError | None:
+    """Return the error for memory that ran out outside forward and backward pass; None for other exceptions."""
+    if not is_out_of_memory(problem):
+        return None
+    return OutOfMemoryError(
+        "out of memory outside forward and backward pass",
+        facts={"says": (str(problem) or type(problem).__name__).splitlines()[0][:200]},
+        fix="--set optimizer.sharded=true, if there are several processes, or start a new run with a smaller model",
+    )
+
+
+def _memory_of(device: torch.device) -> dict[str, str]:
+    """Return the memory of a GPU as a fact; nothing for a CPU."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {"have": f"{total / 1e9:.1f} GB on {torch.cuda.get_device_name(device)}, {free / 1e9:.1f} GB of it free"}

@@ -1,4 +1,4 @@
-"""The processes of a job: who we are, on which device, and the few collectives that the engine needs.
+"""The processes of a job: rank, device and current stage of this one, and the few collectives that the engine needs.
 
 Reads the variables that torchrun, Azure ML and most launchers set: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 MASTER_ADDR, MASTER_PORT. Without them the job is one process.
@@ -9,25 +9,73 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
-from train_jobs.engine.runtime.activity import Activity
 
-LEAST_PATIENCE = timedelta(minutes=30)
-SEEN_SECONDS = 10.0  # a mounted store may take a while to show what another machine wrote
-BEHIND_WATCHDOG = timedelta(minutes=5)  # it needs half a minute to tell where all processes stand
+MINIMUM_TIMEOUT = timedelta(minutes=30)
+VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
+AFTER_WATCHDOG = timedelta(minutes=5)  # which needs half a minute to report all processes
+
+
+class Stage(NamedTuple):
+    """A stage of the job's work."""
+
+    name: str = "start"
+    """data, forward, reduction, validation, checkpoint, ..."""
+    step: int = 0
+    """The current optimizer step; between steps, the last one."""
+    waits: bool = False
+    """True while it waits for all other processes: a hang here has its cause in another process."""
+
+    def __str__(self) -> str:
+        return f"{self.name} of step {self.step}"
+
+
+class Activity:
+    """Current stage of this process: set by the loop, read by watchdog and profiler from any thread."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.beats = 0
+        self.observer: Callable[[str], AbstractContextManager[None]] | None = None
+        """Name of a stage -> context that the stage runs in."""
+
+    @contextmanager
+    def doing(self, name: str, *, step: int) -> Iterator[None]:
+        """Run the body as a stage; its start and its end count as progress."""
+        self.stage = Stage(name, step)
+        self.beat()
+        with self.observer(name) if self.observer else nullcontext():
+            yield
+        self.beat()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark the body as waiting for all other processes; its start and its end count as progress."""
+        stage = self.stage
+        self.stage = stage._replace(waits=True)
+        self.beat()
+        yield
+        self.stage = stage
+        self.beat()
+
+    def beat(self) -> None:
+        """Count progress inside a stage."""
+        self.beats += 1
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process among all processes of the job."""
 
     rank: int
     local_rank: int
@@ -36,53 +84,52 @@ class World:
     local_size: int = 1
     """Processes on this node."""
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
-    """What this process is doing."""
+    """Current stage of this process."""
 
     @property
     def is_main(self) -> bool:
-        """True on the one process that writes checkpoints, metrics and the export."""
+        """Whether this is the process that writes checkpoints, metrics and the export."""
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sums `tensor` over all processes, in place."""
+        """Sum `tensor` over all processes, in place."""
         if self.size > 1:
             with self.activity.waiting():
                 dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-                if tensor.is_cuda:  # where the call only queues it; every caller reads the sum at once anyway
+                if tensor.is_cuda:  # there the call only queues it; every caller reads the sum next anyway
                     torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
 
     @property
     def device_name(self) -> str:
-        """What computes: the kind of GPU, or cpu."""
+        """Name of the GPU, or cpu."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
-    def lowest(self, value: int) -> int:
-        """The least `value` of any process."""
+    def minimum(self, value: int) -> int:
+        """Return the lowest `value` of all processes."""
         values = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         values[self.rank] = value
         return int(self.sum_(values).min())
 
     def from_main(self, value: int) -> int:
-        """The main process's `value`, on every process."""
-        told = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
-        return int(self.sum_(told).item())
+        """Return the main process's `value` on every process."""
+        return int(self.sum_(torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)).item())
 
-    def from_one_(self, tensor: torch.Tensor, rank: int) -> None:
-        """Gives all processes what `tensor` holds on that of `rank`."""
+    def broadcast_(self, tensor: torch.Tensor, rank: int) -> None:
+        """Broadcast `tensor` from the process of `rank` to all, in place."""
         if self.size > 1:
             with self.activity.waiting():
                 dist.broadcast(tensor, rank)
 
-    def from_each_(self, parts: Sequence[torch.Tensor]) -> None:
-        """Gives all processes what each `parts[rank]` holds on the process of that rank."""
+    def broadcast_each_(self, parts: Sequence[torch.Tensor]) -> None:
+        """Broadcast each `parts[rank]` from the process of that rank to all, in place."""
         if self.size > 1:
             with self.activity.waiting():
                 for work in [dist.broadcast(part, rank, async_op=True) for rank, part in enumerate(parts)]:
                     work.wait()
 
-    def texts(self, text: str) -> list[str]:
-        """What every process gave as `text`, in the order of ranks."""
+    def gather_texts(self, text: str) -> list[str]:
+        """Return the `text` of every process, in the order of ranks."""
         mine = torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).to(self.device)
         sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         sizes[self.rank] = len(mine)
@@ -90,57 +137,57 @@ class World:
             mine if rank == self.rank else torch.empty(size, dtype=torch.uint8, device=self.device)
             for rank, size in enumerate(self.sum_(sizes).tolist())
         ]
-        self.from_each_(parts)
+        self.broadcast_each_(parts)
         return [bytes(part.tolist()).decode("utf-8") for part in parts]
 
-    def share(self, folder: Path) -> bool:
-        """Whether all processes see the same `folder`, which is made where it is not there."""
-        sign = folder / f".seen-{self.texts(uuid.uuid4().hex)[0]}"
+    def shares_folder(self, folder: Path) -> bool:
+        """Return whether all processes see the same `folder`, which is created if it does not exist."""
+        sign = folder / f".seen-{self.gather_texts(uuid.uuid4().hex)[0]}"
         folder.mkdir(parents=True, exist_ok=True)
         if self.is_main:
             sign.touch()
         self.barrier()
-        patience = time.monotonic() + SEEN_SECONDS
-        while not (seen := sign.exists()) and time.monotonic() < patience:
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while not (seen := sign.exists()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        everywhere = self.lowest(int(seen)) == 1
+        everywhere = self.minimum(int(seen)) == 1
         if self.is_main:
             sign.unlink(missing_ok=True)
         return everywhere
 
     def say(self, text: str) -> None:
-        """Prints on the main process."""
+        """Print on the main process."""
         if self.is_main:
             print(text, flush=True)
 
     def barrier(self) -> None:
-        """Waits for all processes."""
+        """Wait for all processes."""
         if self.size > 1:
             with self.activity.waiting():
                 dist.barrier()
 
 
 def alone() -> World:
-    """One process, without a group."""
+    """Return a world of one process, without a group."""
     return World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
 def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
-    """Joins the process group: nccl on GPUs, gloo on CPUs.
+    """Join the process group: nccl on GPUs, gloo on CPUs.
 
     Args:
         device: "auto" (a GPU if there is one), "cpu" or "gpu".
-        hang_seconds: after how long a watchdog ends a process that hangs; collectives give up later than that, since
-            they cannot say why. None: there is none.
+        hang_seconds: after which a watchdog ends a process that hangs; collectives time out later, since they do not
+            know the cause. None: no watchdog.
 
     Raises:
-        SpecError: a GPU is asked for and there is none, or fewer than processes on this node.
+        SpecError: there is no GPU although one is required, or fewer GPUs than processes on this node.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "gpu" and gpus == 0:
-        raise SpecError("a GPU is asked for and this machine has none", fix="--set compute.device=auto")
+        raise SpecError("compute.device is gpu, and this machine has no GPU", fix="--set compute.device=auto")
     if gpus and local_rank >= gpus:
         raise SpecError(
             "more processes than GPUs on this node",
@@ -152,21 +199,21 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
         torch.cuda.set_device(place)
     if size > 1:
         dist.init_process_group(
-            "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_patience(hang_seconds)
+            "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_timeout(hang_seconds)
         )
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return World(rank=rank, local_rank=local_rank, size=size, device=place, local_size=local_size)
 
 
-def _patience(hang_seconds: float | None) -> timedelta | None:
-    """How long a collective waits; None: as long as torch has it, which is 10 minutes with nccl."""
+def _timeout(hang_seconds: float | None) -> timedelta | None:
+    """Return the timeout of collectives; None: torch's default, 10 minutes with nccl."""
     if hang_seconds is None:
         return None
-    return max(LEAST_PATIENCE, timedelta(seconds=hang_seconds) + BEHIND_WATCHDOG)
+    return max(MINIMUM_TIMEOUT, timedelta(seconds=hang_seconds) + AFTER_WATCHDOG)
 
 
-def explain(problem: BaseException, rank: int) -> PeerError | None:
-    """The PeerError behind `problem`, if a collective failed because another process is gone."""
+def explain_lost_peer(problem: BaseException, rank: int) -> PeerError | None:
+    """Return the PeerError for a collective that failed because another process ended; None for other exceptions."""
     text = str(problem)
     lost = isinstance(problem, dist.DistError) or (isinstance(problem, RuntimeError) and "gloo" in text.lower())
     if not lost:
@@ -179,6 +226,6 @@ def explain(problem: BaseException, rank: int) -> PeerError | None:
 
 
 def stop() -> None:
-    """Leaves the process group, if there is one."""
+    """Leave the process group, if there is one."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

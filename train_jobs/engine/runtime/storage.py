@@ -1,4 +1,4 @@
-"""Writing to disks that fill up, are read-only or are mounted blob stores."""
+"""Errors of disks that are full, read-only or mounted blob stores, as StorageError."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import write_text
-from train_jobs.config import StorageError, UserError
-from train_jobs.config.names import in_shell
+from train_jobs.config import StorageError, UserError, in_shell
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -28,18 +27,18 @@ MIB = 1 << 20
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Writes JSON as `write_text` does."""
+    """Write a JSON file as `write_text` does."""
     write_text(path, json.dumps(document, indent=1))
 
 
 @contextmanager
 def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> Iterator[None]:
-    """Turns a full or read-only disk into a StorageError.
+    """Raise StorageError for a full or read-only disk.
 
     Args:
-        folder: where we write, for the message.
-        doing: what was being written.
-        partial: removed on any failure, so that nothing half-written stays and its space is free for the last words.
+        folder: that is written to, for the message.
+        doing: what is being written, for the message.
+        partial: removed on any failure, so that nothing half-written stays and the error file has space.
     """
     try:
         yield
@@ -52,10 +51,10 @@ def storage_errors(folder: Path, doing: str, *, partial: Path | None = None) -> 
 
 
 def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
-    """The StorageError behind `problem`, if that is what it is: of `folder`, or of another place that refuses.
+    """Return the StorageError for an exception of the disk, in `folder` or elsewhere; None for other exceptions.
 
-    Safetensors hides the errno in an error of its own, hence the look at the message; a library may raise one of its
-    own over the OSError, hence the look behind it.
+    Safetensors hides the errno in an error of its own, so the message is searched too; a library may raise its own
+    error from an OSError, so the causes are searched too.
     """
     if isinstance(problem, UserError):
         return None  # explained already
@@ -79,7 +78,7 @@ def explain(problem: BaseException, folder: Path, doing: str) -> StorageError | 
 
 
 def _refused_elsewhere(problem: BaseException, folder: Path) -> Path | None:
-    """The path that refuses, if it is neither in `folder` nor above it, and no temporary file beside it."""
+    """Return the path that cannot be accessed, unless it is in or above `folder`, or a temporary file next to it."""
     if not isinstance(problem, PermissionError) or not isinstance(problem.filename, (str, os.PathLike)):
         return None
     named = Path(problem.filename)
@@ -89,7 +88,7 @@ def _refused_elsewhere(problem: BaseException, folder: Path) -> Path | None:
 
 
 def _in_the_way(problem: BaseException, folder: Path, doing: str) -> StorageError | None:
-    """What only the one who writes can tell from a mistake of ours: a file in the path, a limit, no locks."""
+    """Return the error for a file in the path, a size limit or missing locks: elsewhere these would be bugs."""
     reason = IN_THE_WAY.get(problem.errno or 0) if isinstance(problem, OSError) else None
     if reason is None:
         return None
@@ -97,7 +96,7 @@ def _in_the_way(problem: BaseException, folder: Path, doing: str) -> StorageErro
 
 
 def require_free(folder: Path, need: int, doing: str) -> None:
-    """Raises StorageError before anything is written if `need` bytes will not fit."""
+    """Raise StorageError before anything is written if `need` bytes will not fit."""
     free = shutil.disk_usage(_existing(folder)).free
     if free < need:
         raise StorageError(
@@ -108,10 +107,10 @@ def require_free(folder: Path, need: int, doing: str) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Makes `folder` and writes to it once.
+    """Create `folder` and write to it once.
 
     Raises:
-        StorageError: the folder cannot be made or written.
+        StorageError: the folder cannot be created or written.
     """
     probe = folder / f".probe-{os.getpid()}"
     with storage_errors(folder, "making the output folder"):
@@ -121,7 +120,7 @@ def require_writable(folder: Path) -> None:
 
 
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:
-    """An exception, and those that it was raised from or while handling."""
+    """Yield an exception, and those that it was raised from or while handling."""
     while problem is not None:
         yield problem
         problem = problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__)

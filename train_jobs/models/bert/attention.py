@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), by the kernel that is fast where it runs."""
+"""Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), by the fastest kernel of the device."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
-from train_jobs.engine.runtime import out_of_memory
-from train_jobs.models.bert.dropout import dropout as drop
+from train_jobs.engine.runtime.devices import is_out_of_memory
+from train_jobs.models.bert.primitives import dropout as drop
 from train_jobs.models.packing import Group, Packing
 
 
 def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
-    """Weighted sums of the values of padded sequences.
+    """Return weighted sums of the values of padded sequences.
 
     On CPUs plain matrix products take 1.6 to 3.7 times less time than torch's fused kernel on sequences as short as
     BERT's (forward and backward, bf16, lengths 64 to 256: benchmarks/attention_cpu.py).
 
     Args:
         joint: queries, keys and values, [B, S, 3, heads, D].
-        mask: bool, broadcastable to [B, heads, S, S], True where a key may be looked at; None for everywhere.
+        mask: bool, broadcastable to [B, heads, S, S], True where a key may be attended to; None for everywhere.
         dropout: share of the probabilities to drop.
 
     Returns:
@@ -40,11 +40,11 @@ def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
 
 
 def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
-    """Weighted sums of the values of packed sequences, each of which looks at itself alone.
+    """Return weighted sums of the values of packed sequences, each of which attends to itself only.
 
     Args:
         joint: queries, keys and values, [T, 3, heads, D].
-        packing: which token is whose.
+        packing: the sequence of each token.
         dropout: share of the probabilities to drop.
 
     Returns:
@@ -61,22 +61,21 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
 
 
 def _attend_groups(joint: Tensor, groups: Sequence[Group], dropout: float) -> Tensor:
-    """As `attend_packed`; of the tokens that fill up, which are no sequence's, zeros."""
+    """Attend group by group; filling tokens, which belong to no sequence, give zeros."""
     sizes = [len(group.tokens) for group in groups]
     *parts, fill = joint.flatten(1).split([*sizes, len(joint) - sum(sizes)])
     each = []
     for group, part in zip(groups, parts, strict=True):
         laid_out = group.lay_out(part).unflatten(-1, joint.shape[1:])
         each.append(group.collect(attend(laid_out, mask=group.mask, dropout=dropout).flatten(2)))
-    filled = fill.new_zeros(len(fill), each[0].shape[1])
-    return torch.cat([*each, filled]).unflatten(-1, joint.shape[2:])
+    return torch.cat([*each, fill.new_zeros(len(fill), each[0].shape[1])]).unflatten(-1, joint.shape[2:])
 
 
 @functools.cache
 def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether FlashAttention (Dao 2023) takes packed sequences here, found out by comparing it with plain attention.
+    """Return whether FlashAttention (Dao 2023) takes packed sequences here, by comparing it with plain attention.
 
-    torch's public function for them has no dropout, and what it is built on may change: so it is tried, once.
+    torch's public function for them has no dropout, and the operation that it calls may change: so it is tried once.
     """
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
@@ -84,8 +83,8 @@ def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) 
         with torch.autocast("cuda", enabled=False), torch.random.fork_rng([device]):
             return _agrees_with_plain(device, dtype, head_size)
     except (RuntimeError, TypeError, AttributeError) as problem:  # an older GPU, another signature, no such operation
-        if out_of_memory.is_exhausted(problem):
-            raise  # it says nothing of the kernel, and would be believed for the rest of the run
+        if is_out_of_memory(problem):
+            raise  # no fact about the kernel, yet the answer would be cached for the whole run
         return False
 
 
@@ -100,7 +99,7 @@ def _agrees_with_plain(device: torch.device, dtype: torch.dtype, head_size: int)
     expected = torch.cat([part[0].transpose(0, 1) for part in each])
     weights = torch.randn_like(mixed)
     grads = [torch.autograd.grad((found * weights).sum(), joint)[0] for found in (mixed, expected)]
-    _flash(joint, starts, max(lengths), 0.5)  # is it taken at all with dropout
+    _flash(joint, starts, max(lengths), 0.5)  # raises if dropout is not supported
     close = functools.partial(torch.allclose, rtol=0.05, atol=0.05)
     return close(mixed, expected) and close(*grads)
 
@@ -113,9 +112,9 @@ def _flash(joint: Tensor, starts: Tensor, longest: int, dropout: float) -> Tenso
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """By matrix products: [B, heads, S, D] thrice, a mask as of `attend` -> [B, heads, S, D]."""
+    """Attend by matrix products: three times [B, heads, S, D], a mask as in `attend` -> [B, heads, S, D]."""
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    if mask is not None:  # added, since what is filled in has a gradient to fill as well
+    if mask is not None:  # added: masked_fill of the scores would also fill their gradient
         scores += torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, -math.inf)
     probabilities = torch.softmax(scores, dim=-1)  # sums in fp32 inside, whatever the type
     return drop(probabilities, dropout) @ value

@@ -2,27 +2,30 @@
 
 Attributes are named so that `state_dict()` has Hugging Face's names. B is the batch, S the sequence length, H the
 hidden size, V the rows of the embedding table. Layers take sequences padded, [B, S, H], or packed, [T, H]
-(`train_jobs.models.packing`); what tells them where the tokens are is a mask or a `Packing`.
+(`train_jobs.models.packing`); a mask or a `Packing` marks the positions of tokens.
 """
 
 from __future__ import annotations
+
+import os
+import shutil
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train_jobs.config import ModelConfig
+from train_jobs.config import ModelConfig, SpecError
 from train_jobs.models.bert.attention import attend, attend_packed, has_packed_kernel
-from train_jobs.models.bert.dropout import Dropout
-from train_jobs.models.bert.linear import Linear, embedding, joint_linear
+from train_jobs.models.bert.primitives import Dropout, Linear, embedding, joint_linear
 from train_jobs.models.packing import Packing
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 Where = Tensor | Packing | None
-"""Where tokens are: of padded sequences a mask, bool [B, 1, 1, S], or None if all is tokens; or how they are packed."""
+"""Positions of tokens: for padded sequences a mask, bool [B, 1, 1, S], or None without padding; or the packing."""
 
 
-class Embeddings(nn.Module):
+class InputEmbeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalised."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
@@ -51,7 +54,7 @@ class Embeddings(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head attention, bidirectional.
 
-    query, key and value stay separate parameters: LAMB's trust ratio of a fused one would be another.
+    query, key and value are separate parameters: a fused one would have another trust ratio in LAMB.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -72,7 +75,7 @@ class SelfAttention(nn.Module):
 
 
 class ResidualOutput(nn.Module):
-    """Projection back to the hidden size, dropout, residual, LayerNorm: the end of both halves of a layer."""
+    """Projection to the hidden size, dropout, residual, LayerNorm: the end of both halves of a layer."""
 
     def __init__(self, config: ModelConfig, input_size: int) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class Intermediate(nn.Module):
         return F.gelu(self.dense(hidden))
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     """One layer: attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -130,7 +133,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layer = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
         self.compiled = False
         self._head_size = config.hidden_size // config.num_attention_heads
 
@@ -140,7 +143,7 @@ class Encoder(nn.Module):
             where = where._replace(kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size))
             if hidden.device.type == "cpu" and not self.compiled:
                 where = where.grouped()
-            if self.compiled:  # once, for any number of tokens
+            if self.compiled:  # compile once, for any number of tokens
                 torch._dynamo.mark_dynamic(hidden, 0)
                 torch._dynamo.mark_dynamic(where.tokens, 0)
         for layer in self.layer:
@@ -148,20 +151,20 @@ class Encoder(nn.Module):
         return hidden
 
     def compile_layers(self) -> None:
-        """torch.compile of each layer: they are alike, so one compilation serves them all."""
+        """Compile each layer with torch.compile; one compilation serves all of them."""
         self.compiled = True
         for layer in self.layer:
             layer.compile()
 
 
 def _arithmetic(x: Tensor) -> torch.dtype:
-    """What matrix products of it give."""
+    """Return the type of matrix products of `x`."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class Pooler(nn.Module):
-    """What stands for a whole sequence: a projection of its [CLS]."""
+    """The representation of a whole sequence: a projection of its [CLS]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -178,12 +181,12 @@ class BertModel(nn.Module):
     Args:
         config: the shape.
         vocab_size: rows of the embedding table, padding rows included.
-        pooler: off, there is none: for heads that look at every token.
+        pooler: create a pooler; heads that use every token need none.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, *, pooler: bool = True) -> None:
         super().__init__()
-        self.embeddings = Embeddings(config, vocab_size)
+        self.embeddings = InputEmbeddings(config, vocab_size)
         self.encoder = Encoder(config)
         if pooler:
             self.pooler = Pooler(config)
@@ -195,17 +198,41 @@ class BertModel(nn.Module):
         attention_mask: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """Encodes sequences; the pooler is left to those heads that need it.
+        """Encode sequences; heads that need the pooler call it.
 
         Args:
             input_ids: int64 [B, S].
             token_type_ids: int64 [B, S], the segment of each token.
             attention_mask: bool [B, S], True where a token is; None if no sequence is padded, which lets
-                attention take its fastest kernel, or with a packing, which knows.
-            packing: compute these tokens alone.
+                attention use its fastest kernel, or with a packing.
+            packing: compute only these tokens.
 
         Returns:
             [B, S, H], or packed [T, H].
         """
         where = packing if attention_mask is None else attention_mask[:, None, None, :]
         return self.encoder(self.embeddings(input_ids, token_type_ids, packing), where)
+
+
+def is_compiled(wanted: Literal["auto"] | bool, device: torch.device) -> bool:
+    """Return whether to compile for a configuration's `compile`; auto: on GPUs."""
+    return device.type == "cuda" if wanted == "auto" else wanted
+
+
+def require_compiler(device: torch.device, *, key: str) -> None:
+    """Require what torch.compile needs on the device.
+
+    Args:
+        device: to compile for.
+        key: configuration key that asks for compilation.
+
+    Raises:
+        SpecError: a CPU needs a C++ compiler, and none is installed.
+    """
+    compilers = [os.environ.get("CXX", "g++"), "clang++"]
+    if device.type == "cpu" and not any(map(shutil.which, compilers)):
+        raise SpecError(
+            f"{key} needs a C++ compiler on a CPU",
+            facts={"looked for": ", ".join(compilers)},
+            fix=f"--set {key}=auto, or install g++",
+        )

@@ -1,10 +1,15 @@
 """BERT with its two pretraining heads: masked language model and next-sentence prediction (Devlin et al. 2019, 3.1).
 
-The decoder of the language model is the embedding table itself, not a second parameter, and it is applied only where
-a token was masked: at every position it would cost 9% (large) to 23% (base) more arithmetic.
+The decoder of the language model is the embedding table, not a second parameter. It is applied to masked positions
+only: at every position it would cost 9% (large) to 23% (base) more arithmetic.
+
+Losses are sums: only the engine knows the whole global batch, so it takes the mean.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +17,7 @@ from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
 from train_jobs.models.bert.encoder import PAD_ID, BertModel
-from train_jobs.models.bert.linear import Linear, linear
+from train_jobs.models.bert.primitives import Linear, linear
 from train_jobs.models.packing import Packing
 
 
@@ -54,7 +59,7 @@ class PretrainingHeads(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT with both heads.
 
-    Weights are whatever torch gives new modules: call `initialise` or load some.
+    Weights are torch's defaults: call `initialise` or load some.
 
     Args:
         config: the shape.
@@ -76,14 +81,14 @@ class BertForPreTraining(nn.Module):
         masked_positions: Tensor | None = None,
         packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits of both heads.
+        """Return the logits of both heads.
 
         Args:
             input_ids: int64 [B, S].
             token_type_ids: int64 [B, S], the segment of each token.
             attention_mask: bool [B, S], True where a token is; None if no sequence is padded.
             masked_positions: int64 [B, P], where to predict; None for every position (P = S).
-            packing: compute the tokens alone, in place of an attention mask; goes with masked_positions.
+            packing: compute only the tokens, instead of an attention mask; needs masked_positions.
 
         Returns:
             Masked language model logits [B, P, V] and next-sentence logits [B, 2] (0: is next, 1: random).
@@ -98,17 +103,17 @@ class BertForPreTraining(nn.Module):
         return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight), next_sentence
 
     def freeze_next_sentence(self) -> None:
-        """Takes pooler and next-sentence head out of training, so that weight decay leaves them alone as well."""
+        """Exclude pooler and next-sentence head from training, and so from weight decay."""
         self.bert.pooler.requires_grad_(False)
         self.cls.seq_relationship.requires_grad_(False)
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Draws fresh weights in place, on whatever device they are, as a pure function of `seed` and the model's shape.
+    """Draw fresh weights in place, on any device, as a pure function of `seed` and the model's shape.
 
-    Normal(0, initializer_range) for matrices, with the row of [PAD] zero; zero biases; LayerNorm the identity. All is
-    drawn on the CPU: generators of other devices give other numbers.
+    Matrices are Normal(0, initializer_range), with the row of [PAD] zero; biases are zero; LayerNorm is the identity.
+    All weights are drawn on the CPU: generators of other devices give other numbers.
     """
     assert isinstance(model.config, ModelConfig), "a model of ours"
     generator = torch.Generator().manual_seed(seed)
@@ -121,3 +126,60 @@ def initialise(model: nn.Module, seed: int) -> None:
             drawn = torch.empty(parameter.shape, dtype=torch.float32)
             parameter.copy_(drawn.normal_(0.0, model.config.initializer_range, generator=generator))
     model.get_parameter("bert.embeddings.word_embeddings.weight")[PAD_ID].zero_()
+
+
+IGNORED = -100  # label without a loss: an unused slot of masked_labels, a sequence that only fills a batch
+
+
+class Sums(NamedTuple):
+    """Losses in nats and counts, summed over a micro batch: 0-dim tensors on its device, losses fp32, counts int64."""
+
+    mlm_loss_sum: Tensor
+    mlm_correct: Tensor
+    mlm_count: Tensor
+    nsp_loss_sum: Tensor
+    nsp_correct: Tensor
+    nsp_count: Tensor
+
+
+def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, next_sentence: bool, padded: bool) -> Sums:
+    """Run the model on a micro batch and sum both losses, without waiting for the device.
+
+    Args:
+        model: the model, or a wrapper with the same call.
+        batch: input_ids, token_type_ids int64 [B, S]; lengths int64 [B]; masked_positions, masked_labels int64
+            [B, P]; next_sentence_labels int64 [B]. A label of -100 is ignored. With the arrays of
+            `packing_arrays`, padding is not computed.
+        next_sentence: include next-sentence prediction; otherwise its three sums are zero, without gradient.
+        padded: whether a sequence is shorter than S, which the caller knows without reading the device.
+
+    Returns:
+        The sums; the two losses have gradients.
+    """
+    input_ids, packing = batch["input_ids"], Packing.of(batch)
+    mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded and packing is None else None
+    places = {} if packing is None else {"packing": packing}
+    mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], mask, batch["masked_positions"], **places)
+    mlm = _sums(mlm_logits.flatten(0, 1), batch["masked_labels"].flatten())
+    if next_sentence:
+        return Sums(*mlm, *_sums(nsp_logits, batch["next_sentence_labels"]))
+    return Sums(*mlm, *(torch.zeros_like(value) for value in mlm))
+
+
+def length_mask(lengths: Tensor, size: int) -> Tensor:
+    """int64 [B] -> bool [B, size], True at the first `lengths` positions."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
+def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[N, C], int64 [N] -> sum of cross entropies, number correct, number counted.
+
+    A prediction is correct if no other logit exceeds it: argmax, which also breaks ties, takes a CPU ten times as
+    long as the maximum.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    counted = labels != IGNORED
+    chosen = logits.detach().gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    correct = (counted & (chosen >= logits.detach().amax(dim=-1))).sum()
+    return loss, correct, counted.sum()

@@ -1,8 +1,8 @@
-"""BERT with a head to be fine-tuned: a class or a number, an answer's span, a tag for each word; or with none.
+"""BERT with a head to fine-tune: a class or a number, the span of an answer, a tag for each word; or with none.
 
 Parameters have Hugging Face's names, so that what is exported loads in `AutoModelForSequenceClassification` and its
-like. B is the batch, S the sequence length, C the number of classes. Losses are sums over what counts: the mean over a
-global batch is the engine's to take.
+like. B is the batch, S the sequence length, C the number of classes. Losses are sums: the engine takes the mean over
+a global batch.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.dropout import Dropout
 from train_jobs.models.bert.encoder import BertModel
-from train_jobs.models.bert.losses import IGNORED, length_mask
+from train_jobs.models.bert.pretraining_heads import IGNORED, length_mask
+from train_jobs.models.bert.primitives import Dropout
 from train_jobs.models.packing import Packing
 
 
 class Finetuned(nn.Module, ABC):
-    """An encoder and what comes on top of it.
+    """An encoder with a head.
 
     Args:
         config: the shape.
         vocab_size: rows of the embedding table.
-        pooler: the head takes what the pooler makes of [CLS].
+        pooler: the head uses the pooler.
     """
 
     hugging_face: str
-    """Its class there."""
+    """Name of its class in transformers."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, *, pooler: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Finetuned(nn.Module, ABC):
 
     @abstractmethod
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """What comes on top: of the encoder's [B, S, H], or packed [T, H]."""
+        """Apply the head to the encoder's [B, S, H], or packed [T, H]."""
 
     def forward(
         self,
@@ -48,12 +48,12 @@ class Finetuned(nn.Module, ABC):
         attention_mask: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """Arguments as of `BertModel` -> what `head` says."""
+        """Encode and apply the head; see `BertModel.forward` for the arguments."""
         return self.head(self.bert(input_ids, token_type_ids, attention_mask, packing), packing)
 
 
 class BertEncoder(Finetuned):
-    """No head: what the encoder makes of each token, for embeddings."""
+    """The encoder without a head, for embeddings."""
 
     hugging_face = "BertModel"
 
@@ -61,12 +61,12 @@ class BertEncoder(Finetuned):
         super().__init__(config, vocab_size, pooler=False)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """[B, S, H], or packed [T, H], as it is."""
+        """Return [B, S, H], or packed [T, H], unchanged."""
         return hidden
 
 
-class Output(nn.Linear):
-    """The last layer, in its own fp32 whatever comes in: bf16 has 128 numbers from 2 to 4; predictions would tie."""
+class OutputLayer(nn.Linear):
+    """The last layer, always in fp32: bf16 has 128 numbers from 2 to 4, so predictions would tie."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
@@ -80,7 +80,7 @@ class BertForSequenceClassification(Finetuned):
     """A class for each sequence, or a number.
 
     Args:
-        config: the shape; its dropout is the head's too.
+        config: the shape; the head uses its dropout too.
         vocab_size: rows of the embedding table.
         outputs: classes, or 1 for a number.
     """
@@ -90,7 +90,7 @@ class BertForSequenceClassification(Finetuned):
     def __init__(self, config: ModelConfig, vocab_size: int, outputs: int) -> None:
         super().__init__(config, vocab_size, pooler=True)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = Output(config.hidden_size, outputs)
+        self.classifier = OutputLayer(config.hidden_size, outputs)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
         """[B, S, H], or packed [T, H] -> logits [B, C], or numbers [B, 1]."""
@@ -98,13 +98,13 @@ class BertForSequenceClassification(Finetuned):
 
 
 class BertForQuestionAnswering(Finetuned):
-    """Where an answer begins and ends."""
+    """The first and the last token of an answer."""
 
     hugging_face = "BertForQuestionAnswering"
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__(config, vocab_size, pooler=False)
-        self.qa_outputs = Output(config.hidden_size, 2)
+        self.qa_outputs = OutputLayer(config.hidden_size, 2)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
         """[B, S, H], or packed [T, H] -> logits [B, S, 2] of the first and of the last token."""
@@ -112,14 +112,14 @@ class BertForQuestionAnswering(Finetuned):
 
 
 class BertForTokenClassification(Finetuned):
-    """A tag for each token; arguments as of `BertForSequenceClassification`."""
+    """A tag for each token; see `BertForSequenceClassification` for the arguments."""
 
     hugging_face = "BertForTokenClassification"
 
     def __init__(self, config: ModelConfig, vocab_size: int, outputs: int) -> None:
         super().__init__(config, vocab_size, pooler=False)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = Output(config.hidden_size, outputs)
+        self.classifier = OutputLayer(config.hidden_size, outputs)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
         """[B, S, H], or packed [T, H] -> logits [B, S, C]."""
@@ -127,16 +127,16 @@ class BertForTokenClassification(Finetuned):
 
 
 def _laid_out(logits: Tensor, packing: Packing | None) -> Tensor:
-    """[B, S, N], or packed [T, N] -> [B, S, N]; what is at padded places means nothing, and must count for nothing."""
+    """[B, S, N], or packed [T, N] -> [B, S, N]; values at padded positions are undefined and must not be used."""
     return logits if packing is None else packing.lay_out(logits)
 
 
 def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Sum of cross entropies, each times its class's weight.
+    """Return the sum of cross entropies, each times the weight of its class.
 
     Args:
         logits: [..., C].
-        labels: int64 [...], -100 where none counts.
+        labels: int64 [...], -100 to ignore a position.
         weights: fp32 [C].
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -146,16 +146,16 @@ def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def number_loss(numbers: Tensor, targets: Tensor) -> Tensor:
-    """Sum of squared errors: [B, 1], [B] -> 0-dim; a target of NaN does not count."""
+    """Return the sum of squared errors: [B, 1], [B] -> 0-dim; targets of NaN are ignored."""
     found = numbers[:, 0].float()
     counted = ~targets.isnan()
     return F.mse_loss(torch.where(counted, found, 0), torch.where(counted, targets, 0).float(), reduction="sum")
 
 
 def span_loss(logits: Tensor, first: Tensor, last: Tensor, lengths: Tensor) -> Tensor:
-    """Sum over the sequences of the mean of two cross entropies, among the tokens of each: padding is no answer.
+    """Return the sum over sequences of the mean of two cross entropies over the tokens of each, without padding.
 
-    (Hugging Face's loss takes padding for a possible answer, so it is the same for sequences of one length.)
+    Hugging Face's loss includes padding among the candidates; the two agree for sequences of equal length.
 
     Args:
         logits: [B, S, 2].

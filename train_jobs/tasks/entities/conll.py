@@ -1,4 +1,7 @@
-"""Named entities: CoNLL-2003's format, words as pieces with labels, and entity F1 as conlleval and seqeval have it."""
+"""Named entities: CoNLL-2003's format, words as pieces with labels, and the entity F1 of conlleval and seqeval.
+
+The F1 is our own: seqeval is not maintained, and its default mode merges neighbours in BILOU (see `entities`).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from train_jobs.config import DataError
-from train_jobs.config.names import did_you_mean
-from train_jobs.tasks.rows.tables import LONG_TEXT, Problems, read_text, text_lines
+from train_jobs.config import DataError, did_you_mean
+from train_jobs.tasks.rows.readers import LineReader, bare
+from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems
 
-DOCUMENT = "-DOCSTART-"  # first word of a line that is no word
+DOCUMENT = "-DOCSTART-"  # first word of a line that starts a document
 IGNORED = -100
-_BLANKS = re.compile(r"[ \t]+")  # and no other white space, which may stand inside a word
+_BLANKS = re.compile(r"[ \t]+")  # and no other white space, which may be part of a word
 _TAG = re.compile(r"O|[BIESLU]-.+")
 _LAST, _ALONE = {"E", "L"}, {"S", "U"}  # of BIOES and of BILOU
 
@@ -28,11 +31,20 @@ class Sentences:
     path: Path
     words: list[list[str]]
     tags: list[list[str]]
-    """None at all where the file has none."""
+    """Empty if the file has no tags."""
     notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def add(self, word: str, tags: Sequence[str], *, begin: bool) -> None:
+        """Add a word, with its tag if the file has tags, to the last sentence or to a new one."""
+        if begin:
+            self.words.append([])
+            self.tags.extend([] for _ in tags)
+        self.words[-1].append(word)
+        for tag in tags:
+            self.tags[-1].append(tag)
 
 
 class Entity(NamedTuple):
@@ -40,9 +52,9 @@ class Entity(NamedTuple):
 
     type: str
     first: int
-    """Number of its first word."""
+    """Number of its first word in the sentence."""
     last: int
-    """Number of its last word."""
+    """Number of its last word in the sentence."""
 
 
 class Pieces(NamedTuple):
@@ -50,11 +62,11 @@ class Pieces(NamedTuple):
 
     sentence: int
     first_word: int
-    """Number in the sentence of the first word in here."""
+    """Number in the sentence of the first word of this part."""
     input_ids: list[int]
     """[CLS] pieces [SEP]."""
     starts: list[int]
-    """Position of the first piece of each word, which is where its tag is predicted."""
+    """Position of the first piece of each word, where its tag is predicted."""
 
 
 def read_conll(
@@ -65,24 +77,24 @@ def read_conll(
     tag_column: int | None = None,
     tags_needed: bool = True,
 ) -> Sentences:
-    """Reads lines of a word, maybe other columns, and a tag; an empty line ends a sentence.
+    """Read lines of a word, optional other columns, and a tag; an empty line ends a sentence.
 
     Args:
         path: the file, UTF-8.
-        known: tags that there may be, those of the training data; None: any of the form B-PER, in BIO, BIOES or BILOU.
-        word_column: which column the word is, counted from 1.
-        tag_column: which one the tag is; None: the last.
-        tags_needed: off, a file whose lines end before the tag has none.
+        known: allowed tags, those of the training data; None: any of the form B-PER, in BIO, BIOES or BILOU.
+        word_column: column of the word, counted from 1.
+        tag_column: column of the tag; None: the last.
+        tags_needed: off, a file whose lines end before the tag has no tags.
 
     Raises:
-        DataError: no such file, no sentence, or lines that are none: each with its number.
+        DataError: no such file, no sentence, or lines that cannot be used: each with its number.
     """
-    text, notes = read_text(path)
-    problems = Problems(f"{path} has lines that cannot be used", fix=f"mend those lines of {path}")
-    found = Sentences(path, [], [], notes)
+    reader = LineReader(path, [])
+    problems = RowProblems(f"{path} has lines that cannot be used", fix=f"fix those lines of {path}")
+    found = Sentences(path, [], [])
     need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
-    for line, written in text_lines(text):
-        columns = _BLANKS.split(written.strip(" \t"))
+    for (_, line), written in reader.lines():
+        columns = _BLANKS.split(bare(written).strip(" \t"))
         if columns == [""] or columns[0] == DOCUMENT:
             begun = False
             continue
@@ -97,42 +109,38 @@ def read_conll(
             problems.add(f"{path}:{line}", wrong)
             continue
         if len(word) > LONG_TEXT:
-            notes.append(f"{path}:{line}: a word of {len(word):,} characters, of which little or nothing is seen")
-        if not begun:
-            found.words.append([])
-            found.tags.extend([[]] if tagged else [])
-            begun = True
-        found.words[-1].append(word)
-        if tagged:
-            found.tags[-1].append(tag)
+            found.notes.append(f"{path}:{line}: a word of {len(word):,} characters, almost all of it truncated")
+        found.add(word, [tag] if tagged else [], begin=not begun)
+        begun = True
     problems.check()
+    found.notes[:0] = reader.notes
     if not found.words:
-        raise DataError(f"{path} has no sentence", fix="fetch or make it again")
+        raise DataError(f"{path} has no sentence", fix="fetch or create it again")
     return found
 
 
 def _wrong(tag: str, known: Sequence[str] | None) -> str:
     if not _TAG.fullmatch(tag):
-        return f"tag {tag!r} is none of O, B-TYPE, I-TYPE, E-TYPE, S-TYPE"
+        return f"invalid tag {tag!r}, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"
     if known is not None and tag not in known:
         return f"tag {tag!r} is not in the training data, so nothing can learn it{did_you_mean(tag, known)}"
     return ""
 
 
 def tag_names(sentences: Sentences) -> tuple[str, ...]:
-    """The tags there are: O first, then by type and letter, whatever the order of the rows."""
+    """Return all tags: O first, then sorted by type and letter, independent of the order of the rows."""
     tags = {tag for row in sentences.tags for tag in row} | {"O"}
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, as conlleval finds them: a tag that cannot go on one begins one.
+    """Return the entities of one sentence as conlleval finds them: a tag that cannot continue an entity begins one.
 
-    So I-PER after O begins a person, which is what CoNLL-2003's own files mean by it; and so does any after an end.
-    L and U of BILOU are E and S, where seqeval's default mode, which knows neither, merges neighbours.
+    So I-PER after O begins a person, as CoNLL-2003's own files intend; and so does any tag after an end. L and U of
+    BILOU are E and S, where seqeval's default mode, which knows neither, merges neighbours.
     """
     found: list[Entity] = []
-    open_type = ""  # of an entity that the next word may go on
+    open_type = ""  # type of an entity that the next word may continue
     for number, tag in enumerate(tags):
         letter, _, type_ = tag.partition("-")
         if letter == "O":
@@ -147,7 +155,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of whole entities with their types, over all sentences together; 0 where undefined.
+    """Return precision, recall and F1 of whole entities with their types, over all sentences; 0 where undefined.
 
     Returns:
         precision, recall, f1, and the f1 of each type as f1_TYPE; score is f1.
@@ -175,14 +183,13 @@ def _f1(wanted: set[tuple[int, str, int, int]], found: set[tuple[int, str, int, 
 
 
 def make_pieces(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, *, max_length: int) -> Iterator[Pieces]:
-    """Sentences as pieces; one that is too long becomes several sequences, cut between words.
+    """Yield sentences as pieces; one that is too long becomes several sequences, cut between words.
 
-    Every word has a place: one that the tokenizer takes for nothing is [UNK], and of one that is too long by itself
-    the beginning stays.
+    Every word keeps a position: one without pieces becomes [UNK], and one that is too long is truncated.
 
     Args:
-        sentences: words of each.
-        tokenizer: splits them.
+        sentences: their words.
+        tokenizer: tokenizer of the model.
         max_length: tokens of a sequence.
     """
     vocabulary = tokenizer.get_vocab()
@@ -203,7 +210,7 @@ def make_pieces(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, *, max
 
 
 def piece_labels(pieces: Pieces, tags: Sequence[str], names: Sequence[str]) -> list[int]:
-    """[length] id of a word's tag at its first piece, -100 elsewhere."""
+    """Return the id of each word's tag at its first piece, and -100 elsewhere, [length]."""
     labels = [IGNORED] * len(pieces.input_ids)
     for place, start in enumerate(pieces.starts, start=pieces.first_word):
         labels[start] = names.index(tags[place])
@@ -211,12 +218,7 @@ def piece_labels(pieces: Pieces, tags: Sequence[str], names: Sequence[str]) -> l
 
 
 def conll_text(words: Sequence[Sequence[str]], *columns: Sequence[Sequence[str]]) -> str:
-    """Words with columns of tags, in the form that `read_conll` reads, and conlleval if gold and predicted are two."""
+    """Return words with columns of tags in the format of `read_conll`; with gold and predicted ones, conlleval's."""
     rows = (zip(*sentence, strict=True) for sentence in zip(words, *columns, strict=True))
     sentences = ("".join(" ".join(row) + "\n" for row in sentence) for sentence in rows)
     return "\n".join(sentences)
-
-
-def write_conll(path: Path, words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
-    """Writes words with their tags in the form that `read_conll` reads."""
-    path.write_text(conll_text(words, tags), encoding="utf-8")

@@ -1,63 +1,63 @@
-"""Tables of text in files: TSV, CSV, JSON lines and Parquet, every row with the line that it stands on.
+"""Tables of text in files, or in a dataset of Hugging Face, and what their columns hold.
 
-Rows are never dropped or merged without a word: whatever is no row of the table is an error with its file and line, all
-of them at once. TSV has no quotes unless told otherwise: GLUE's texts begin with quotation marks that never end, and a
-reader that takes those for quotes merges rows (98 of MRPC's 3,668).
+No row is dropped or merged silently: one error names every row that cannot be used, with its file and line.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
-from train_jobs.config.names import did_you_mean, in_shell
+from train_jobs.config.tasks import OfficialFile
+from train_jobs.tasks.rows.readers import EMPTY_ROW, column_places, open_table
 
-FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-SEPARATORS = {"tsv": "\t", "csv": ","}
-LONG_TEXT = 100_000  # characters; told of, since almost all of it is cut off
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
 LISTED = 10  # problems spelled out in an error; the rest are counted
-LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-BOM = "\ufeff"
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_HALF = re.compile("[\ud800-\udfff]")
+LONGEST_SHOWN = 80  # characters of a value
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+"""Our names of splits -> those of datasets."""
+NO_CLASS = -1  # label of an unlabelled row, in datasets whose labels are classes
 
 
 @dataclass(frozen=True)
-class Table:
-    """Some columns of a file, in the order of its rows."""
+class RowTable:
+    """Columns of a file, in the order of its rows."""
 
     path: Path
     columns: dict[str, list[Any]]
-    """Name -> values: str from TSV and CSV, whatever stands there from JSON lines and Parquet."""
+    """Name -> values: str from TSV and CSV, any type from JSON Lines and Parquet."""
     lines: list[int]
-    """Where each row begins, counted from 1: its line, or in Parquet its row."""
+    """Line of each row, or in Parquet its number, counted from 1."""
     notes: list[str] = field(default_factory=list)
-    """What was read as it was meant although it is unusual, each with its place."""
+    """What is unusual in the file but was read as intended, each with its place."""
     unit: str = ""
-    """What stands before the number of a place."""
+    """Word before the number of a place."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """Place of a row, as errors have it."""
+        """Return the place of a row for messages."""
         return f"{self.path}:{self.unit}{self.lines[row]}"
 
 
-class Problems:
-    """What is wrong with the rows of files: collected, and raised together.
+class RowProblems:
+    """Problems with the rows of files: collected, and raised together.
 
     Args:
-        what: head of the error.
-        fix: how to mend it.
+        what: message of the error.
+        fix: its fix.
     """
 
     def __init__(self, what: str, *, fix: str) -> None:
@@ -66,13 +66,13 @@ class Problems:
         self._count = 0
 
     def add(self, where: str, what: str) -> None:
-        """Notes one, at its place."""
+        """Add a problem at its place."""
         self._count += 1
         if self._count <= LISTED:
             self._found.append(f"{where}: {what}")
 
     def check(self) -> None:
-        """Raises DataError if there are any."""
+        """Raise DataError if there are any."""
         if not self._count:
             return
         more = [f"and {self._count - LISTED} more"] if self._count > LISTED else []
@@ -87,280 +87,206 @@ def read_table(
     header: Sequence[str] | None = None,
     quoting: bool | None = None,
     pass_over: bool = False,
-) -> Table:
-    """Reads some columns of a table.
+) -> RowTable:
+    """Read some columns of a table.
 
     A byte-order mark is no part of the first column, CRLF ends a line as LF does, and the last line needs no end; the
-    first two are told in the table's notes.
+    table's notes name the first two.
 
     Args:
-        path: the file, UTF-8 or Parquet.
-        columns: names of those that are wanted.
-        format: tsv, csv, jsonl or parquet. None: by the file's name.
-        header: names of all columns of a file whose first line is a row already. None: the first line has them.
-        quoting: TSV and CSV: a field may stand in quotation marks, and then hold separators and ends of lines. None:
-            in CSV.
-        pass_over: TSV without quoting: a row with a wrong number of fields is left out, and named in the notes.
+        path, columns, format, header, quoting: see `open_table`.
+        pass_over: TSV without quoting: leave out a row with a wrong number of fields, with a note.
 
     Raises:
-        DataError: no such file, not UTF-8, a column that is not there, no row, or rows that are none: each with its
-            line.
+        DataError: no such file, not UTF-8, a missing column, no row, or rows that cannot be used: each with its line.
     """
-    kind = _kind(path, format)
-    if kind == "parquet":
-        table = _read_parquet(path, columns)
-    else:
-        text, notes = read_text(path)
-        if kind == "jsonl":
-            table = _read_jsonl(path, text, columns)
+    reader = open_table(path, columns, format=format, header=header, quoting=quoting)
+    problems = RowProblems(f"{path} has rows that cannot be used", fix=f"fix or delete those lines of {path}")
+    table = RowTable(path, {name: [] for name in columns}, [], unit=reader.unit)
+    for place, row in reader.rows():
+        if isinstance(row, dict):
+            table.lines.append(place.line)
+            for name, values in table.columns.items():
+                values.append(row[name])
+        elif pass_over and row != EMPTY_ROW:
+            table.notes.append(f"{path}:{place.line}: left out: {row}")
         else:
-            rows = _rows(path, text, kind, quoting)
-            table = _from_rows(path, rows, columns, header, SEPARATORS[kind], pass_over=pass_over)
-        table.notes[:0] = notes
+            problems.add(f"{path}:{reader.unit}{place.line}", row)
+    problems.check()
+    table.notes[:0] = reader.notes
+    return _complete(table, fix="fetch or create it again")
+
+
+def official_path(folder: Path, names: Sequence[str], *, need: str, fix: str) -> Path:
+    """Return the first of some files of a folder that exists.
+
+    Raises:
+        DataError: none exists.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"no such file: {folder / names[0]}", facts={"need": need, "where": folder}, fix=fix)
+
+
+def official_differences(official: OfficialFile, path: Path, count: int, *, unit: str = "rows") -> list[str]:
+    """Return a note if a file differs from the official one, in its row count or its content."""
+    if official.rows is not None and count != official.rows:
+        return [f"{path}: {count:,} {unit}, the official file has {official.rows:,}"]
+    if official.sha256 is not None and (found := file_sha256(path)) != official.sha256:
+        return [f"{path}: SHA-256 {found[:8]}, that of the official file is {official.sha256[:8]}: other content"]
+    return []
+
+
+def _complete(table: RowTable, *, fix: str) -> RowTable:
     if not len(table):
-        raise DataError(f"{path} has no row", fix="fetch or make it again")
-    table.notes.extend(long_texts(table))
+        raise DataError(f"{table.path} has no row", fix=fix)
+    table.notes.extend(long_texts(table, more=", cut to the longest sequence"))
     return table
 
 
-def column_names(path: Path, *, format: str | None = None, quoting: bool | None = None) -> list[str]:  # noqa: A002
-    """Names of the columns of a table, of JSON lines those that any of its rows has.
-
-    Args:
-        path: the file.
-        format: as of `read_table`.
-        quoting: as of `read_table`.
-
-    Raises:
-        DataError: no such file, or not of this format.
-    """
-    kind = _kind(path, format)
-    if kind == "parquet":
-        with _parquet(path) as file:
-            return list(file.schema_arrow.names)
-    text, _ = read_text(path)
-    if kind == "jsonl":
-        rows = (json_row(line) for _, line in text_lines(text))
-        return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
-    return next((row for _, row in _rows(path, text, kind, quoting)), [])
-
-
-def _kind(path: Path, format: str | None) -> str:  # noqa: A002
-    kind = format or FORMATS.get(path.suffix)
-    if kind is None:
-        raise DataError(
-            f"{path}: what kind of table is it?", facts={"need": ", ".join(FORMATS)}, fix="give it such a name"
-        )
-    return kind
-
-
-def _rows(path: Path, text: str, kind: str, quoting: bool | None) -> Iterator[tuple[int, list[str]]]:
-    """Fields of a TSV or CSV, row by row, with their lines."""
-    quoted = kind == "csv" if quoting is None else quoting
-    separator = SEPARATORS[kind]
-    return _quoted_rows(path, text, separator) if quoted else _plain_rows(text, separator)
-
-
-def read_text(path: Path) -> tuple[str, list[str]]:
-    """A file's text without its byte-order mark, and notes on that and on CRLF."""
-    raw = _bytes(path)
-    if raw.startswith(UTF16):
-        raise DataError(f"{path} is UTF-16, not UTF-8", facts={"where": f"{path}:1"}, fix=recode(path, "utf-16"))
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as problem:
-        line = raw.count(b"\n", 0, problem.start) + 1
-        raise DataError(
-            f"{path} is not UTF-8",
-            facts={"where": f"{path}:{line}, byte {problem.start} of the file"},
-            fix=recode(path, "latin1"),
-        ) from None
-    if "\r" in text and "\n" not in text:
-        raise cr_alone(path)
-    notes = []
-    if text.startswith(BOM):
-        notes.append(f"{path}:1: begins with a byte-order mark, which is no part of the first column")
-        text = text[1:]
-    if (first := text.find("\r\n")) >= 0:
-        count = text.count("\r\n")
-        notes.append(f"{path}:{text.count(chr(10), 0, first) + 1}: {count} lines end with CRLF, read as ends of lines")
-    return text, notes
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"no such file: {path}", fix="give the file's own path") from None
-    except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
-
-
-def cr_alone(path: Path) -> DataError:
-    """What is said of a file whose lines would be read as a single one."""
-    fix = f"tr '\\r' '\\n' < {in_shell(path)} > {in_shell(f'{path.stem}.lf{path.suffix}')}"
-    return DataError(f"{path} ends its lines with CR alone", facts={"where": f"{path}:1"}, fix=fix)
-
-
-def recode(path: Path, encoding: str) -> str:
-    return f"iconv -f {encoding} -t utf-8 {in_shell(path)} > {in_shell(f'{path.stem}.utf8{path.suffix}')}"
-
-
-def text_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers: only LF ends one, and a CR before it is left out; no other sign of Unicode does."""
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
-        yield number, line.removesuffix("\r")
-
-
-def _plain_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in text_lines(text):
-        yield number, line.split(separator) if line else []
-
-
-def _quoted_rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        stream = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator, strict=True)
-        while True:
-            line = stream.line_num + 1
-            try:
-                row = next(stream)
-            except StopIteration:
-                return
-            except csv.Error as problem:
-                raise DataError(
-                    f"{path} has quotation marks that do not pair up",
-                    facts={"where": f"{path}:{line}", "why": f"{problem}, by line {stream.line_num}"},
-                    fix='double a quotation mark inside a quoted field (""), or say that there are no quotes',
-                ) from None
-            yield line, row
-    finally:
-        csv.field_size_limit(before)
-
-
-def _from_rows(
-    path: Path,
-    rows: Iterator[tuple[int, list[str]]],
-    columns: Sequence[str],
-    header: Sequence[str] | None,
-    separator: str,
-    *,
-    pass_over: bool,
-) -> Table:
-    if header is None:
-        _, header = next(rows, (1, []))
-    places = column_places(f"{path}:1", header, columns)
-    problems = Problems(f"{path} has rows that are none", fix=f"mend or delete those lines of {path}")
-    table = Table(path, {name: [] for name in columns}, [])
-    values = [table.columns[name] for name in columns]
-    what = "tabs" if separator == "\t" else "commas"
-    for line, row in rows:
-        if len(row) != len(header):
-            wrong = f"{len(row) - 1} {what}, need {len(header) - 1}" if row else "an empty row"
-            if pass_over and row:
-                table.notes.append(f"{path}:{line}: left out: {wrong}")
-            else:
-                problems.add(f"{path}:{line}", wrong)
-        elif not any(row):
-            problems.add(f"{path}:{line}", "an empty row")
-        else:
-            table.lines.append(line)
-            for column, place in zip(values, places, strict=True):
-                column.append(row[place])
-    problems.check()
-    return table
-
-
-def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Index in the header of each column that is wanted.
-
-    Raises:
-        DataError: there is none of that name, or several; the error says what there is.
-    """
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise DataError(f"{where}: columns of one name: {', '.join(twice)}", fix="rename them in the first line")
-    missing = [name for name in columns if name not in header]
-    if missing:
-        raise DataError(
-            f"{where}: there is no column {', '.join(f'{name!r}{did_you_mean(name, header)}' for name in missing)}",
-            facts={"have": ", ".join(header) or "an empty line"},
-            fix="name the columns as the first line has them",
-        )
-    return [list(header).index(name) for name in columns]
-
-
-def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Table:
-    table = Table(path, {name: [] for name in columns}, [])
-    problems = Problems(f"{path} has lines that are no row", fix=f"mend or delete those lines of {path}")
-    for line, written in text_lines(text):
-        row = json_row(written)
-        if isinstance(row, str):
-            problems.add(f"{path}:{line}", row)
-        elif missing := [name for name in columns if name not in row]:
-            have = ", ".join(row) or "none"
-            problems.add(f"{path}:{line}", f"there is no column {', '.join(map(repr, missing))}; have {have}")
-        else:
-            table.lines.append(line)
-            for name in columns:
-                table.columns[name].append(row[name])
-    problems.check()
-    return table
-
-
-def json_row(line: str) -> dict[str, Any] | str:
-    """The object of a line, or what is wrong with it."""
-    if not line.strip():
-        return "an empty row"
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        return f"not JSON: {problem}"
-    if not isinstance(row, dict):
-        return f"no JSON object, but of type {type(row).__name__}"
-    return ("\\u" in line and half_character(row)) or row
-
-
-def half_character(document: Any) -> str:
-    """What is wrong with a JSON document that has half of a surrogate pair, which is no text: "" if it has none.
-
-    A program that cuts texts off after so many units of UTF-16 leaves one where it cuts an emoji in two.
-    """
-    half = _HALF.search(json.dumps(document, ensure_ascii=False))
-    return f"half a character: \\u{ord(half[0]):x} stands alone" if half else ""
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
-    """The file, open."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise DataError(f"no such file: {path}", fix="give the file's own path")
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowInvalid, OSError) as problem:
-        raise DataError(f"cannot read {path}", facts={"why": str(problem).splitlines()[0]}) from None
-
-
-def _read_parquet(path: Path, columns: Sequence[str]) -> Table:
-    with _parquet(path) as file:
-        column_places(str(path), file.schema_arrow.names, columns)
-        found = file.read(columns=list(columns))
-    values = {name: found[name].to_pylist() for name in columns}
-    return Table(path, values, list(range(1, len(found) + 1)), unit="row ")
-
-
-def long_texts(table: Table) -> list[str]:
-    """Notes on texts that are so long that something is hardly right."""
+def long_texts(table: RowTable, *, more: str = "") -> list[str]:
+    """Return notes on suspiciously long texts."""
     return [
-        f"{table.where(row)}: a text of {len(value):,} characters, cut to the longest sequence"
+        f"{table.where(row)}: a text of {len(value):,} characters{more}"
         for values in table.columns.values()
         for row, value in enumerate(values)
         if isinstance(value, str) and len(value) > LONG_TEXT
     ]
+
+
+def texts(table: RowTable, column: str, problems: RowProblems, *, may_be_empty: bool = False) -> list[str]:
+    """Return a column as texts; another type is a problem, and so is an empty text, or a note if it may be empty."""
+    for row, value in enumerate(table.columns[column]):
+        if not isinstance(value, str):
+            kind = "missing" if value is None else f"of type {type(value).__name__}"
+            problems.add(table.where(row), f"column {column!r} is not text: {kind}")
+        elif not value.strip() and may_be_empty:
+            table.notes.append(f"{table.where(row)}: column {column!r} has an empty text, which is kept")
+        elif not value.strip():
+            problems.add(table.where(row), f"column {column!r} has an empty text")
+    return table.columns[column]
+
+
+def numbers(table: RowTable, column: str, problems: RowProblems) -> list[float]:
+    """Return a column as finite numbers; NaN, infinity, missing values and words are problems."""
+    return _converted(table, column, problems, _number)
+
+
+def classes(table: RowTable, column: str, problems: RowProblems) -> list[str]:
+    """Return a column as names of classes; missing values and NaN are problems."""
+    return _converted(table, column, problems, _class)
+
+
+def class_ids(
+    table: RowTable, column: str, ids: Mapping[str, int], problems: RowProblems, unknown: Callable[[str], str]
+) -> list[int]:
+    """Return a column as ids of classes.
+
+    Args:
+        ids: name of a class -> its id.
+        unknown: message about a name without an id.
+    """
+    found = classes(table, column, problems)
+    for row, name in enumerate(found):
+        if name is not None and name not in ids:
+            problems.add(table.where(row), unknown(name))
+    return [ids.get(name, -1) for name in found]
+
+
+def _converted(table: RowTable, column: str, problems: RowProblems, convert: Callable[[Any], Any]) -> list[Any]:
+    found = []
+    for row, value in enumerate(table.columns[column]):
+        try:
+            found.append(convert(value))
+        except ValueError as problem:
+            found.append(None)
+            problems.add(table.where(row), f"column {column!r}: {problem}")
+    return found
+
+
+def _number(value: Any) -> float:
+    written = isinstance(value, str) and _NUMBER.fullmatch(value)
+    if written or (isinstance(value, int | float) and not isinstance(value, bool)):
+        with suppress(OverflowError):  # a whole number may be larger than any float
+            if isfinite(found := float(value)):
+                return found
+    raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a finite number")
+
+
+def _class(value: Any) -> str:
+    """Return a class as text, as also true and 1 of JSON and Parquet; NaN is a missing value."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) or (isinstance(value, str) and value.strip()):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    raise ValueError(f"invalid label {value!r}" if value not in (None, "") else "missing label")
+
+
+def open_dataset(name: str) -> Mapping[str, Dataset]:
+    """Return the splits of a dataset by our names: train, dev and, if there is one, test.
+
+    Args:
+        name: NAME[:CONFIGURATION], of the Hub or of a folder.
+
+    Raises:
+        DataError: `datasets` is not installed, there is no such dataset, or it lacks a split.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            f"{name} is a dataset of Hugging Face, and `datasets` is not installed", fix="pip install datasets"
+        ) from None
+    owner, _, configuration = name.partition(":")
+    with _errors(name):
+        splits = load_dataset(owner, configuration or None)
+    if missing := [SPLITS[split] for split in ("train", "dev") if SPLITS[split] not in splits]:
+        raise DataError(
+            f"the dataset {name} has no split {' and no split '.join(missing)}",
+            facts={"have": ", ".join(splits)},
+            fix="save its splits as Parquet, and name the files in data.train and data.validation",
+        )
+    return {ours: splits[theirs] for ours, theirs in SPLITS.items() if theirs in splits}
+
+
+def dataset_table(name: str, split: str, dataset: Dataset, columns: Sequence[str]) -> RowTable:
+    """Read some columns of a split; classes become their names.
+
+    Raises:
+        DataError: a column is missing.
+    """
+    path = Path(f"{name}@{SPLITS[split]}")
+    column_places(str(path), dataset.column_names, columns)
+    with _errors(name):
+        values = {column: _named(dataset[column][:], dataset.features[column]) for column in columns}
+    table = RowTable(path, values, list(range(1, len(dataset) + 1)), unit="row ")
+    return _complete(table, fix="name another dataset")
+
+
+def is_labelled(dataset: Dataset, label: str) -> bool:
+    """Return whether a split has labels: test sets often have a column of -1."""
+    return label in dataset.column_names and any(value not in (None, NO_CLASS) for value in dataset[label])
+
+
+def _named(values: list[Any], feature: Any) -> list[Any]:
+    names = getattr(feature, "names", None)  # of a ClassLabel
+    if names is None:
+        return values
+    return [None if value in (None, NO_CLASS) else names[value] for value in values]
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Turn what `datasets` and the network raise into a DataError."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as problem:
+        why = re.sub(r"\s+", " ", str(problem))
+        raise DataError(
+            f"cannot read the dataset {name}",
+            facts={"why": why[:300]},
+            fix="give NAME[:CONFIGURATION] as huggingface.co/datasets has it, or files in data.train, data.validation",
+        ) from None

@@ -1,51 +1,160 @@
-"""Splits of built-in tasks of sentences, compared with the official files, and the score of GLUE."""
+"""Metrics of sentence tasks, their table over seeds and over GLUE, and the zip file that GLUE's server takes.
+
+scikit-learn and SciPy compute the metrics. Where a definition divides zero by zero, which happens when a model predicts
+one value for all rows, the score is 0: scikit-learn warns of that case and SciPy returns NaN, so it is handled here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
 
-from train_jobs.artifacts.files import file_sha256
+import numpy as np
+import numpy.typing as npt
+
 from train_jobs.config import DataError
-from train_jobs.config.tasks import GLUE_TASKS, OfficialFile, SentenceTask
-from train_jobs.tasks.rows.labelled import Examples, make_examples
-from train_jobs.tasks.rows.tables import read_table
+from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
+
+Values = npt.ArrayLike
+HIGHEST_SIMILARITY = 5.0  # of STS-B; the server refuses numbers outside 0 to 5
+FILES: Mapping[str, tuple[SentenceTask, int]] = {
+    name: (task, task.files[split].rows or 0) for task in GLUE_SUITE.values() for split, name in task.predicted.items()
+}
+"""Name of a file without `.tsv` -> its task, and its rows."""
 
 
-def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path | None = None) -> Examples:
-    """One split of a task.
+def accuracy(labels: Values, predictions: Values) -> float:
+    """Return the share of correct predictions."""
+    from sklearn.metrics import accuracy_score
 
-    Args:
-        task: a built-in one.
-        split: one of its files.
-        glue: the folder of GLUE; None with a file.
-        file: this one instead of the official one below the folder.
+    return float(accuracy_score(*_aligned(labels, predictions)))
 
-    Returns:
-        The examples; their notes tell how the file differs from the official one, row count or content, and what is
-        unusual in it. An official file, whose content is known, has no notes.
 
-    Raises:
-        DataError: the file is missing, or has rows that cannot be used.
-    """
-    official = task.files.get(split, OfficialFile((), labelled=False))
-    if file is None:
-        assert glue is not None, "a split is looked for somewhere"
-        file = _find(glue, official)
-    path = file
-    columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
-    table = read_table(path, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)
-    found = make_examples(task, table, labelled=official.labelled, empty_texts=task.known_flaws)
-    differs = _differences(official, path, len(found))
-    if official.sha256 is not None and not differs:
-        found.notes.clear()
-    found.notes[:0] = differs
-    return found
+def f1(labels: Values, predictions: Values) -> float:
+    """Return F1 of class 1 of two, the harmonic mean of precision and recall; 0 without a true positive."""
+    from sklearn.metrics import f1_score
+
+    wanted, found = (values == 1 for values in _aligned(labels, predictions))
+    return float(f1_score(wanted, found, zero_division=0))
+
+
+def matthews(labels: Values, predictions: Values) -> float:
+    """Return Matthews' correlation of any number of classes (Gorodkin 2004, R_K); 0 if either is constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    wanted, found = _aligned(labels, predictions)
+    return 0.0 if _is_constant(wanted) or _is_constant(found) else float(matthews_corrcoef(wanted, found))
+
+
+def pearson(labels: Values, predictions: Values) -> float:
+    """Return Pearson's correlation; 0 if either is constant."""
+    from scipy.stats import pearsonr
+
+    wanted, found = (values.astype(np.float64) for values in _aligned(labels, predictions))
+    if _is_constant(wanted) or _is_constant(found):
+        return 0.0
+    with warnings.catch_warnings():  # predictions of a collapsed model are nearly constant, which SciPy warns of
+        warnings.simplefilter("ignore")
+        return float(pearsonr(wanted, found).statistic)
+
+
+def spearman(labels: Values, predictions: Values) -> float:
+    """Return Spearman's correlation, Pearson's of the ranks, where ties share their mean; 0 if either is constant."""
+    from scipy.stats import rankdata
+
+    return pearson(*map(rankdata, _aligned(labels, predictions)))
+
+
+METRICS: Mapping[str, Callable[[Values, Values], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def scores(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, float]:
+    """Return metrics by name, and their mean as `score`, which GLUE averages and which selects the best checkpoint."""
+    found = {name: METRICS[name](labels, predictions) for name in names}
+    return {**found, "score": fmean(found.values())}
+
+
+def is_collapsed(labels: Values, predictions: Values, *, regression: bool) -> bool:
+    """Return whether a model learned nothing: one number for all rows, or no better than the most frequent label."""
+    wanted, found = _aligned(labels, predictions)
+    if regression:
+        return _is_constant(found)
+    return bool(np.sum(wanted == found) <= np.unique(wanted, return_counts=True)[1].max())
+
+
+def _aligned(labels: Values, predictions: Values) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]:
+    wanted, found = np.asarray(labels), np.asarray(predictions)
+    assert wanted.shape == found.shape == (wanted.size,), f"{wanted.shape} labels, {found.shape} predictions"
+    assert wanted.size, "nothing to score"
+    return wanted, found
+
+
+def _is_constant(values: npt.NDArray[np.generic]) -> bool:
+    return bool(np.all(values == values[0]))
+
+
+class Cell(NamedTuple):
+    """A column of the table."""
+
+    name: str
+    task: str
+    metric: str
+    """Name for people."""
+    key: str
+    """Key in a result."""
+
+
+PAPER = (
+    Cell("MNLI-m", "MNLI", "accuracy", "dev_matched_score"),
+    Cell("MNLI-mm", "MNLI", "accuracy", "dev_mismatched_score"),
+    Cell("QQP", "QQP", "F1", "f1"),
+    Cell("QNLI", "QNLI", "accuracy", "accuracy"),
+    Cell("SST-2", "SST-2", "accuracy", "accuracy"),
+    Cell("CoLA", "CoLA", "Matthews", "matthews"),
+    Cell("STS-B", "STS-B", "Spearman", "spearman"),
+    Cell("MRPC", "MRPC", "F1", "f1"),
+    Cell("RTE", "RTE", "accuracy", "accuracy"),
+)
+"""Table 1 of Devlin et al. 2019. Its average is the mean of these nine: without WNLI, MNLI counted twice."""
+OMITTED = Cell("WNLI", "WNLI", "accuracy", "accuracy")  # by the paper, since no model beat the more frequent label then
+
+
+def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean, standard deviation (of a sample), median and maximum of each metric over the seeds."""
+    figures = {
+        name: {
+            "mean": statistics.fmean(values),
+            "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "median": statistics.median(values),
+            "max": max(values),
+        }
+        for name in runs[0]["metrics"]
+        if (values := [run["metrics"][name] for run in runs])
+    }
+    best = max(runs, key=lambda run: run["metrics"]["score"])
+    return {
+        "task": task,
+        "metrics": figures,
+        "collapsed": sum(run["metrics"]["collapsed"] > 0 for run in runs),
+        "best_seed": best["seed"],
+        "seeds": list(runs),
+    }
 
 
 def glue_score(scores: Mapping[str, float]) -> float:
-    """The GLUE score: the mean over tasks, of which a task with two metrics or two dev sets gives the mean of the two.
+    """Return the GLUE score: the mean over tasks, where two metrics or two dev sets of a task count by their mean.
 
     Args:
         scores: task -> its score; those of GLUE_TASKS that exist are averaged, and AX is not.
@@ -53,20 +162,132 @@ def glue_score(scores: Mapping[str, float]) -> float:
     return fmean(scores[name] for name in GLUE_TASKS if name in scores)
 
 
-def _find(glue: Path, official: OfficialFile) -> Path:
-    for name in official.paths:
-        if (glue / name).is_file():
-            return glue / name
-    raise DataError(
-        f"no such file: {glue / official.paths[0]}",
-        facts={"need": "GLUE's folder as its download script makes it", "where": glue},
-        fix="--set data.glue=FOLDER",
+def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the paper's table, in percent.
+
+    Args:
+        results: task -> its result, of one seed or of several; those of GLUE_TASKS that exist.
+
+    Returns:
+        cells, each with name, task, metric, mean, sd, seeds, collapsed; average of the existing cells of the paper,
+        and their number, average_of; glue_score, the mean over tasks as GLUE defines it, and glue_score_of.
+    """
+    cells = [_filled(cell, results[cell.task]) for cell in (*PAPER, OMITTED) if cell.task in results]
+    averaged = [cell["mean"] for cell in cells if cell["name"] != OMITTED.name]
+    scores = {name: 100 * _figure(results[name], "score")[0] for name in GLUE_TASKS if name in results}
+    return {
+        "cells": cells,
+        "average": statistics.fmean(averaged) if averaged else None,
+        "average_of": len(averaged),
+        "glue_score": glue_score(scores),
+        "glue_score_of": len(scores),
+    }
+
+
+def table_text(table: Mapping[str, Any]) -> str:
+    """Return the table for a terminal, a line for each cell."""
+    lines = [
+        "GLUE on its dev sets, in percent, mean +- standard deviation over seeds; metrics of BERT's paper (table 1)"
+    ]
+    rows = [(cell, _cell_text(cell)) for cell in table["cells"]]
+    lines += [text for cell, text in rows if cell["name"] != OMITTED.name]
+    if table["average"] is not None:
+        part = "" if table["average_of"] == len(PAPER) else f" of {len(PAPER)}"
+        lines.append(f"  {'average':<10}{table['average']:6.1f}         of the {table['average_of']}{part} above")
+    lines += [f"{text}; not in the paper" for cell, text in rows if cell["name"] == OMITTED.name]
+    lines.append(
+        f"  {'GLUE score':<10}{table['glue_score']:6.1f}         of {table['glue_score_of']} of {len(GLUE_TASKS)}"
+        " tasks, one with two metrics or two sets by their mean"
     )
+    return "\n".join(lines)
 
 
-def _differences(official: OfficialFile, path: Path, rows: int) -> list[str]:
-    if official.rows is not None and rows != official.rows:
-        return [f"{path}: {rows:,} rows, the official file has {official.rows:,}"]
-    if official.sha256 is not None and (found := file_sha256(path)) != official.sha256:
-        return [f"{path}: SHA-256 {found[:8]}, that of the official file is {official.sha256[:8]}: other content"]
-    return []
+def _cell_text(cell: Mapping[str, Any]) -> str:
+    collapsed = f", {cell['collapsed']} collapsed" if cell["collapsed"] else ""
+    seeds = f"{cell['seeds']} seed{'s' if cell['seeds'] > 1 else ''}"
+    spread = f"+- {cell['sd']:4.1f}" if cell["seeds"] > 1 else ""
+    return f"  {cell['name']:<10}{cell['mean']:6.1f} {spread:<8}{cell['metric']}, {seeds}{collapsed}"
+
+
+def _filled(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
+    mean, sd = _figure(result, cell.key)
+    seeds = result.get("seeds")
+    return {
+        "name": cell.name,
+        "task": cell.task,
+        "metric": cell.metric,
+        "mean": 100 * mean,
+        "sd": 100 * sd,
+        "seeds": len(seeds) if seeds else 1,
+        "collapsed": int(result["collapsed"] if seeds else result["metrics"]["collapsed"]),
+    }
+
+
+def _figure(result: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """Return mean and standard deviation of a metric."""
+    found = result["metrics"][name]
+    return (found["mean"], found["sd"]) if isinstance(found, Mapping) else (found, 0.0)
+
+
+def predictions_text(task: SentenceTask, predictions: Sequence[float]) -> str:
+    """Return a file of predictions: names of classes, and numbers, which have three decimals for GLUE's server.
+
+    Args:
+        task: task that they belong to.
+        predictions: ids of classes, or numbers, in the order of the test file.
+    """
+    rows = (f"{number}\t{_written(task, value)}\n" for number, value in enumerate(predictions))
+    return "index\tprediction\n" + "".join(rows)
+
+
+def collect_predictions(output: Path) -> dict[str, list[float]]:
+    """Return the predictions of a job's tasks, by the names in FILES; MNLI's model makes those of AX."""
+    found = {}
+    for name, (task, _) in FILES.items():
+        path = output / ("MNLI" if task.name == "AX" else task.name) / "predictions" / f"{name}.tsv"
+        if path.is_file():
+            found[name] = read_predictions(task, path)
+    return found
+
+
+def read_predictions(task: SentenceTask, path: Path) -> list[float]:
+    """Read a file that `predictions_text` made."""
+    ids = {name: number for number, name in enumerate(task.labels)}
+    written = (line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()[1:])
+    return [float(value) if task.regression else ids[value] for value in written]
+
+
+def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> None:
+    """Write the zip file.
+
+    Args:
+        path: path of the zip file.
+        predictions: name in FILES -> predictions in the order of the test file.
+
+    Raises:
+        DataError: a file is missing or unknown, or has a wrong number of predictions, or invalid numbers: the server
+            would refuse it, and count it as an attempt.
+    """
+    problems = [f"{name}.tsv: missing" for name in FILES if name not in predictions]
+    problems += [f"{name}.tsv: unknown to GLUE's server" for name in predictions if name not in FILES]
+    for name, values in predictions.items():
+        rows = FILES[name][1] if name in FILES else len(values)
+        if len(values) != rows:
+            problems.append(f"{name}.tsv: {len(values):,} predictions, need {rows:,}")
+        if strange := [row for row, value in enumerate(values) if not math.isfinite(value)]:
+            problems.append(f"{name}.tsv: row {strange[0]}: {values[strange[0]]} is not a number")
+    if problems:
+        raise DataError(
+            "GLUE's server would refuse these predictions",
+            problems=problems,
+            fix="predict every task's official test set, AX with the model of MNLI",
+        )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (task, _) in FILES.items():
+            archive.writestr(f"{name}.tsv", predictions_text(task, predictions[name]))
+
+
+def _written(task: SentenceTask, value: float) -> str:
+    if not task.regression:
+        return task.labels[int(value)]
+    return f"{min(max(value, 0.0), HIGHEST_SIMILARITY):.3f}" if task.suite else repr(float(value))

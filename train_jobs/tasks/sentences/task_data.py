@@ -1,15 +1,51 @@
-"""What a fine-tuning configuration asks for, read: the task, its rows by split, and what to know of them."""
+"""Rows of sentence tasks: GLUE's official files, and the user's own tables with their classes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
-from train_jobs.config.tasks import TASKS, SentenceTask
-from train_jobs.tasks.rows.labelled import Examples
-from train_jobs.tasks.sentences.glue import read_split
-from train_jobs.tasks.sentences.glue_zip import submission_text
-from train_jobs.tasks.sentences.own_table import read_named, read_own
+from train_jobs.config import DataError, did_you_mean
+from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
+from train_jobs.config.tasks import TASKS, OfficialFile, SentenceTask
+from train_jobs.tasks.rows.readers import open_table
+from train_jobs.tasks.rows.tables import (
+    RowProblems,
+    RowTable,
+    class_ids,
+    classes,
+    dataset_table,
+    is_labelled,
+    numbers,
+    official_differences,
+    official_path,
+    open_dataset,
+    read_table,
+    texts,
+)
+
+_WHOLE = re.compile(r"-?\d+")
+_FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A split of a task's data, in the order of its file."""
+
+    table: RowTable
+    texts: list[str]
+    pairs: list[str] | None
+    labels: list[int] | list[float] | None
+    """Ids of classes, or numbers; None where they are unknown, as in GLUE's test sets."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of the file, each with its place."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
 
 @dataclass(frozen=True)
@@ -19,41 +55,33 @@ class TaskData:
     task: SentenceTask
     train: Examples
     dev: dict[str, Examples]
-    """Sets that score, by their names; of MNLI there are two."""
+    """Sets to score, by their names; MNLI has two."""
     test: dict[str, Examples]
-    """Sets to predict, by the names of their files of predictions."""
+    """Sets to predict, by the names of their prediction files."""
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know of the files."""
+        """Notes on the files, each with its place."""
         return [note for split in (self.train, *self.dev.values(), *self.test.values()) for note in split.notes]
 
 
 def read_data(config: FinetuneConfig) -> TaskData:
-    """Reads everything that training, evaluation and prediction need.
+    """Read everything that training, evaluation and prediction need.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
     """
     entry = TASKS.get(config.task)
-    return _built_in(entry, config.data) if isinstance(entry, SentenceTask) else _own(config.data)
-
-
-def predictions_text(task: SentenceTask, predictions: list[float]) -> str:
-    """A file of predictions: as GLUE's server wants it, or names of classes and numbers."""
-    if task.suite:
-        return submission_text(task, predictions)
-    rows = (task.labels[int(value)] if task.labels else repr(float(value)) for value in predictions)
-    return "index\tprediction\n" + "".join(f"{number}\t{value}\n" for number, value in enumerate(rows))
+    return _read_built_in(entry, config.data) if isinstance(entry, SentenceTask) else _read_own_tables(config.data)
 
 
 def has_training_data(config: FinetuneConfig) -> bool:
-    """Whether the official file that a task learns from exists."""
+    """Return whether the official training file of a task exists."""
     train = TASKS[config.task].files["train"].paths[0]
     return config.data.glue is not None and (config.data.glue / train).is_file()
 
 
-def _own(data: ExamplesConfig) -> TaskData:
+def _read_own_tables(data: ExamplesConfig) -> TaskData:
     if data.dataset is not None:
         task, splits = read_named(data, data.dataset)
     else:
@@ -63,7 +91,7 @@ def _own(data: ExamplesConfig) -> TaskData:
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test)
 
 
-def _built_in(task: SentenceTask, data: ExamplesConfig) -> TaskData:
+def _read_built_in(task: SentenceTask, data: ExamplesConfig) -> TaskData:
     train = read_split(task, "train", data.glue, file=data.train)
     if data.validation is not None:
         dev = {task.dev_splits[0]: read_split(task, task.dev_splits[0], data.glue, file=data.validation)}
@@ -80,3 +108,177 @@ def _built_in(task: SentenceTask, data: ExamplesConfig) -> TaskData:
                 if split in one.files and any((data.glue / path).is_file() for path in one.files[split].paths):
                     test[name] = read_split(one, split, data.glue)
     return TaskData(task, train, dev, test)
+
+
+def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path | None = None) -> Examples:
+    """Read a split of a task.
+
+    Args:
+        task: a built-in task.
+        split: name of one of its files.
+        glue: folder of GLUE; None with a file.
+        file: file to read in place of the official one.
+
+    Returns:
+        The examples; their notes name differences from the official file, in row count or content, and what is
+        unusual in the file. An official file with the known content has no notes.
+
+    Raises:
+        DataError: the file is missing, or has rows that cannot be used.
+    """
+    official = task.files.get(split, OfficialFile((), labelled=False))
+    if file is None:
+        assert glue is not None, "the configuration requires a folder or a file"
+        file = official_path(
+            glue, official.paths, need="GLUE's folder as its download script makes it", fix="--set data.glue=FOLDER"
+        )
+    columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
+    table = read_table(file, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)
+    found = make_examples(task, table, labelled=official.labelled, empty_texts=task.known_flaws)
+    differs = official_differences(official, file, len(found))
+    if official.sha256 is not None and not differs:
+        found.notes.clear()
+    found.notes[:0] = differs
+    return found
+
+
+def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
+    """Read a task of the user's own, and its splits.
+
+    Its classes are those of the training data, sorted as numbers if every one is an integer, else alphabetically.
+
+    Args:
+        columns: names of the columns.
+        files: "train" and others by their names; "test" may lack the column of labels.
+
+    Raises:
+        DataError: a file or a column is missing, or rows cannot be used: each with its line.
+    """
+    settings = _format_settings(columns)
+    names = {split: open_table(path, [], **settings).names() for split, path in files.items()}
+    labelled = {split: split != "test" or columns.label in names[split] for split in files}
+    tables = {
+        split: read_table(path, _column_names(columns, labelled[split]), **settings) for split, path in files.items()
+    }
+    return _assemble_task(columns, tables, labelled, names.get("test", []))
+
+
+def read_named(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
+    """Read a task of the user's own from the splits of a dataset, as `read_own` does from files.
+
+    Args:
+        name: NAME[:CONFIGURATION].
+    """
+    splits = open_dataset(name)
+    labelled = {split: split != "test" or is_labelled(rows, columns.label) for split, rows in splits.items()}
+    tables = {
+        split: dataset_table(name, split, rows, _column_names(columns, labelled[split]))
+        for split, rows in splits.items()
+    }
+    return _assemble_task(columns, tables, labelled, splits["test"].column_names if "test" in splits else [])
+
+
+def _column_names(columns: ColumnsConfig, labelled: bool) -> list[str]:
+    return [columns.text, *([columns.pair] if columns.pair else []), *([columns.label] if labelled else [])]
+
+
+def _assemble_task(
+    columns: ColumnsConfig, tables: dict[str, RowTable], labelled: dict[str, bool], test_names: list[str]
+) -> tuple[SentenceTask, dict[str, Examples]]:
+    if not labelled.get("test", True):
+        _note_misspelt_label(columns, tables["test"], test_names)
+    labels = () if columns.regression else _found_classes(columns, tables["train"])
+    metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
+    origin = tables["train"].path
+    task = SentenceTask(
+        name=origin.stem, text=columns.text, pair=columns.pair, label=columns.label, labels=labels, metrics=metrics
+    )
+    return task, {
+        split: make_examples(task, table, labelled=labelled[split], origin=origin) for split, table in tables.items()
+    }
+
+
+def _format_settings(columns: ColumnsConfig) -> dict[str, Any]:
+    return {"format": None if columns.format == "auto" else columns.format, "quoting": columns.quoting}
+
+
+def _note_misspelt_label(columns: ColumnsConfig, table: RowTable, names: list[str]) -> None:
+    """Add a note if a test set without labels has a column with a similar name."""
+    others = {name.lower(): name for name in names if name not in (columns.text, columns.pair, columns.label)}
+    if close := difflib.get_close_matches(columns.label.lower(), others, n=1):
+        hint = f'(did you mean "{others[close[0]]}"?)'
+        table.notes.append(f"{table.path}: there is no column {columns.label!r} {hint}: read as a set without labels")
+
+
+def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
+    problems = RowProblems(
+        f"{table.path} has rows that cannot be used", fix=f"fix or delete those rows of {table.path}"
+    )
+    found = set(classes(table, columns.label, problems))
+    problems.check()
+    if len(found) < 2:
+        raise DataError(
+            f"cannot train: {table.path} has only one label",
+            facts={"where": f"{table.where(0)}, column {columns.label!r}", "have": ", ".join(found)},
+            fix="name another column of labels, or give rows of all classes",
+        )
+    if any(map(_FRACTION.fullmatch, found)) and all(
+        _WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in found
+    ):
+        raise DataError(
+            f"cannot train: {table.path} has fractions as labels, and regression is off",
+            facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(sorted(found)[:5])},
+            fix="--set data.regression=true",
+        )
+    table.notes.extend(_nearly_the_same(table, found))
+    whole = all(map(_WHOLE.fullmatch, found))
+    return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
+    """Yield notes on classes whose names differ only in white space or case."""
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(name.strip().casefold(), []).append(name)
+    for some in alike.values():
+        if len(some) > 1:
+            several = ", ".join(map(repr, some))
+            yield f"{table.path}: labels {several} differ only in white space or case; each is a class"
+
+
+def make_examples(
+    task: SentenceTask, table: RowTable, *, labelled: bool = True, empty_texts: bool = False, origin: Path | None = None
+) -> Examples:
+    """Return the examples of a table, one for each row.
+
+    Args:
+        task: names of the columns.
+        table: the table.
+        labelled: read the column of labels.
+        empty_texts: accept empty texts.
+        origin: file that the classes come from, for the error about a label that it lacks.
+
+    Raises:
+        DataError: each row with an invalid text or label, with its place.
+    """
+    problems = RowProblems(
+        f"{table.path} has rows that cannot be used", fix=f"fix or delete those rows of {table.path}"
+    )
+    first = texts(table, task.text, problems, may_be_empty=empty_texts)
+    second = texts(table, task.pair, problems, may_be_empty=empty_texts) if task.pair else None
+    labels = _labels(task, table, problems, origin) if labelled else None
+    problems.check()
+    return Examples(table, first, second, labels, list(table.notes))
+
+
+def _labels(task: SentenceTask, table: RowTable, problems: RowProblems, origin: Path | None) -> list[int] | list[float]:
+    if task.regression:
+        return numbers(table, task.label, problems)
+
+    def unknown(name: str) -> str:
+        if origin is not None:
+            return f"label {name!r} is not in {origin}, so nothing can learn it{did_you_mean(name, task.labels)}"
+        return f"unknown label {name!r}, known are {', '.join(task.labels)}"
+
+    ids = {name: number for number, name in enumerate(task.labels)}
+    return class_ids(table, task.label, ids, problems, unknown)

@@ -1,42 +1,38 @@
-"""Answers as spans of a text, or that there is none: SQuAD 1.1 and 2.0 as the engine trains them."""
+"""Answers as spans of a text, or none: SQuAD 1.1 and 2.0, as the engine trains them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from train_jobs.config import ModelConfig
-from train_jobs.config.finetune import EvaluationConfig, FinetuneConfig
+from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SQUAD_2
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats
-from train_jobs.tasks.sequences import IGNORED, Batch, Encoded, Targets
-from train_jobs.tasks.squad.official import read_sets
-from train_jobs.tasks.squad.reading import Squad
+from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats, TokenizedTask
+from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch
+from train_jobs.tasks.squad.reading import Squad, read_sets
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
-from train_jobs.tasks.squad.spans import Prediction, predict, prediction_files
-from train_jobs.tasks.squad.windows import Window, make_windows
+from train_jobs.tasks.squad.spans import ContextWindow, Prediction, make_windows, predict, prediction_files
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The questions of a file, and the sequences that they become."""
+class EncodedQuestions:
+    """The questions of a file, and their sequences."""
 
     squad: Squad
-    windows: list[Window]
-    rows: Encoded
+    windows: list[ContextWindow]
+    rows: EncodedRows
     """The windows, with the first and the last token of the answer as targets."""
 
     @classmethod
-    def of(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> Asked:
-        """Cuts the contexts into windows."""
+    def of(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
+        """Cut the contexts of a file into windows."""
         windows = make_windows(
             squad.questions,
             tokenizer,
@@ -44,7 +40,7 @@ class Asked:
             stride=config.data.doc_stride,
             max_query_length=config.data.max_query_length,
         )
-        rows = Encoded(
+        rows = EncodedRows(
             [window.input_ids for window in windows],
             np.array([window.first for window in windows], np.int64),
             np.array([(window.start, window.end) for window in windows], np.int64),
@@ -52,32 +48,21 @@ class Asked:
         return cls(squad, windows, rows)
 
 
-@dataclass(frozen=True)
-class Questions:
-    """A `train_jobs.tasks.registry.TokenizedTask`: questions, each with the text that may answer it."""
+@dataclass(frozen=True, kw_only=True)
+class Questions(TokenizedTask):
+    """Questions, each with the text that may answer it."""
 
-    config: FinetuneConfig
-    sets: dict[str, Asked]
+    sets: dict[str, EncodedQuestions]
     """train, dev, and test if there is one."""
-    labels: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Questions:
-        """Everything that training, evaluation and prediction need."""
-        return cls(config, {name: Asked.of(squad, config, tokenizer) for name, squad in read_sets(config).items()})
-
-    @property
-    def sha256(self) -> str:
-        """Of what training sees."""
-        return self.sets["train"].rows.sha256
-
-    @property
-    def notes(self) -> list[str]:
-        """What the user should know of the files."""
-        return [note for asked in self.sets.values() for note in asked.squad.notes]
+        """Read and encode everything that training, evaluation and prediction need."""
+        sets = {name: EncodedQuestions.of(squad, config, tokenizer) for name, squad in read_sets(config).items()}
+        notes = [note for asked in sets.values() for note in asked.squad.notes]
+        return cls(config=config, rows=sets["train"].rows, notes=notes, sets=sets)
 
     def describe(self) -> list[str]:
-        """Task and rows, in a line each."""
         version_2 = self.config.task == SQUAD_2
         what = "the answer in a text, or that it has none" if version_2 else "the answer in a text"
         counts = (
@@ -90,57 +75,30 @@ class Questions:
         ]
 
     def model(self, shape: ModelConfig, rows: int) -> Finetuned:
-        """A model with its head, as it is made."""
         return BertForQuestionAnswering(shape, rows)
 
     def training(self, model: Finetuned, *, seed: int, world: World) -> QuestionAnswering:
-        """What the engine trains."""
-        return QuestionAnswering(
-            *(model, self.sets["train"].rows, self.sets["dev"], self.sets.get("test")),
-            version_2=self.config.task == SQUAD_2,
-            evaluation=self.config.evaluation,
-            config=self.config.train,
-            seed=seed,
-            max_length=self.config.max_length,
-            world=world,
-        )
+        return QuestionAnswering(model, self, seed=seed, world=world)
 
 
 class QuestionAnswering(Finetuning):
-    """First and last token of an answer; both the [CLS] where a sequence has none.
+    """Learns the first and the last token of an answer; both are [CLS] where a sequence has none."""
 
-    Args:
-        dev: questions that score it.
-        test: questions to predict.
-        version_2: there may be no answer.
-        evaluation: how many answers are considered, and how long they may be.
-        more: as of `Finetuning`.
-    """
+    def __init__(self, model: Finetuned, task: Questions, *, seed: int, world: World) -> None:
+        super().__init__(model, task, seed=seed, world=world)
+        self._dev, self._test = task.sets["dev"], task.sets.get("test")
+        self._version_2, self._evaluation = task.config.task == SQUAD_2, task.config.evaluation
 
-    def __init__(
-        self,
-        model: Finetuned,
-        train: Encoded,
-        dev: Asked,
-        test: Asked | None,
-        *,
-        version_2: bool,
-        evaluation: EvaluationConfig,
-        **more: Any,
-    ) -> None:
-        super().__init__(model, train, **more)
-        self._dev, self._test, self._version_2, self._evaluation = dev, test, version_2, evaluation
-
-    def counts(self, batch: Batch) -> list[float]:
-        """Sequences that count."""
+    def counts(self, batch: RowBatch) -> list[float]:
+        """Return the number of sequences that count."""
         return [float((batch.targets[:, 0] != IGNORED).sum())]
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Loss, and the official scores of the dev set in percent, as `scores` has them."""
+        """Return loss, and the official scores of the dev set in percent, see `scores`."""
         return self._measure(micro_batch_size)[0]
 
     def conclude(self, micro_batch_size: int) -> Conclusion:
-        """Predictions in the form of the official script; of 2.0 with the threshold that is best for F1 on dev."""
+        """Return predictions in the format of the official script; for 2.0 with the best threshold for F1 on dev."""
         metrics, found = self._measure(micro_batch_size)
         threshold = metrics["best_f1_thresh"] if self._version_2 else None
         sets = {"dev": found}
@@ -159,11 +117,11 @@ class QuestionAnswering(Finetuning):
         loss = mean_span_loss(self._dev.rows, logits)
         return {"loss": loss, **scores(self._dev.squad, found, version_2=self._version_2)}, found
 
-    def _span_logits(self, asked: Asked, micro_batch_size: int) -> Floats:
+    def _span_logits(self, asked: EncodedQuestions, micro_batch_size: int) -> Floats:
         return self._token_logits(asked.rows, 2, micro_batch_size)
 
-    def _predict(self, asked: Asked, logits: Floats) -> list[Prediction]:
-        """The answer to each question, in their order."""
+    def _predict(self, asked: EncodedQuestions, logits: Floats) -> list[Prediction]:
+        """Return the answer to each question, in their order."""
         each = np.split(logits, asked.rows.begins[1:])
         found = []
         for question, group in groupby(zip(asked.windows, each, strict=True), lambda pair: pair[0].question):
@@ -180,19 +138,16 @@ class QuestionAnswering(Finetuning):
             )
         return found
 
-    def _loss_sum(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
         targets, lengths = (torch.from_numpy(array).to(logits.device) for array in (batch.targets, batch.lengths))
         return span_loss(logits, targets[:, 0], targets[:, 1], lengths)
 
-    def _blank_targets(self, shape: tuple[int, int]) -> Targets:
-        return np.zeros((shape[0], 2), np.int64)
 
-
-def mean_span_loss(rows: Encoded, logits: Floats) -> float:
-    """Mean over the rows of what `span_loss` sums up.
+def mean_span_loss(rows: EncodedRows, logits: Floats) -> float:
+    """Return the mean of `span_loss` over the rows.
 
     Args:
-        rows: with their targets.
+        rows: rows with their targets.
         logits: [tokens of all rows, 2].
     """
     normalisers = np.logaddexp.reduceat(logits.astype(np.float64), rows.begins, axis=0)
@@ -201,12 +156,12 @@ def mean_span_loss(rows: Encoded, logits: Floats) -> float:
 
 
 def scores(squad: Squad, predictions: Sequence[Prediction], *, version_2: bool) -> dict[str, float]:
-    """The official scores in percent, and score and collapsed.
+    """Return the official scores in percent, with score and collapsed.
 
     Returns:
-        Of 1.1 exact_match and f1, which is the score; collapsed: no answer is right. Of 2.0 exact and f1 at a threshold
-        of 0, HasAns_ and NoAns_ the same of questions with and without an answer, best_exact and best_f1 with the
-        thresholds at which they are reached; best_f1 is the score; collapsed: it is no better than never to answer.
+        For 1.1 exact_match and f1, which is the score; collapsed: no answer is correct. For 2.0 exact and f1 at
+        threshold 0, the same for questions with and without an answer as HasAns_ and NoAns_, best_exact and best_f1
+        with their thresholds; best_f1 is the score; collapsed: it is no better than never answering.
     """
     answers = {found.id: found.best for found in predictions}
     if not version_2:

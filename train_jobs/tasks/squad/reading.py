@@ -1,4 +1,4 @@
-"""SQuAD's files: JSON of articles, paragraphs and questions."""
+"""SQuAD's files: JSON of articles, paragraphs and questions, official or the user's own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train_jobs.config import DataError
-from train_jobs.tasks.rows.tables import LONG_TEXT, Problems, half_character, read_text
+from train_jobs.config import DataError, FinetuneConfig
+from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
+from train_jobs.tasks.rows.readers import half_character, whole_text
+from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems, official_differences, official_path
 
 
-class Answer(NamedTuple):
-    """What people answered."""
+class GoldAnswer(NamedTuple):
+    """An answer that people gave."""
 
     text: str
     start: int
-    """Character of the context at which it begins."""
+    """First character in the context."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Question:
     id: str
     text: str
     context: str
-    answers: tuple[Answer, ...]
-    """None where the text does not answer it, or nobody says."""
+    answers: tuple[GoldAnswer, ...]
+    """Empty where the text does not answer it, or the answers are unknown."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,24 @@ class Squad:
     version_2: bool
     """A question may have no answer."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of the file, each with its place."""
+    """What is unusual in the file, each with its place."""
 
 
 def read_squad(path: Path, *, training: bool = False) -> Squad:
-    """Reads a file of SQuAD's form, 1.1 or 2.0.
+    """Read a file in SQuAD's format, 1.1 or 2.0.
 
     Args:
         path: the file.
-        training: answers are to be learned, so each must stand where it says. Else only their text counts, and one
-            that is elsewhere, or nowhere, is told in the notes.
+        training: the answers are learned, so each must be at its stated position. Else only their text counts, and
+            a note names an answer at another position, or at none.
 
     Raises:
-        DataError: no such file, not of this form, or questions that cannot be used: each with its line and id.
+        DataError: no such file, not in this format, or questions that cannot be used: each with its line and id.
     """
     raw, document, notes = _document(path)
-    problems = Problems(f"{path} has questions that cannot be used", fix=f"mend or delete those questions of {path}")
-    found = Squad(path, [], _is_version_2(raw, document), notes)
+    problems = RowProblems(f"{path} has questions that cannot be used", fix=f"fix or delete those questions of {path}")
+    version = str(document.get("version") or "").removeprefix("v")
+    found = Squad(path, [], version.startswith("2") or '"is_impossible"' in raw, notes)
     seen: set[str] = set()
     surrogates = "\\ud" in raw.lower()
     for context, qa in _each(path, document):
@@ -67,24 +70,24 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
         misplaced = _misplaced(question)
         wrong = _contradictions(qa, question, training=training, version_2=found.version_2)
         wrong += misplaced if training else []
-        wrong += ["the id was there before"] if question.id in seen else []
+        wrong += ["duplicate id"] if question.id in seen else []
         for what in wrong:
             problems.add(_where(path, raw, qa), what)
-        told = [] if training else misplaced
-        told += [] if question.text.strip() else [f"asks {question.text!r}"]
-        found.notes.extend(f"{_where(path, raw, qa)}: {what}" for what in told)
+        notable = [] if training else misplaced
+        notable += [] if question.text.strip() else [f"asks {question.text!r}"]
+        found.notes.extend(f"{_where(path, raw, qa)}: {what}" for what in notable)
         seen.add(question.id)
         found.questions.append(question)
     problems.check()
     if not found.questions:
-        raise DataError(f"{path} has no question", fix="fetch or make it again")
+        raise DataError(f"{path} has no question", fix="fetch or create it again")
     found.notes.extend(_long_contexts(path, found.questions))
     return found
 
 
 def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
-    """Text, JSON, and what is unusual in it."""
-    raw, notes = read_text(path)
+    """Return text, JSON, and notes on what is unusual in it."""
+    raw, notes = whole_text(path)
     try:
         document = json.loads(raw)
     except json.JSONDecodeError as problem:
@@ -93,17 +96,12 @@ def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
             facts={"where": f"{path}:{problem.lineno}, column {problem.colno}", "why": problem.msg},
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path} is not of SQuAD's form", facts={"need": '{"data": [{"paragraphs": ...}]}'})
+        raise DataError(f"{path} is not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
     return raw, document, notes
 
 
-def _is_version_2(raw: str, document: dict[str, Any]) -> bool:
-    version = str(document.get("version") or "").removeprefix("v")
-    return version.startswith("2") or '"is_impossible"' in raw
-
-
 def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Context and question, whatever they are."""
+    """Yield contexts and questions, not checked yet."""
     for article_number, article in enumerate(document["data"], start=1):
         try:
             for paragraph in article["paragraphs"]:
@@ -111,24 +109,24 @@ def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
                     yield paragraph["context"], qa
         except (KeyError, TypeError) as problem:
             raise DataError(
-                f"{path} is not of SQuAD's form",
+                f"{path} is not in SQuAD's format",
                 facts={"where": f"article {article_number}", "lacks": problem},
                 fix="each article has paragraphs, each paragraph a context and qas",
             ) from None
 
 
 def _lacks(context: Any, qa: Any) -> str:
-    """What a question lacks to be one."""
+    """Return what a question lacks; "" if it is complete."""
     if not isinstance(qa, dict):
-        return "is no object"
+        return "is not a JSON object"
     wrong = [key for key in ("id", "question") if not isinstance(qa.get(key), str)]
     if wrong:
         return f"lacks {', '.join(wrong)}"
     if not isinstance(context, str) or not context.strip():
-        return "its context is no text"
+        return "its context is not text"
     answers = qa.get("answers", [])
     if not isinstance(answers, list) or not all(_is_answer(answer) for answer in answers):
-        return "its answers are no list of text and answer_start"
+        return "its answers are not a list of text and answer_start"
     return ""
 
 
@@ -137,12 +135,12 @@ def _is_answer(answer: Any) -> bool:
 
 
 def _question(context: str, qa: dict[str, Any]) -> Question:
-    answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in qa.get("answers", []))
+    answers = tuple(GoldAnswer(answer["text"], answer["answer_start"]) for answer in qa.get("answers", []))
     return Question(qa["id"], qa["question"], context, answers)
 
 
 def _misplaced(question: Question) -> list[str]:
-    """Answers that are not where they say."""
+    """Return problems of answers that are not at their stated position."""
     found = []
     for text, start in dict.fromkeys(question.answers):
         if not text.strip():
@@ -163,7 +161,7 @@ def _contradictions(qa: dict[str, Any], question: Question, *, training: bool, v
 
 
 def _where(path: Path, raw: str, qa: Any) -> str:
-    """Place of a question: the line of its id, and the id, since official files have one line only."""
+    """Return the place of a question: the line of its id, and the id, since official files have one line only."""
     name = qa.get("id") if isinstance(qa, dict) else None
     line = raw.count("\n", 0, max(raw.find(json.dumps(name)), 0)) + 1
     return f"{path}:{line}: question {name}"
@@ -175,3 +173,54 @@ def _long_contexts(path: Path, questions: list[Question]) -> list[str]:
         f"{path}: question {question_id}: a context of {len(text):,} characters, read in as many windows as that takes"
         for text, question_id in contexts.items()
     ]
+
+
+LISTED = 5  # questions named in an error
+
+
+def read_sets(config: FinetuneConfig) -> dict[str, Squad]:
+    """Read the questions of train, of dev, and of test if there is one.
+
+    Raises:
+        DataError: a file is missing, or has questions that cannot be used: each with its line and id.
+    """
+    data = config.data
+    found = {
+        "train": _read(config, "train", data.train, training=True),
+        "dev": _read(config, "dev", data.validation, training=False),
+    }
+    for squad in found.values():
+        _check_version(config.task, squad)
+    if data.test is not None:
+        found["test"] = read_squad(data.test)
+    return found
+
+
+def _read(config: FinetuneConfig, split: str, own: Path | None, *, training: bool) -> Squad:
+    if own is not None:
+        return read_squad(own, training=training)
+    official, folder = TASKS[config.task].files[split], config.data.squad
+    assert folder is not None, "the configuration requires it"
+    path = official_path(
+        folder,
+        official.paths,
+        need=f"SQuAD's folder, with {official.paths[0]} in it",
+        fix="--set data.squad=FOLDER, or orchestrator data fetch squad --to FOLDER",
+    )
+    found = read_squad(path, training=training)
+    found.notes[:0] = official_differences(official, path, len(found.questions), unit="questions")
+    return found
+
+
+def _check_version(task: str, squad: Squad) -> None:
+    """Refuse 1.1 with unanswered questions, and add a note to 2.0 without any: each is the other task."""
+    without = [question.id for question in squad.questions if not question.answers]
+    if without and task == SQUAD_1:
+        more = f" and {len(without) - LISTED:,} more" if len(without) > LISTED else ""
+        raise DataError(
+            f"{squad.path} has questions without an answer, which {SQUAD_1} does not allow",
+            facts={"where": f"question {', '.join(without[:LISTED])}{more}"},
+            fix=f"--set task={SQUAD_2}",
+        )
+    if not without and task == SQUAD_2:
+        squad.notes.append(f"{squad.path}: every question has an answer: should task be {SQUAD_1}?")

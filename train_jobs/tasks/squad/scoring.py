@@ -1,8 +1,8 @@
-"""Exact match and F1 of SQuAD, to the letter of its two official scripts, evaluate-v1.1.py and evaluate-v2.0.py.
+"""Exact match and F1 of SQuAD, exactly as its two official scripts compute them, evaluate-v1.1.py and evaluate-v2.0.py.
 
-They differ where a normalised answer is empty: 1.1's F1 of two empty texts is 0, 2.0's is 1; and in what they do about
-a question that was not answered: 1.1 counts it as wrong, 2.0 leaves it out of the mean (and its script then breaks off,
-looking for it among those that have an answer or have none).
+They differ where a normalised answer is empty: 1.1's F1 of two empty texts is 0, 2.0's is 1. They also differ for a
+question without a prediction: 1.1 counts it as wrong, 2.0 leaves it out of the mean (and its script then fails). No
+pinned library has both scripts.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Lower-cased, without ASCII punctuation, then without articles, white space squeezed."""
+    """Return a text in lower case, without ASCII punctuation, articles and extra white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact(gold: str, answer: str) -> float:
-    """1 if both are the same once normalised, else 0."""
+    """Return 1 if both are the same after normalisation, else 0."""
     return float(normalised(gold) == normalised(answer))
 
 
 def f1(gold: str, answer: str, *, version_2: bool) -> float:
-    """F1 of the words that both have, as often as both have them."""
+    """Return F1 of the words that both have, as often as both have them."""
     wanted, found = normalised(gold).split(), normalised(answer).split()
     if version_2 and not (wanted and found):
         return float(wanted == found)
@@ -44,9 +44,9 @@ def f1(gold: str, answer: str, *, version_2: bool) -> float:
 def question_scores(
     questions: Sequence[Question], answers: Mapping[str, str], *, version_2: bool
 ) -> dict[str, tuple[float, float]]:
-    """Id -> exact match and F1 with the best-matching of the question's answers, before any threshold.
+    """Return id -> exact match and F1 with the best-matching answer of each question, before any threshold.
 
-    Of 2.0 a question without an answer left when articles and punctuation are gone has the answer "".
+    In 2.0 a question whose answers are empty after normalisation has the answer "".
     """
     found = {}
     for question in questions:
@@ -63,7 +63,7 @@ def question_scores(
 
 
 def score_v1(questions: Sequence[Question], answers: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 in percent, as evaluate-v1.1.py has them."""
+    """Return exact_match and f1 in percent, as evaluate-v1.1.py prints them."""
     found = question_scores(questions, answers, version_2=False).values()
     return {"exact_match": 100 * fmean(pair[0] for pair in found), "f1": 100 * fmean(pair[1] for pair in found)}
 
@@ -75,17 +75,17 @@ def score_v2(
     *,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """What evaluate-v2.0.py prints, in percent and under its names.
+    """Return the scores of evaluate-v2.0.py, in percent and under its names.
 
     Args:
         questions: with their answers.
-        answers: id -> text, `""` for none.
-        null_odds: id -> how sure it is that there is none. None: it is not, as without the script's --na-prob-file.
-        threshold: questions whose odds are above it are taken as answered `""`: --na-prob-thresh.
+        answers: id -> text, `""` for no answer.
+        null_odds: id -> odds of no answer. None: 0, as without the script's --na-prob-file.
+        threshold: odds above which the answer is `""`: --na-prob-thresh.
 
     Returns:
-        exact, f1, total; HasAns_ and NoAns_ the same of those questions; with null_odds best_exact and best_f1 with
-        the thresholds at which they are reached.
+        exact, f1, total; the same of answerable and other questions as HasAns_ and NoAns_; with null_odds best_exact
+        and best_f1 with their thresholds.
     """
     raw = question_scores(questions, answers, version_2=True)
     odds = null_odds or dict.fromkeys(answers, 0.0)
@@ -109,10 +109,10 @@ def best_threshold(
     null_odds: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """The threshold above which to answer `""` that scores best, as evaluate-v2.0.py finds it.
+    """Return the best score over all thresholds above which the answer is `""`, as evaluate-v2.0.py finds it.
 
-    Beginning with no question answered, they are answered in the order of their odds. To tune a threshold answers
-    must be the best that are one: where another threshold has made them `""` already, nothing is left to tune.
+    The search starts with no question answered, and answers them in the order of their odds. The answers must be the
+    best non-empty ones: those that another threshold has emptied already leave nothing to tune.
 
     Returns:
         The score in percent, and the threshold: the odds of one of the questions, or 0.

@@ -1,28 +1,154 @@
-"""From logits to answers: the n best spans over all windows of a question, and how much better it is to say nothing.
+"""Questions and contexts as windows of tokens, and their logits as answers.
 
-The rules are those of Google's run_squad.py, but an answer is a stretch of the context's own characters, so nothing
-has to be aligned again, and the best places are looked for among those that may be one, not among all.
+The rules are those of Google's run_squad.py. A sequence is [CLS] question [SEP] window [SEP]; windows of a long context
+overlap. A token that several windows have is predicted where it has the most context on both sides. A
+window without the whole answer has its [CLS] as target. Unlike there, an answer is a stretch of the context's own
+characters, so nothing has to be aligned again, and the best positions are searched among the possible ones only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
 
-from train_jobs.artifacts.files import write_text
+from train_jobs.config import SpecError
+from train_jobs.tasks.sequences import Ints, special_ids
 from train_jobs.tasks.squad.reading import Question
-from train_jobs.tasks.squad.windows import Window
 
 Floats = npt.NDArray[np.floating]
+SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True)
+class ContextWindow:
+    """One sequence of a question."""
+
+    question: int
+    """Number of the question."""
+    input_ids: Ints
+    """[length]"""
+    first: int
+    """Position of the context's first token, after [CLS], question and [SEP]."""
+    offsets: Ints
+    """[tokens of context, 2] characters of the context that each token covers."""
+    is_best: npt.NDArray[np.bool_]
+    """[tokens of context] no other window has more context around this token."""
+    start: int
+    """Position of the answer's first token; 0, which is [CLS], without an answer in this window."""
+    end: int
+    """Position of its last token."""
+
+    @property
+    def token_type_ids(self) -> Ints:
+        """[length] 1 from the context on."""
+        return (np.arange(len(self.input_ids)) >= self.first).astype(np.int64)
+
+
+def make_windows(
+    questions: Sequence[Question],
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int,
+    max_query_length: int,
+) -> list[ContextWindow]:
+    """Return all windows of all questions, in their order.
+
+    Args:
+        questions: their first answer, if any, is the one to learn.
+        tokenizer: yields tokens with their characters.
+        max_length: tokens of a sequence.
+        stride: tokens from the start of a window to that of the next, at most the size of a window.
+        max_query_length: tokens of a question; the rest of it is cut off.
+
+    Raises:
+        SpecError: a question leaves no room for context.
+    """
+    if max_length - max_query_length - SPECIAL_TOKENS < 1:
+        raise SpecError(
+            f"data.max_length {max_length} leaves no room for the context",
+            facts={"need": f"more than max_query_length {max_query_length} + {SPECIAL_TOKENS}"},
+            fix=f"--set data.max_length={max_query_length + SPECIAL_TOKENS + 256}",
+        )
+    cls, sep = special_ids(tokenizer)
+    contexts = _encoded(tokenizer, [question.context for question in questions])
+    queries = _encoded(tokenizer, [question.text for question in questions])
+    found: list[ContextWindow] = []
+    for number, question in enumerate(questions):
+        query = [cls, *queries[question.text].ids[:max_query_length], sep]
+        spans = window_spans(len(contexts[question.context]), max_length - len(query) - 1, stride)
+        found.extend(_context_windows(number, question, contexts[question.context], query, spans))
+    return found
+
+
+def _context_windows(
+    number: int, question: Question, context: Encoding, query: Sequence[int], spans: Sequence[tuple[int, int]]
+) -> Iterator[ContextWindow]:
+    """Yield the windows of one question; `query` is [CLS] question [SEP]."""
+    ids, offsets = np.array(context.ids, np.int64), np.array(context.offsets, np.int64).reshape(-1, 2)
+    answer = answer_tokens(question, offsets)
+    best, first = best_window(len(ids), spans), len(query)
+    for place, (begin, end) in enumerate(spans):
+        inside = answer is not None and begin <= answer[0] and answer[1] < end
+        yield ContextWindow(
+            question=number,
+            input_ids=np.concatenate([query, ids[begin:end], query[-1:]]).astype(np.int64),
+            first=first,
+            offsets=offsets[begin:end],
+            is_best=best[begin:end] == place,
+            start=first + answer[0] - begin if inside and answer else 0,
+            end=first + answer[1] - begin if inside and answer else 0,
+        )
+
+
+def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Return the first token and the one after the last of each window; one window if the context fits."""
+    spans, begin = [], 0
+    while True:
+        end = min(begin + room, tokens)
+        spans.append((begin, end))
+        if end == tokens:
+            return spans
+        begin += min(stride, room)
+
+
+def best_window(tokens: int, spans: Sequence[tuple[int, int]]) -> Ints:
+    """Return the window in which each token has the most context on its poorer side, [tokens].
+
+    Of equal windows the longest wins, then the first.
+    """
+    best, scores = np.zeros(tokens, np.int64), np.full(tokens, -1.0)
+    for number, (begin, end) in enumerate(spans):
+        place = np.arange(end - begin)
+        score = np.minimum(place, end - begin - 1 - place) + 0.01 * (end - begin)
+        better = score > scores[begin:end]
+        best[begin:end][better] = number
+        scores[begin:end][better] = score[better]
+    return best
+
+
+def answer_tokens(question: Question, offsets: Ints) -> tuple[int, int] | None:
+    """Return the first and last token that cover the first answer; None without an answer, or without a token in it."""
+    if not question.answers:
+        return None
+    text, start = question.answers[0]
+    covered = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
+    return (int(covered[0]), int(covered[-1])) if len(covered) else None
+
+
+def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, Encoding]:
+    """Encode each different text once: a context has several questions."""
+    different = list(dict.fromkeys(texts))
+    return dict(zip(different, tokenizer.encode_batch(different, add_special_tokens=False), strict=True))
+
+
+class AnswerSpan(NamedTuple):
     """A stretch of a context that may be the answer."""
 
     score: float
@@ -37,31 +163,33 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model answers to a question."""
+    """A model's answer to a question."""
 
     id: str
     best: str
-    """The best answer that is one."""
+    """The best answer that is not empty."""
     null_odds: float
-    """Score of no answer less that of the best one; 0 where the data has no such questions."""
+    """Score of no answer minus that of the best one; 0 where every question has an answer."""
     candidates: list[dict[str, str | float]]
-    """The n best, `""` among them where that may be: text, probability, start_logit, end_logit."""
+    """The n best, `""` among them where that is allowed: text, probability, start_logit, end_logit."""
     begin: int | None = None
-    """First character of the best answer in its context; None if there is none."""
+    """First character of the best answer in its context; None without one."""
 
     def text(self, threshold: float | None) -> str:
-        """The answer, or `""` if the odds for none are above the threshold; None: there always is one."""
+        """Return the answer, or `""` if the odds of none exceed the threshold. None: every question has an answer."""
         return "" if threshold is not None and self.null_odds > threshold else self.best
 
 
-def best_spans(window: Window, start: Floats, end: Floats, *, n_best: int, max_answer_length: int) -> list[Span]:
-    """The spans of a window that its n best first and n best last tokens make, best first.
+def best_spans(
+    window: ContextWindow, start: Floats, end: Floats, *, n_best: int, max_answer_length: int
+) -> list[AnswerSpan]:
+    """Return the spans of a window between its n best first and n best last tokens, best first.
 
     Args:
         window: the sequence.
-        start: [length] logits of each position to be the first.
-        end: [length] logits of each to be the last.
-        n_best: how many of each.
+        start: [length] logits of the first token.
+        end: [length] logits of the last token.
+        n_best: number of each.
         max_answer_length: in tokens.
     """
     context = slice(window.first, window.first + len(window.offsets))
@@ -72,7 +200,7 @@ def best_spans(window: Window, start: Floats, end: Floats, *, n_best: int, max_a
     length = lasts[None, :] - firsts[:, None] + 1
     pairs = np.argwhere((length > 0) & (length <= max_answer_length))
     spans = [
-        Span(
+        AnswerSpan(
             float(starts[first]) + float(ends[last]),
             float(starts[first]),
             float(ends[last]),
@@ -86,21 +214,21 @@ def best_spans(window: Window, start: Floats, end: Floats, *, n_best: int, max_a
 
 def predict(
     question: Question,
-    windows: Sequence[Window],
+    windows: Sequence[ContextWindow],
     logits: Sequence[tuple[Floats, Floats]],
     *,
     version_2: bool,
     n_best: int = 20,
     max_answer_length: int = 30,
 ) -> Prediction:
-    """The answer to one question.
+    """Return the answer to one question.
 
     Args:
         question: the question.
         windows: all of its windows.
-        logits: of each window those of the first and of the last token, [length].
-        version_2: there may be no answer.
-        n_best: candidates.
+        logits: those of the first and of the last token in each window, [length].
+        version_2: a question may have no answer.
+        n_best: number of candidates.
         max_answer_length: in tokens.
     """
     spans = [
@@ -108,7 +236,7 @@ def predict(
         for window, (start, end) in zip(windows, logits, strict=True)
         for span in best_spans(window, start, end, n_best=n_best, max_answer_length=max_answer_length)
     ]
-    chosen: dict[str, Span] = {}
+    chosen: dict[str, AnswerSpan] = {}
     for span in sorted(spans, key=lambda span: -span.score):
         if len(chosen) == n_best:
             break
@@ -117,14 +245,16 @@ def predict(
     begin = chosen[best].begin if chosen else None
     if not version_2:
         return Prediction(question.id, best, 0.0, _candidates(chosen), begin)
-    null = min(Span(float(start[0] + end[0]), float(start[0]), float(end[0]), 0, 0) for start, end in logits)
+    null = min(AnswerSpan(float(start[0] + end[0]), float(start[0]), float(end[0]), 0, 0) for start, end in logits)
     null_odds = null.score - (chosen[best].score if chosen else 0.0)
     return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}), begin)
 
 
 def prediction_files(predictions: Sequence[Prediction], *, threshold: float | None) -> dict[str, str]:
-    """What the official script reads, predictions.json and (where there may be no answer) null_odds.json, and
-    nbest_predictions.json: name -> content."""
+    """Return the files of a set of predictions: name -> content.
+
+    The official script reads predictions.json and, where a question may have no answer, null_odds.json.
+    """
     documents: dict[str, dict[str, object]] = {
         "predictions": {found.id: found.text(threshold) for found in predictions},
         "nbest_predictions": {found.id: found.candidates for found in predictions},
@@ -137,13 +267,7 @@ def prediction_files(predictions: Sequence[Prediction], *, threshold: float | No
     }
 
 
-def write_predictions(folder: Path, predictions: Sequence[Prediction], *, threshold: float | None) -> None:
-    """Writes them."""
-    for name, text in prediction_files(predictions, threshold=threshold).items():
-        write_text(folder / name, text)
-
-
-def _candidates(chosen: dict[str, Span]) -> list[dict[str, str | float]]:
+def _candidates(chosen: dict[str, AnswerSpan]) -> list[dict[str, str | float]]:
     if not chosen:
         return [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
     chosen = dict(sorted(chosen.items(), key=lambda pair: -pair[1].score))

@@ -1,4 +1,7 @@
-"""Sending a request: cluster, assets, the run's own files, then the job, whose name is on record before it is sent."""
+"""Sending a submission: cluster, assets, the run's own files, then the job, whose name is on record before it is sent.
+
+A job file of `az ml` is prepared from the file alone, and sent by the SDK, which uploads what it names.
+"""
 
 from __future__ import annotations
 
@@ -6,89 +9,154 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.uploads import ensure_asset, remember_asset, say
-from orchestrator.backends.azure.machines.clusters import provision
-from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset, report
+from orchestrator.backends.azure.az_yaml import JobFile
+from orchestrator.backends.azure.clusters import Cluster, provision
+from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
+from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest
-from orchestrator.backends.azure.wire.azure_errors import passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_passing, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Body, Wire
-from orchestrator.backends.base import PLAN, REQUEST, SPEC, Submission
+from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
+from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
-if TYPE_CHECKING:
-    from orchestrator.jobs.base import Plan
-from orchestrator.backends.azure.assets.command import CONFIG, TAGS
-
-PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure says how long
-SETTLE_SECONDS = 2.0  # what Azure gets to show a job that it has accepted
+PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure gives a time
+SETTLE_SECONDS = 2.0  # for Azure to show a job that it has accepted
 SETTLE_TRIES = 3
-TOO_MANY = 429
 REQUEST_TAG = "orchestrator.request"
 
 
-def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -> None:
-    """Create all that a run needs, and submit its first attempt.
+@dataclass(frozen=True, kw_only=True)
+class FileSubmission(Submission):
+    """Submission of a job file."""
+
+    file: JobFile
+    """The file."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the body that the SDK sends."""
+        return {"name": self.run, "request": {"job": rest_body(self.file.job)}}
+
+
+def file_submission(file: JobFile, workspace: Workspace) -> FileSubmission:
+    """Return the submission of a job file, with the documents by which its run is followed like any other."""
+    request = AzureRequest(
+        name=file.name,
+        workspace=workspace,
+        cluster=Cluster(name=str(file.document["compute"]).removeprefix("azureml:")),
+        assets=(),
+        datastore=AzureSpec().datastore,
+        job={},
+        nodes=file.nodes,
+        processes_per_node=file.processes,
+        max_restarts=0,
+    )
+    plan = {
+        "run_hash": file.digest,
+        "world_size": file.nodes * file.processes,
+        "job": {"train": {"steps": None}},
+        "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
+        "changes": {},
+        "data": {"sha256": ""},
+        "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
+        "file": str(file.path.absolute()),
+    }
+    return FileSubmission(
+        backend=AZURE,
+        plan=None,
+        request=request,
+        command=(str(file.work.get("command", "")),),
+        variables=file.work.get("environment_variables") or {},
+        documents={PLAN: json.dumps(plan, indent=1), REQUEST: request.model_dump_json(indent=1)},
+        export={**file.document, "name": file.name},
+        file=file,
+    )
+
+
+def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> None:
+    """Send a job file by the SDK's own operation.
 
     Raises:
-        ConflictError: the workspace has a job of that name already.
+        ConflictError: the workspace has a job of that name.
+        UserError: Azure refused, or has no such cluster.
+    """
+    name, cluster = submission.run, submission.request.cluster
+    wire.location()
+    if wire.job(name) is not None:
+        raise ConflictError(
+            f"job {name} exists in the workspace", fix="give the file another name for the job, or none"
+        )
+    if "/" not in cluster.name:
+        provision(wire, cluster)
+    folder.create(submission.documents, name)
+    try:
+        wire.put_job_file(submission.file.job)
+    except UserError as problem:
+        if find_job(wire, name, problem) is None:
+            shutil.rmtree(folder.path)
+            raise
+    folder.write(folder.read().with_last(confirmed=True))
+
+
+def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -> None:
+    """Create cluster, assets and documents of a run, and submit its first attempt.
+
+    Raises:
+        ConflictError: the workspace has a job of that name.
         UserError: Azure refused; nothing runs then.
     """
     stage(wire, submission, home)
-    first = AzureAttempt(job=submission.run, intended=time.time())
-    folder.fill(submission.documents, Record(created=time.time(), attempts=(first,)))
+    folder.create(submission.documents, submission.run)
     submit(wire, submission.request, folder, number=1)
 
 
 def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> None:
-    """Create all that a job needs before it is submitted: cluster, assets, documents.
+    """Create what a job needs before it is submitted: cluster, assets, documents.
 
     Args:
         wire: the workspace.
         submission: of the job.
         home: the home folder.
-        more: documents beside those of the submission: name -> text.
+        more: additional documents: name -> text.
 
     Raises:
-        ConflictError: the workspace has a job of that name already.
+        ConflictError: the workspace has a job of that name.
         UserError: Azure refused.
     """
     request: AzureRequest = submission.request
     plan = submission.plan
     assert plan is not None
     wire.location()
-    taken = wire.job(request.name)
-    if taken is not None:
+    if (taken := wire.job(request.name)) is not None:
         raise ConflictError(
-            f"the workspace has a job {request.name} already",
+            f"job {request.name} exists in the workspace",
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    say(provision(wire, request.cluster))
+    report(provision(wire, request.cluster))
     store = wire.store(request.datastore)
-    files = Files(store)
     for asset in request.assets:
-        ensure_asset(wire, files, store, asset, plan)
-        remember_asset(home, request.workspace, asset.name, asset.version)
-    documents = {**submission.documents, **(more or {})}
-    inline = {name: content for one in plan.needs.inputs if one.inline for name, content in one.list_files().items()}
-    files.upload(
-        places.job_folder(request.name),
-        {**{name: text.encode() for name, text in documents.items()}, **inline},
-    )
+        ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
+        remember_asset(home, request.workspace, asset)
+    documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
+    inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
+    Files(store).upload(places.job_folder(request.name), {**documents, **inline})
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:
-    """Submits the attempt that is on record last. A lost reply is settled by asking, never by a second job.
+    """Submit the last attempt on record. If the reply is lost, Azure is asked for the job; no second one is sent.
 
     Raises:
-        UserError: Azure does not have it. Of a run that has no other attempt no record stays.
+        UserError: Azure does not have it. The record of a run without another attempt is removed.
     """
     name, body = folder.read().last.job, request.attempt(number)
     try:
@@ -100,7 +168,7 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         if number == 1:
             shutil.rmtree(folder.path)
         else:
-            away = isinstance(problem, ServiceError) and passing(problem.__cause__)
+            away = isinstance(problem, ServiceError) and is_passing(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
             folder.write(folder.read().with_last(**ended, refused=not away))
         raise
@@ -108,10 +176,10 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
 
 
 def put(wire: Wire, name: str, body: Body) -> None:
-    """Sends a job until Azure has it, or has refused it. A lost reply is settled by asking.
+    """Send a job until Azure has it, or has refused it.
 
     Raises:
-        UnknownError: it is not known whether Azure has it.
+        UnknownError: it is unknown whether Azure has it.
         UserError: Azure does not have it.
     """
     for pause in (*PAUSES, None):
@@ -120,7 +188,7 @@ def put(wire: Wire, name: str, body: Body) -> None:
         except UserError as problem:
             if _arrived(wire, name, body, problem):
                 return None
-            if pause is None or not isinstance(problem, ServiceError) or not passing(problem.__cause__):
+            if pause is None or not isinstance(problem, ServiceError) or not is_passing(problem.__cause__):
                 raise
             time.sleep(retry_after(problem.__cause__) or pause)
     return None
@@ -130,16 +198,14 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     """Whether Azure has the job all the same: its reply was lost, or an earlier request of ours had arrived.
 
     Raises:
-        ConflictError: it has another one of that name.
-        ServiceError: nobody can tell.
+        ConflictError: it has another job of that name.
+        UnknownError: it cannot be asked.
     """
-    if not isinstance(problem, ServiceError | ConflictError):
-        return False  # it was read, and refused
-    if getattr(problem.__cause__, "status_code", None) == TOO_MANY:
-        return False  # it was not read
-    for left in reversed(range(SETTLE_TRIES)):
-        found = look_for(wire, name, problem)
-        if found is not None:
+    read_and_refused = not isinstance(problem, ServiceError | ConflictError)
+    if read_and_refused or getattr(problem.__cause__, "status_code", None) == TOO_MANY:
+        return False
+    for left in reversed(range(SETTLE_TRIES)):  # Azure may show a job only some time after it accepted it
+        if (found := find_job(wire, name, problem)) is not None:
             break
         if left:
             time.sleep(SETTLE_SECONDS / SETTLE_TRIES)
@@ -153,11 +219,11 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     return True
 
 
-def look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
-    """The job that Azure has, if it has it, after sending it met a `problem`.
+def find_job(wire: Wire, name: str, problem: UserError) -> Body | None:
+    """Return the job if Azure has it, after a request to submit it met a `problem`.
 
     Raises:
-        UnknownError: nobody can tell.
+        UnknownError: Azure cannot be asked.
     """
     try:
         return wire.job(name)
@@ -167,17 +233,3 @@ def look_for(wire: Wire, name: str, problem: UserError) -> Body | None:
             facts={"sent": problem.message, "asked": trouble.message},
             fix=f"orchestrator status {name}",
         ) from problem
-
-
-def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
-    """Return the documents that the job, and any client that attaches to its run, reads: name -> text."""
-    import yaml
-
-    tags = {key: value for key, value in request.job["properties"]["tags"].items() if key != "orchestrator.attempt"}
-    return {
-        CONFIG: json.dumps(plan.portable(), indent=1),
-        TAGS: json.dumps(tags),
-        PLAN: json.dumps(plan.as_dict(), indent=1),
-        SPEC: yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
-        REQUEST: request.model_dump_json(indent=1),
-    }

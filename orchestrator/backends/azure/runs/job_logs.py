@@ -5,84 +5,72 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 
+from orchestrator.backends.azure.runs.observer import Observer
 from orchestrator.backends.azure.wire.azure_errors import explained
-from orchestrator.backends.azure.wire.control_plane import Wire
-from orchestrator.backends.line_search import LineSearch
-from orchestrator.backends.log_query import LogBlock, LogQuery, LogSource
+from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
 
 # Rank N of a job of several processes; a job of one has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")
-PIECE = 4 * 1024 * 1024  # bytes that are asked for at once
+PIECE = 4 * 1024 * 1024  # bytes in one request
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Machines and ranks of a run."""
+class RunLogs:
+    """Logs of a run's jobs, read as they grow.
 
-    nodes: int
-    each: int
-    """Ranks on each machine."""
-
-
-def choose_sources(name: str, layout: Layout, query: LogQuery) -> list[LogSource]:
-    """The ranks that a query is about.
+    Args:
+        run: the run.
+        query: the wanted ranks and nodes.
 
     Raises:
         NotFoundError: the run has no such rank or node, or the rank is on another node.
     """
-    if query.node is not None and not 0 <= query.node < layout.nodes:
-        raise NotFoundError(f"run {name} has no node {query.node}", facts={"nodes": f"0 to {layout.nodes - 1}"})
-    first, last = (0, layout.nodes) if query.node is None else (query.node, query.node + 1)
-    there = range(first * layout.each, last * layout.each)
-    ranks = there if query.ranks is None else sorted(set(query.ranks))
-    for rank in ranks:
-        if rank not in there:
-            whose = f"run {name}" if query.node is None else f"node {query.node} of run {name}"
-            raise NotFoundError(f"{whose} has no rank {rank}", facts={"ranks": f"{there[0]} to {there[-1]}"})
-    return [LogSource(rank, rank // layout.each) for rank in ranks]
 
+    def __init__(self, run: Observer, query: LogQuery) -> None:
+        self._wire, self._launcher = run.wire, query.launcher
+        self._each = int(run.request["processes_per_node"])
+        self._ranks = _chosen_ranks(run.folder.name, run.request["nodes"], self._each, query)
+        self._logs: dict[tuple[str, str], _Log] = {}
+        self._finished: set[str] = set()  # jobs whose logs were read to their ends
 
-class JobLogs:
-    """The logs of one job, read on and on.
-
-    Args:
-        wire: the workspace.
-        job: its name there.
-        layout: of the run.
-    """
-
-    def __init__(self, wire: Wire, job: str, layout: Layout) -> None:
-        self._wire = wire
-        self._job = job
-        self._layout = layout
-        self._logs: dict[str, _Log] = {}
-
-    def new(self, sources: Sequence[LogSource], *, launcher: bool, final: bool) -> Iterator[LogBlock]:
-        """What was written since the last call.
+    def new(self, jobs: Sequence[str], *, over: bool) -> Iterator[LogBlock]:
+        """Yield the new lines since the last call.
 
         Args:
-            sources: of these ranks.
-            launcher: and of what starts them.
-            final: the job has ended: a last line may have no end.
+            jobs: names of the run's jobs, the oldest first.
+            over: all have finished: a last line may have no end.
         """
-        addresses = self._wire.details(self._job).get("logFiles") or {}
-        for path in sorted(addresses):
-            source = self._source(path)
-            if source in sources or (launcher and source.rank is None):
-                log = self._logs.setdefault(path, _Log(source))
-                yield from log.new(addresses[path], final=final)
+        for job in [job for job in jobs if job not in self._finished]:
+            final = over or job != jobs[-1]
+            addresses = self._wire.details(job).get("logFiles") or {}
+            for path in sorted(addresses):
+                source = self._source(path)
+                if source.rank in self._ranks or (self._launcher and source.rank is None):
+                    yield from self._logs.setdefault((job, path), _Log(source)).new(addresses[path], final=final)
+            if final:
+                self._finished.add(job)
 
     def _source(self, path: str) -> LogSource:
         match = _RANK.fullmatch(path)
         if match is None:
             return LogSource(None, None, path.rpartition("/")[2].removesuffix(".txt").removesuffix(".log"))
         rank = int(match["rank"] or 0)
-        return LogSource(rank, rank // self._layout.each)
+        return LogSource(rank, rank // self._each)
+
+
+def _chosen_ranks(name: str, nodes: int, each: int, query: LogQuery) -> Sequence[int]:
+    if query.node is not None and not 0 <= query.node < nodes:
+        raise NotFoundError(f"run {name} has no node {query.node}", facts={"nodes": f"0 to {nodes - 1}"})
+    first, last = (0, nodes) if query.node is None else (query.node, query.node + 1)
+    known = range(first * each, last * each)
+    for rank in sorted(query.ranks or ()):
+        if rank not in known:
+            whose = f"run {name}" if query.node is None else f"node {query.node} of run {name}"
+            raise NotFoundError(f"{whose} has no rank {rank}", facts={"ranks": f"{known[0]} to {known[-1]}"})
+    return known if query.ranks is None else query.ranks
 
 
 class _Log:
@@ -100,106 +88,89 @@ class _Log:
             end = whole.rfind(b"\n") + 1
             self._rest = whole[end:]
             if end:
-                yield LogBlock(_clean(whole[:end]), self._source)
+                yield self._block(whole[:end])
             if len(data) < PIECE:
                 break
         if final and self._rest:
             rest, self._rest = self._rest, b""
-            yield LogBlock(_clean(rest), self._source)
+            yield self._block(rest)
+
+    def _block(self, data: bytes) -> LogBlock:
+        """Lines without the secrets that a job may print: Azure puts signatures into the addresses it gives the job."""
+        text = redact(data.decode(errors="surrogateescape"))
+        return LogBlock(text.encode(errors="surrogateescape"), self._source)
 
 
 def _read(address: str, start: int) -> bytes:
-    """Bytes of a file behind an address that carries its own permission."""
-    from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+    """Bytes of a file behind an address that includes the permission to read it."""
+    from azure.core.exceptions import HttpResponseError
     from azure.storage.blob import BlobClient
 
     with explained("log file"), BlobClient.from_blob_url(address) as client:
         try:
-            data: bytes = client.download_blob(offset=start, length=PIECE).readall()
-            return data
-        except ResourceNotFoundError:
-            return b""
+            return bytes(client.download_blob(offset=start, length=PIECE).readall())
         except HttpResponseError as problem:
-            if problem.status_code == 416:  # nothing new
+            if problem.status_code in {404, 416}:  # not written yet, or nothing new
                 return b""
             raise
 
 
-def _clean(data: bytes) -> bytes:
-    """Without the secrets that a job may print: its platform puts signatures into the addresses that it is given."""
-    return redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-
-
-def shortened(blocks: Iterator[LogBlock], tail: int, search: LineSearch | None) -> Iterator[LogBlock]:
-    """Of blocks that are there already the last lines of each log, of those that fit."""
-    kept: dict[LogSource, list[bytes]] = {}
-    for block in blocks:
-        data = search.keep(block.data) if search else block.data
-        lines = kept.setdefault(block.source, [])
-        lines += BytesIO(data)  # lines end at \n, as everywhere: a progress bar's \r is in the middle of one
-        del lines[: max(0, len(lines) - tail)]
-    for source, lines in kept.items():
-        if lines:
-            yield LogBlock(b"".join(lines), source)
-
-
 def follow(
-    attempts: Callable[[], Sequence[str]],
-    logs: Callable[[str], JobLogs],
+    new: Callable[[bool], Iterator[LogBlock]],
     ended: Callable[[], bool],
-    choose: Sequence[LogSource],
     query: LogQuery,
     *,
     pause: float,
     outage: float,
 ) -> Iterator[LogBlock]:
-    """Lines of a run's logs, attempt after attempt; an empty block whenever there is nothing new.
+    """Yield lines of a run's logs, attempt after attempt; an empty block whenever there is nothing new.
 
     Args:
-        attempts: names of the run's jobs, the oldest first; may grow.
-        logs: the logs of one of them.
-        ended: whether the run is over; called once a round, and free to start another attempt.
-        choose: which ranks.
-        query: what else is asked for.
+        new: yields the new lines since the last call; its argument is whether the run is over.
+        ended: whether the run is over; called once a round, and may start another attempt.
+        query: which lines, and whether to continue until the run has finished.
         pause: seconds between two rounds.
-        outage: seconds that Azure may be away from one who follows.
+        outage: seconds of Azure's absence that a follower tolerates.
 
     Raises:
-        ServiceError: it was away for longer.
+        ServiceError: Azure was away for longer.
     """
     search = LineSearch(query.grep) if query.grep else None
-    known: dict[str, JobLogs] = {}
-    read: set[str] = set()  # jobs that have ended, to their ends
-
-    def round_of(over: bool) -> Iterator[LogBlock]:
-        jobs = list(attempts())
-        for job in [job for job in jobs if job not in read]:
-            final = over or job != jobs[-1]
-            yield from known.setdefault(job, logs(job)).new(choose, launcher=query.launcher, final=final)
-            if final:
-                read.add(job)
-
-    first, seen = True, time.monotonic()
+    first, answered = True, time.monotonic()
     while True:
         idle = over = False
         try:
             over = ended() if query.follow else True
-            blocks = round_of(over)
+            blocks = new(over) if search is None else _matching(new(over), search)
             if first and query.tail is not None:
-                blocks = shortened(blocks, query.tail, search)
+                blocks = _last_lines(blocks, query.tail)
             idle = True
             for block in blocks:
-                data = search.keep(block.data) if search else block.data
-                if data:
-                    idle = False
-                    yield LogBlock(data, block.source)
-            first, seen = False, time.monotonic()
-        except ServiceError:  # Azure is away for a moment: what was not read is read later
+                idle = False
+                yield block
+            first, answered = False, time.monotonic()
+        except ServiceError:  # Azure is away for a moment: the rest is read later
             over = False
-            if not query.follow or time.monotonic() - seen > outage:
+            if not query.follow or time.monotonic() - answered > outage:
                 raise
         if over:
             return
         if idle:
             yield LogBlock(b"")
         time.sleep(pause)
+
+
+def _matching(blocks: Iterator[LogBlock], search: LineSearch) -> Iterator[LogBlock]:
+    for block in blocks:
+        if data := search.keep(block.data):
+            yield LogBlock(data, block.source)
+
+
+def _last_lines(blocks: Iterator[LogBlock], tail: int) -> Iterator[LogBlock]:
+    """Yield the last lines of each log."""
+    kept: dict[LogSource, list[bytes]] = {}
+    for block in blocks:
+        lines = kept.setdefault(block.source, [])
+        lines += BytesIO(block.data)  # lines end at \n, as everywhere: a progress bar's \r is inside one
+        del lines[: max(0, len(lines) - tail)]
+    yield from (LogBlock(b"".join(lines), source) for source, lines in kept.items() if lines)

@@ -1,4 +1,4 @@
-"""Models on Azure: assets that point at the outputs of a run, and managed online endpoints that answer with them."""
+"""Models on Azure: assets that point at the outputs of a run, and managed online endpoints that serve them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.assets.assets import asset_id
-from orchestrator.backends.azure.assets.images import CPU_IMAGE, TrainImage, image
-from orchestrator.backends.azure.assets.uploads import filled, say
-from orchestrator.backends.azure.machines.sizes import find_size
-from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Body, Wire
-from orchestrator.backends.azure.wire.workspace import Workspace
-from orchestrator.backends.model_names import check_endpoint, model_name, model_tags, require_model
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import asset_id, code_asset, ensure_asset, image, report
+from orchestrator.backends.azure.options import Workspace
+from orchestrator.backends.azure.runs.observer import Observer
+from orchestrator.backends.azure.sizes import find_size
+from orchestrator.backends.azure.wire.control_plane import Body
+from orchestrator.backends.capabilities import check_endpoint, model_name, model_tags, require_model
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
 
 CODE = "orchestrator-serve"
 SCRIPT = "serve.py"
-ARCHIVE = "train_jobs.zip"  # beside the script, which looks for it
+ARCHIVE = "train_jobs.zip"  # next to the script, which imports from it
 DEPLOYMENT = "blue"
 SIZE = "Standard_DS3_v2"
 ENVIRONMENT = "serve-cpu"
 
 
 def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
-    """A model asset. It copies nothing: it points at what the run exported."""
+    """Return the body of a model asset, which copies nothing: it points at what the run exported."""
     return {
         "properties": {
             "description": f"BERT of run {run}",
@@ -47,7 +44,7 @@ def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
 
 
 def endpoint_body(location: str, *, traffic: bool) -> Body:
-    """An endpoint that wants a key; without traffic until there is something behind it."""
+    """Return the body of an endpoint with key authentication; without traffic until it has a deployment."""
     return {
         "location": location,
         "identity": {"type": "SystemAssigned"},
@@ -62,11 +59,11 @@ def endpoint_body(location: str, *, traffic: bool) -> Body:
 
 
 def deployment_body(location: str, workspace: Workspace, model: Body, code: str, env: str, size: str) -> Body:
-    """What answers behind an endpoint: one machine with our scoring script.
+    """Return the body of a deployment: one machine with our scoring script.
 
     Args:
         location: region of the workspace.
-        workspace: where all of it is.
+        workspace: the workspace.
         model: {name, version}.
         code: version of the script.
         env: version of the environment.
@@ -89,86 +86,66 @@ def deployment_body(location: str, workspace: Workspace, model: Body, code: str,
     }
 
 
-def register(wire: Wire, folder: RecordFolder, status: RunStatus, model: str | None) -> dict[str, Any]:
-    """Makes the model asset of a run: its version is the run's hash, so that once more changes nothing.
+def register(run: Observer, status: RunStatus, model: str | None) -> dict[str, Any]:
+    """Create the model asset of a run: its version is the run's hash, so a second call changes nothing.
 
     Raises:
-        ConflictError: the run has no model, or that version is of another run.
+        ConflictError: the run has no model, or that version belongs to another run.
     """
     require_model(status)
-    request, name = folder.document("request.json"), model_name(status, model)
-    body = model_body(
-        request["datastore"], folder.name, model_tags(status, folder.document("plan.json"), _lineage(wire, folder))
-    )
-    known = wire.asset("models", name, status.run_hash)
-    if known is None:
-        wire.put_asset("models", name, status.run_hash, body)
-    elif known["properties"]["modelUri"].rstrip("/") != body["properties"]["modelUri"].rstrip("/"):
-        raise ConflictError(f"model {name}:{status.run_hash} is of another run", fix="--name with another name")
-    found = body["properties"]
-    return {"name": name, "version": status.run_hash, "uri": found["modelUri"], "tags": found["tags"]}
-
-
-def _lineage(wire: Wire, folder: RecordFolder) -> str | None:
-    name = places.outputs_folder(folder.name) + LINEAGE_FILE
+    name, version = model_name(status, model), status.run_hash
     try:
-        data = Files(wire.store(folder.document("request.json")["datastore"])).read(name)
+        lineage = Lineage.model_validate_json(run.output(LINEAGE_FILE)).head.hash
     except NotFoundError:
-        return None
-    return Lineage.model_validate_json(data).head.hash
+        lineage = None
+    body = model_body(run.request["datastore"], run.folder.name, model_tags(status, run.plan, lineage))
+    own = body["properties"]
+    known = run.wire.asset("models", name, version)
+    if known is None:
+        run.wire.put_asset("models", name, version, body)
+    elif known["properties"]["modelUri"].rstrip("/") != own["modelUri"].rstrip("/"):
+        raise ConflictError(f"model {name}:{version} belongs to another run", fix="--name with another name")
+    return {"name": name, "version": version, "uri": own["modelUri"], "tags": own["tags"]}
 
 
-def deploy(wire: Wire, folder: RecordFolder, model: dict[str, Any], endpoint: str, sku: str | None) -> dict[str, Any]:
-    """Makes an endpoint, what answers behind it, and gives it all traffic.
+def deploy(run: Observer, model: dict[str, Any], endpoint: str, sku: str | None) -> dict[str, Any]:
+    """Create an endpoint with one deployment, which gets all traffic.
 
     Raises:
-        ConflictError: there is an endpoint of that name.
+        ConflictError: the endpoint exists.
     """
     check_endpoint(endpoint)
-    size = find_size(sku or SIZE, where="--sku")
+    wire, size = run.wire, find_size(sku or SIZE, where="--sku")
     if wire.endpoint(endpoint) is not None:
-        raise ConflictError(f"there is an endpoint {endpoint}", fix=f"orchestrator model delete {endpoint} -y")
-    location = wire.location()
-    code = _script(wire, folder)
-    environment = _environment(wire, image(ENVIRONMENT))
+        raise ConflictError(f"endpoint {endpoint} exists", fix=f"orchestrator model delete {endpoint} -y")
+    location, store = wire.location(), wire.store(run.request["datastore"])
+    files = _script()
+    version = hashlib.sha256(b"".join(files.values())).hexdigest()[: places.DIGITS]
+    code, environment = code_asset(CODE, version, places.content_folder("serve", version)), image(ENVIRONMENT).asset()
+    for asset in (code, environment):
+        ensure_asset(wire, store, asset, lambda scratch: files)
     wire.put_endpoint(endpoint, endpoint_body(location, traffic=False))
-    say(f"endpoint {endpoint}: made; its machine takes some 10 minutes")
+    report(f"endpoint {endpoint}: created; its machine takes about 10 minutes to start")
     machine = size.name if size else str(sku)
-    body = deployment_body(location, wire.workspace, model, code, environment, machine)
+    body = deployment_body(location, wire.workspace, model, code.version, environment.version, machine)
     wire.put_deployment(endpoint, DEPLOYMENT, body)
     wire.put_endpoint(endpoint, endpoint_body(location, traffic=True))
-    found = wire.endpoint(endpoint) or {}
-    uri = (found.get("properties") or {}).get("scoringUri")
-    return {"endpoint": endpoint, "uri": uri, "run": folder.name}
+    found = (wire.endpoint(endpoint) or {}).get("properties") or {}
+    return {"endpoint": endpoint, "uri": found.get("scoringUri"), "run": run.folder.name}
 
 
-def _script(wire: Wire, folder: RecordFolder) -> str:
-    """Sees to it that the workspace has the scoring script and what it imports; returns the version of both."""
+def _script() -> dict[str, bytes]:
+    """Return the scoring script and the package that it imports."""
     spec = find_spec("train_jobs")
     assert spec is not None, "train_jobs is installed"
     package = Path(str(spec.origin)).parent
-    content = {SCRIPT: (package / "tools" / SCRIPT).read_bytes(), ARCHIVE: package_archive(package)}
-    version = hashlib.sha256(b"".join(content.values())).hexdigest()[: places.DIGITS]
-    if wire.asset("codes", CODE, version) is None:
-        store, place = wire.store(folder.document("request.json")["datastore"]), f"{places.ROOT}serve/{version}/"
-        Files(store).upload(place, content)
-        body = {"properties": {"codeUri": places.ACCOUNT_URL + place.rstrip("/"), "isAnonymous": False}}
-        wire.put_asset("codes", CODE, version, filled(body, store))
-    return version
+    return {SCRIPT: (package / "tools" / SCRIPT).read_bytes(), ARCHIVE: package_archive(package)}
 
 
 def package_archive(package: Path) -> bytes:
-    """A package's modules, to be imported out of the archive: the same ones give the same bytes."""
+    """Return an archive of a package's modules; the same modules give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(package.rglob("*.py")):
             archive.writestr(zipfile.ZipInfo(path.relative_to(package.parent).as_posix()), path.read_bytes())
     return buffer.getvalue()
-
-
-def _environment(wire: Wire, found: TrainImage) -> str:
-    if wire.asset("environments", found.name, found.version) is None:
-        properties = {"isAnonymous": False, "isArchived": False, "osType": "Linux", "image": CPU_IMAGE}
-        body = {"properties": {**properties, "condaFile": found.conda}}
-        wire.put_asset("environments", found.name, found.version, body)
-    return found.version

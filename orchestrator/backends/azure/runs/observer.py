@@ -1,32 +1,126 @@
-"""How a run on Azure stands: its newest job, what the job has reported, what is on record here."""
+"""Status of a run on Azure: from Azure's report of its newest job, the job's own files, and the record here.
+
+Runs that were submitted elsewhere are adopted: their record here is made from their files and tags in the workspace.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import time
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.backends.azure.assets import places
-from orchestrator.backends.azure.runs import states
-from orchestrator.backends.azure.runs.record import AzureAttempt, Record, RecordFolder
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
 from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import Attempt, RunState, RunStatus, attempt_seconds
-from orchestrator.support.errors import NotFoundError
+from orchestrator.runs.status import RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.specs.settings import Settings
+from orchestrator.specs.sweep_spec import as_tree
+from orchestrator.support.errors import NotFoundError, UserError
 from orchestrator.support.redact import redact
+from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.lineage import METRICS_FILE
 
+STATES = {
+    "NotStarted": RunState.QUEUED,
+    "Queued": RunState.QUEUED,
+    "Paused": RunState.QUEUED,
+    "Provisioning": RunState.STARTING,
+    "Preparing": RunState.STARTING,
+    "Starting": RunState.STARTING,
+    "Running": RunState.RUNNING,
+    "Finalizing": RunState.RUNNING,
+    "CancelRequested": RunState.RUNNING,
+    "NotResponding": RunState.RUNNING,
+    "Completed": RunState.COMPLETED,
+    "Failed": RunState.FAILED,
+    "Canceled": RunState.CANCELLED,
+}
+PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
+USAGE_CODE = 2  # wrong input: the next attempt would fail too
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
+_CODES = {"spec": USAGE_CODE, "data": USAGE_CODE, "usage": USAGE_CODE, "hang": 76}  # of the job's kinds of error
+_LOST = re.compile(
+    r"preempt|evict|low.?priority|node\w* (?:\S+ ){0,6}(?:lost|unusable|unhealthy|failed|unreachable|went away)"
+    r"|(?:lost|unusable|unhealthy) node|spot|maximum (?:run|execution) time|time.?out|timed out",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"(?:status|exit|return)(?:ed)?[ _-]?code[^0-9-]{0,12}(-?\d+)", re.IGNORECASE)
 
 
-class Look:
-    """Looks at one run.
+def state_of(status: str) -> RunState:
+    """Return our state for one of Azure's; running for one that is unknown."""
+    return STATES.get(status, RunState.RUNNING)
+
+
+def error_text(details: Mapping[str, Any]) -> str | None:
+    """Return Azure's message about a job's end, on one line, without secrets; None without one."""
+    error = (details.get("error") or {}).get("error") or {}
+    text = " ".join(redact(str(error.get("message") or "")).split())
+    code = str(error.get("code") or "")
+    if not text:
+        return code or None
+    return f"{code}: {text}" if code and code not in {"UserError", "ExecutionFailed"} else text
+
+
+def exit_code_of(text: str | None) -> int | None:
+    """Return the job's exit code, if Azure's message has it."""
+    match = _CODE.search(text or "")
+    return int(match[1]) if match else None
+
+
+def lost_machine(text: str | None) -> bool:
+    """Return whether Azure took the machine away, or it broke down: the job is not at fault."""
+    return bool(_LOST.search(text or ""))
+
+
+def ending_state(state: RunState, code: int | None, text: str | None, *, preempt: bool) -> RunState:
+    """Return the state in which an attempt ended.
+
+    Args:
+        state: by Azure's status alone.
+        code: the job's exit code.
+        text: Azure's message.
+        preempt: it was cancelled to simulate a preemption.
+    """
+    by_user = state == RunState.CANCELLED and preempt
+    stopped = state == RunState.FAILED and code == PREEMPTED_CODE
+    lost = state in {RunState.FAILED, RunState.CANCELLED} and lost_machine(text)
+    return RunState.PREEMPTED if by_user or stopped or lost else state
+
+
+def is_retryable(state: RunState, code: int | None) -> bool:
+    """Return whether another attempt may end better: not after success, a cancel, or with input that stays wrong."""
+    return state in {RunState.FAILED, RunState.PREEMPTED} and code != USAGE_CODE
+
+
+def seconds(time: Any) -> float | None:
+    """Return a time of Azure's in seconds since the epoch."""
+    return datetime.fromisoformat(str(time).replace("Z", "+00:00")).timestamp() if time else None
+
+
+def rank_error(document: bytes) -> tuple[str, int] | None:
+    """Return the text that a rank left in error-RANK.json, and its exit code; None if the file is not valid."""
+    try:
+        found = json.loads(document)
+        return redact(str(found["text"])), _CODES.get(found["error"]["kind"], 1)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class Observer:
+    """Observer of one run.
 
     Args:
         wire: its workspace.
@@ -34,85 +128,85 @@ class Look:
     """
 
     def __init__(self, wire: Wire, folder: RecordFolder) -> None:
-        self._wire = wire
-        self._folder = folder
-        self._request = folder.document("request.json")
-        self._plan = folder.document("plan.json")
+        self.wire, self.folder = wire, folder
+        self.request, self.plan = folder.document(REQUEST), folder.document(PLAN)
+        self._outputs = places.outputs_folder(folder.name)
 
     @property
     def _kind(self) -> JobKind:
-        return run_kind(self._plan["spec"].get("kind", DEFAULT))
+        return run_kind(self.plan["spec"].get("kind", DEFAULT))
 
     def files(self) -> Files:
-        """The files of its datastore."""
-        return Files(self._wire.store(self._request["datastore"]))
+        """Return the files of its datastore."""
+        return Files(self.wire.store(self.request["datastore"]))
 
-    def refresh(self) -> Record:
-        """The record, with what Azure says now of the newest attempt."""
-        record = self._folder.read()
+    def output(self, name: str) -> bytes:
+        """Return the content of a file that the job wrote.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+        return self.files().read(self._outputs + name)
+
+    def refresh(self) -> RunRecord:
+        """Return the record after asking Azure about the newest attempt."""
+        record = self.folder.read()
         if record.last.ended is not None:
             return record
         refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
         if refreshed != record:
-            self._folder.write(refreshed)
+            self.folder.write(refreshed)
         return refreshed
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
-        job = self._wire.job(attempt.job)
+        job = self.wire.job(attempt.job)
         if job is None:
             if attempt.confirmed:
-                raise NotFoundError(f"workspace {self._wire.workspace.workspace} has no job {attempt.job} any more")
+                raise NotFoundError(f"job {attempt.job} was deleted from workspace {self.wire.workspace.workspace}")
             return {"state": RunState.FAILED, "reason": NOT_ACCEPTED, "ended": attempt.intended, "exit_code": None}
-        state = states.state_of(str(job["properties"].get("status")))
+        state = state_of(str(job["properties"].get("status")))
         found: dict[str, Any] = {"confirmed": True, "state": state}
         if state in {RunState.QUEUED, RunState.STARTING} or (state == RunState.RUNNING and attempt.started is not None):
             return found
-        details = self._wire.details(attempt.job)
-        found["started"] = states.seconds(details.get("startTimeUtc")) or attempt.started
+        details = self.wire.details(attempt.job)
+        found["started"] = seconds(details.get("startTimeUtc")) or attempt.started
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
-        ending = self._ending(attempt, state, details)
-        if cancelled and ending["state"] == RunState.PREEMPTED:  # the machine was quicker: it is ended as was asked
-            ending["state"] = RunState.CANCELLED
-        return {**found, **ending}
+        found |= self._ending(attempt, state, details)
+        if cancelled and found["state"] == RunState.PREEMPTED:  # eviction was faster than the user's cancel
+            found["state"] = RunState.CANCELLED
+        return found
 
     def _ending(self, attempt: AzureAttempt, state: RunState, details: dict[str, Any]) -> dict[str, Any]:
-        """How it ended: by the words that a rank left, else by Azure's."""
-        said = states.error_text(details)
-        words, code = None, states.exit_code_of(said)
-        if state == RunState.FAILED and not states.lost_machine(said):
-            words = self._last_words()
-        if words is not None:
-            code = words[1]
-        ending = states.ending_state(state, code, said, preempt=attempt.preempt)
+        """Return state, exit code and reason of an attempt's end: from a rank's error, else from Azure's message."""
+        message = error_text(details)
+        words = self._rank_error() if state == RunState.FAILED and not lost_machine(message) else None
+        reason, code = words or (message, exit_code_of(message))
+        ending = ending_state(state, code, message, preempt=attempt.preempt)
         if ending == RunState.COMPLETED:
             code, reason = 0, None
         else:
-            code = code or (states.PREEMPTED_CODE if ending != RunState.FAILED else 1)
-            reason = (
-                words[0] if words else said or {"cancelled": "cancelled", "preempted": "preempted"}.get(ending.value)
-            )
+            code = code or (PREEMPTED_CODE if ending != RunState.FAILED else 1)
+            reason = reason or (None if ending == RunState.FAILED else ending.value)
         last = self.last_report()
-        started = states.seconds(details.get("startTimeUtc")) or attempt.started
+        started = seconds(details.get("startTimeUtc")) or attempt.started
         return {
             "state": ending,
             "exit_code": code,
             "reason": reason,
-            "ended": states.seconds(details.get("endTimeUtc")) or time.time(),
+            "ended": seconds(details.get("endTimeUtc")) or time.time(),
             "step": last["step"] if started and last.get("time", 0.0) >= started else None,
         }
 
-    def _last_words(self) -> tuple[str, int] | None:
-        folder = places.outputs_folder(self._folder.name)
-        names = sorted(blob.name for blob in self.files().list(folder) if blob.name.startswith("error-"))
-        found = [states.last_words(self.files().read(folder + name)) for name in names]
-        told = [words for words in found if words is not None]
-        return next((words for words in told if "error[peer]" not in words[0]), told[0] if told else None)
+    def _rank_error(self) -> tuple[str, int] | None:
+        names = sorted(blob.name for blob in self.files().list(self._outputs) if blob.name.startswith("error-"))
+        found = [words for name in names if (words := rank_error(self.output(name))) is not None]
+        # the error of a rank that only lost its peers is not the cause
+        return next((words for words in found if "error[peer]" not in words[0]), found[0] if found else None)
 
     def last_report(self) -> dict[str, Any]:
-        """The last step that was reported and the newest value of each metric."""
-        name = f"{places.outputs_folder(self._folder.name)}{METRICS_FILE}"
-        files = self.files()
+        """Return the last reported step and the newest value of each metric, see `newest`."""
+        files, name = self.files(), self._outputs + METRICS_FILE
         size = files.size(name)
         if not size:
             return {}
@@ -120,68 +214,68 @@ class Look:
         return newest(parse_reports(whole_lines(files.read(name, start), cut=start > 0)))
 
     def store(self) -> str | None:
-        """The token store that the run prepared, as `--data` takes it; None: it prepares none, or did not complete."""
+        """Return the token store that the run prepared, as `--data` takes it; None: it prepared none (yet)."""
         if not self._kind.makes_store or self.refresh().last.state != RunState.COMPLETED:
             return None
-        name = PurePosixPath(self._result()["store"]).name
-        return places.datastore_uri(self._request["datastore"], f"{places.TOKEN_STORES}{name}")
-
-    def _result(self) -> dict[str, Any]:
-        """The job's result.json."""
-        found: dict[str, Any] = json.loads(self.files().read(f"{places.outputs_folder(self._folder.name)}result.json"))
-        return found
+        name = PurePosixPath(json.loads(self.output(RESULT))["store"]).name
+        return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
     def _queue_trouble(self) -> str | None:
-        """Why the cluster has no machine for a queued job, where it says so."""
-        name = self._request["cluster"]["name"]
-        found = self._wire.compute(name)
+        """Return the reason why the cluster has no machine for a queued job, if Azure reports one."""
+        name = self.request["cluster"]["name"]
+        found = self.wire.compute(name)
         if found is None:
-            return f"cluster {name} is not there any more"
-        errors = found["properties"]["properties"].get("errors") or []
-        said = next((str((one.get("error") or {}).get("message") or "") for one in errors), "")
-        return f"cluster {name}: {' '.join(redact(said).split())}" if said else None
+            return f"cluster {name} was deleted"
+        errors = found["properties"]["properties"].get("errors") or [{}]
+        message = (errors[0].get("error") or {}).get("message")
+        return f"cluster {name}: {' '.join(redact(str(message)).split())}" if message else None
 
     def status(self) -> RunStatus:
-        """All that is known of the run. What can change no more is asked of nobody a second time."""
+        """Return the status; a final one is read from the record, without asking Azure again."""
         record = self.refresh()
         if record.final is not None:
             return record.final
         last, state = record.last, record.last.state
         report = self.last_report() if last.started is not None else {}
-        world = range(self._request["nodes"] * self._request["processes_per_node"])
+        completed = state == RunState.COMPLETED
+        world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
-            **self._on_record(record),
+            **self._recorded_facts(record),
             warning=self._queue_trouble() if state == RunState.QUEUED else None,
-            eta=Target.of(self._plan).eta(report) if state == RunState.RUNNING else None,
+            eta=Target.of(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
-            results=read_results(self._result()) if self._kind.scored and state == RunState.COMPLETED else None,
-            ranks=dict.fromkeys(world, 0) if state == RunState.COMPLETED else {},
-            tracking_uri=self._wire.tracking_uri() if last.started is not None else None,
+            results=read_results(json.loads(self.output(RESULT))) if self._kind.scored and completed else None,
+            ranks=dict.fromkeys(world, 0) if completed else {},
+            tracking_uri=self.wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
         )
         if state.terminal:
-            self._folder.write(record.model_copy(update={"final": status}))
+            self.folder.write(record.model_copy(update={"final": status}))
         return status
 
     def recorded(self, warning: str | None = None) -> RunStatus:
-        """What was known when Azure was last asked; it is not asked now.
+        """Return the status when Azure was last asked, without asking it now.
 
         Args:
-            warning: why not.
+            warning: the reason for that.
         """
-        record = self._folder.read()
-        return record.final or RunStatus(**self._on_record(record), warning=warning)
+        record = self.folder.read()
+        return record.final or RunStatus(**self._recorded_facts(record), warning=warning)
 
-    def _on_record(self, record: Record) -> dict[str, Any]:
-        """What a status has that this machine knows by itself."""
-        last, target = record.last, Target.of(self._plan)
-        attempts = [_attempt(one) for one in record.attempts if one.started is not None]
-        node_hours = self._request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
+    def _recorded_facts(self, record: RunRecord) -> dict[str, Any]:
+        """Return the fields of a status that are on record here."""
+        last, target = record.last, Target.of(self.plan)
+        attempts = [
+            RunAttempt.model_validate(one.model_dump(include={*RunAttempt.model_fields}))
+            for one in record.attempts
+            if one.started is not None
+        ]
+        node_hours = self.request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return {
-            "name": self._folder.name,
-            "page": f"https://ml.azure.com/runs/{last.job}?wsid={self._wire.workspace.id}" if last.confirmed else None,
-            "handle": f"azure://{self._wire.workspace.workspace}/{self._folder.name}",
+            "name": self.folder.name,
+            "page": f"https://ml.azure.com/runs/{last.job}?wsid={self.wire.workspace.id}" if last.confirmed else None,
+            "handle": f"azure://{self.wire.workspace.workspace}/{self.folder.name}",
             "kind": self._kind.name,
             "state": last.state,
             "exit_code": last.exit_code,
@@ -191,24 +285,73 @@ class Look:
             "ended": last.ended,
             "attempt": len(record.attempts),
             "attempts": attempts,
-            "nodes": self._request["nodes"],
+            "nodes": self.request["nodes"],
             "node_hours": node_hours,
-            "cost": price_of(node_hours, self._plan["compute"].get("price_per_hour")),
+            "cost": price_of(node_hours, self.plan["compute"].get("price_per_hour")),
             "steps": target.steps,
             "counts": target.counts,
             "mlflow_run_id": last.job if last.started is not None else None,
-            "run_hash": self._plan["run_hash"],
-            "tags": self._plan["spec"]["tags"],
+            "run_hash": self.plan["run_hash"],
+            "tags": self.plan["spec"]["tags"],
         }
 
 
-def _attempt(attempt: AzureAttempt) -> Attempt:
-    assert attempt.started is not None
-    return Attempt(
-        started=attempt.started,
-        ended=attempt.ended,
-        state=attempt.state,
-        exit_code=attempt.exit_code,
-        reason=attempt.reason,
-        step=attempt.step,
-    )
+def adopt(wire: Wire, folder: RecordFolder) -> None:
+    """Make the record of a run that another machine submitted; nothing of it stays if that fails.
+
+    Args:
+        wire: the workspace of the run.
+        folder: of the record; its name is the run's.
+
+    Raises:
+        NotFoundError: the workspace has no such run, or its files were deleted.
+    """
+    wire.location()
+    attempts: list[AzureAttempt] = []
+    datastore = None
+    while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
+        datastore = (job["properties"].get("tags") or {}).get("orchestrator.datastore")
+        created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
+        attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
+    if datastore is None:
+        trial, place = places.trial_of(folder.name), wire.workspace.workspace
+        raise NotFoundError(
+            f"no run {folder.name} in workspace {place}",
+            fix=f"orchestrator sweep show azure://{place}/{trial[0]}" if trial else "orchestrator list -b azure",
+        )
+    files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
+    documents = {name: files.read(place + name).decode() for name in (PLAN, REQUEST, SPEC, CONFIG, TAGS)}
+    try:
+        record = RunRecord(created=attempts[0].intended, attempts=())
+        for attempt in attempts:  # Azure reports the end of each, as it did to the machine that followed the run
+            record = record.model_copy(update={"attempts": (*record.attempts, attempt)})
+            folder.fill(documents, record)
+            record = Observer(wire, folder).refresh()
+    except UserError:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def adopt_trial(
+    folder: RecordFolder, plan: dict[str, Any], request: dict[str, Any], settings: Settings, created: float
+) -> None:
+    """Make the record of a trial of Azure's sweep service: a run like any other, except that it cannot be resumed.
+
+    Args:
+        folder: of the record; its name is the trial's.
+        plan: plan.json of the sweep.
+        request: request.json of the sweep.
+        settings: of the trial.
+        created: seconds since the epoch.
+    """
+    if (folder.path / REQUEST).is_file():
+        return
+    layer = ConfigLayer("space", as_tree(settings))
+    changed = {part: merge([ConfigLayer("sweep", plan[part]), layer]).tree for part in ("spec", "job")}
+    own = {**plan, "name": folder.name, **changed}
+    if "train.steps" in settings:
+        own["steps"] = settings["train.steps"]
+    elif "steps" not in own["job"].get("train", {}) and any(path.startswith("train.") for path in settings):
+        own["steps"] = None  # they follow from epochs and rows, which only the job counts
+    asked = {**request, "name": folder.name, "job": {}, "max_restarts": 0}
+    folder.create({PLAN: json.dumps(own, indent=1), REQUEST: json.dumps(asked, indent=1)}, folder.name, created)

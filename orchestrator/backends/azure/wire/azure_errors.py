@@ -1,4 +1,4 @@
-"""What Azure refuses, in the house's words: which kind of error it is, what Azure said, what mends it."""
+"""Errors of Azure's SDK as ours: the kind of error, what Azure reports, and the fix."""
 
 from __future__ import annotations
 
@@ -18,82 +18,88 @@ from orchestrator.support.errors import (
 )
 from orchestrator.support.redact import redact
 
-LONGEST = 400  # of what Azure says; it repeats itself
-_QUOTA = re.compile(r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit", re.IGNORECASE)
-_CAPACITY = re.compile(
-    r"AllocationFail|OutOfCapacity|SkuNotAvailable|ZonalAllocation|not enough capacity", re.IGNORECASE
+LONGEST = 400  # of Azure's message, which repeats itself
+TOO_MANY = 429  # HTTP status: too many requests
+_AGAIN = "the same command again"
+_BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
+    (
+        r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit",
+        QuotaError,
+        "the quota does not allow it",
+        "https://ml.azure.com/quota",
+    ),
+    (
+        r"AllocationFail|OutOfCapacity|SkuNotAvailable|ZonalAllocation|not enough capacity",
+        CapacityError,
+        "Azure has no such machine free",
+        "orchestrator skus, for another size",
+    ),
 )
+_BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
+    None: (ServiceError, "Azure cannot be reached", _AGAIN),
+    401: (AuthError, "Azure does not accept the token", "az login"),
+    403: (
+        AuthError,
+        "your account may not do this",
+        "ask for the role AzureML Data Scientist (clusters: AzureML Compute Operator) on the workspace",
+    ),
+    404: (NotFoundError, "it does not exist on Azure", None),
+    409: (ConflictError, "Azure reports a conflict", None),
+}
 
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turns what Azure's SDK raises inside into an error of ours; `what` was being done.
+    """Turn an error that Azure's SDK raises inside into one of ours, whose message begins with `what`.
 
     Raises:
-        UserError: Azure refused, cannot be reached, or does not let us in.
+        UserError: Azure refused, cannot be reached, or does not accept the sign-in.
     """
     from azure.core.exceptions import AzureError
 
     try:
         yield
-    except UserError:
-        raise
     except AzureError as problem:
         raise explain(problem, what) from problem
 
 
 def explain(problem: Any, what: str) -> UserError:
-    """The error of ours that tells of one of Azure's SDK."""
-    status, code = getattr(problem, "status_code", None), error_code(problem)
-    facts = {"says": said(problem)}
-    if code:
-        facts["code"] = code
-    if status is None:
-        return ServiceError(f"{what}: Azure cannot be reached", facts=facts, fix="the same command again")
-    if _QUOTA.search(f"{code} {facts['says']}"):
-        return QuotaError(f"{what}: the quota does not allow it", facts=facts, fix="https://ml.azure.com/quota")
-    if _CAPACITY.search(f"{code} {facts['says']}"):
-        return CapacityError(
-            f"{what}: Azure has no such machine free", facts=facts, fix="orchestrator skus, for another size"
-        )
-    if status == 401:
-        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix="az login")
-    if status == 403:
-        return AuthError(
-            f"{what}: your account may not do this",
-            facts=facts,
-            fix="ask for the role AzureML Data Scientist (clusters: AzureML Compute Operator) on the workspace",
-        )
-    if status == 404:
-        return NotFoundError(f"{what}: Azure has no such thing", facts=facts)
-    if status == 409:
-        return ConflictError(f"{what}: something is in the way", facts=facts)
-    kind = "is busy" if status == 429 else "failed" if status >= 500 else "refused"
-    return ServiceError(f"{what}: Azure {kind} (HTTP {status})", facts=facts, fix="the same command again")
+    """Return our error for one of Azure's SDK."""
+    status: Any = getattr(problem, "status_code", None)
+    code = error_code(problem)
+    facts = {"reason": reason(problem), **({"code": code} if code else {})}
+    if status is not None:
+        for pattern, kind, message, fix in _BY_TEXT:
+            if re.search(pattern, f"{code} {facts['reason']}", re.IGNORECASE):
+                return kind(f"{what}: {message}", facts=facts, fix=fix)
+    if status in _BY_STATUS:
+        known, message, advice = _BY_STATUS[status]
+        return known(f"{what}: {message}", facts=facts, fix=advice)
+    verb = "is busy" if status == TOO_MANY else "failed" if status >= 500 else "refused"
+    return ServiceError(f"{what}: Azure {verb} (HTTP {status})", facts=facts, fix=_AGAIN)
 
 
 def error_code(problem: Any) -> str | None:
-    """Azure's own code of an error."""
-    error = getattr(problem, "error", None)
-    code = getattr(error, "code", None) or getattr(problem, "error_code", None)
+    """Return Azure's own code of an error."""
+    code = getattr(getattr(problem, "error", None), "code", None) or getattr(problem, "error_code", None)
     return None if code is None else str(getattr(code, "value", code))
 
 
-def said(problem: Any) -> str:
-    """What Azure said, on one line, without secrets."""
+def reason(problem: Any) -> str:
+    """Return Azure's message, on one line, without secrets."""
     text = getattr(getattr(problem, "error", None), "message", None) or getattr(problem, "message", None) or problem
     line = " ".join(redact(str(text)).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
-def passing(problem: Any) -> bool:
-    """Whether an error of Azure's SDK is one that may be gone in a moment."""
+def is_passing(problem: Any) -> bool:
+    """Return whether an error may pass by itself: no answer, too many requests, a fault of the server."""
     status = getattr(problem, "status_code", None)
-    return status is None or status == 429 or status >= 500
+    return status is None or status == TOO_MANY or status >= 500
 
 
 def retry_after(problem: Any) -> float | None:
-    """Seconds that Azure asks to wait; None: it does not say."""
+    """Return the seconds that Azure asks to wait; None: it gives none."""
     headers = getattr(getattr(problem, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
         with suppress(KeyError, ValueError):

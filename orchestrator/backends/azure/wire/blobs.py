@@ -1,7 +1,7 @@
-"""Files in a datastore: uploaded once, read in parts, downloaded in parallel; what was interrupted goes on.
+"""Files in a datastore: uploaded once, read in parts, downloaded in parallel; interrupted transfers are resumed.
 
-A file is there when a blob of its name has its size and its SHA-256, which is written with the blob's last part: half
-an upload is never taken for a whole one, and one that is there is not sent again.
+A file exists when a blob of its name has its size and its SHA-256, which is written with the blob's last part: half an
+upload is never taken for a whole one, and an existing file is not sent again.
 """
 
 from __future__ import annotations
@@ -11,118 +11,122 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.wire.azure_errors import explained, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, explained, retry_after
 from orchestrator.backends.azure.wire.control_plane import Store
+from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import Content
 from orchestrator.support.errors import ConflictError, NotFoundError
+from train_jobs.artifacts.files import file_sha256
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
-TOO_MANY = 429
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure says how long
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure gives a time
 THREADS = 8
-BLOCK = 4 * 1024 * 1024  # bytes of a file that are sent or fetched at once
-SHA256 = "sha256"  # name of the metadata that holds a blob's hash
-PART = ".part"  # behind the name of a file that is being downloaded
+BLOCK = 4 * 1024 * 1024  # bytes of a file in one request
+SHA256 = "sha256"  # key of the blob's hash in its metadata
+PART = ".part"  # suffix of a file in download
+NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
 
 
 class Blob(NamedTuple):
     """A file of the datastore."""
 
     name: str
-    """Below the folder that was listed."""
+    """Path below the folder that was listed."""
     size: int
     """Bytes."""
     etag: str
-    """Changes with its content."""
+    """Version, which changes with the content."""
     sha256: str | None
-    """Of its content, if whoever wrote it said so, as `upload` does."""
+    """Hash of its content, if its writer recorded it, as `upload` does."""
     md5: bytes | None = None
-    """The same, as Azure's own programs do."""
+    """Hash that Azure's own programs record."""
 
 
 class Files:
-    """The files of one container.
+    """Files of one container.
 
     Args:
-        store: where it is, and what lets us in.
+        store: its address.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._made: Any = None
+
+    @cached_property
+    def _container(self) -> Any:
+        from azure.storage.blob import ContainerClient, ExponentialRetry
+
+        return ContainerClient(
+            self._store.url,
+            self._store.container,
+            credential=self._store.credential,
+            max_single_get_size=BLOCK,
+            retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=6),
+        )
 
     def list(self, folder: str) -> list[Blob]:
-        """Files below a folder, which ends with a slash; names are as below it."""
+        """Return the files below a folder, which ends with a slash; their names are relative to it."""
         assert folder.endswith("/"), "RUN is a prefix of RUN-2"
         with explained(f"datastore folder {folder}"):
-            found = [
-                Blob(
-                    str(blob.name)[len(folder) :],
-                    int(blob.size),
-                    str(blob.etag),
-                    (blob.metadata or {}).get(SHA256),
-                    bytes(blob.content_settings.content_md5) if blob.content_settings.content_md5 else None,
-                )
-                for blob in _patiently(
-                    lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
-                )
-            ]
-        return [blob for blob in found if blob.name and not blob.name.endswith("/")]
+            found = _patiently(lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"])))
+        blobs = (
+            Blob(
+                str(blob.name)[len(folder) :],
+                int(blob.size),
+                str(blob.etag),
+                (blob.metadata or {}).get(SHA256),
+                bytes(blob.content_settings.content_md5 or b"") or None,
+            )
+            for blob in found
+        )
+        return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
 
     def upload(self, folder: str, files: Mapping[str, Content], progress: Progress | None = None) -> int:
-        """Puts files below a folder, those that are not there yet; returns how many bytes were sent.
+        """Upload the files that a folder does not have yet; return the number of bytes sent.
 
         Args:
             folder: ends with a slash.
             files: name below it -> content, or the file that has it.
-            progress: told bytes done and bytes in all.
+            progress: called with bytes done and bytes in total.
         """
-        there = {blob.name: blob for blob in self.list(folder)}
+        known = {blob.name: (blob.size, blob.sha256) for blob in self.list(folder)}
         sizes = {name: _size(content) for name, content in files.items()}
-        total, done, sent = sum(sizes.values()), 0, 0
+        sent: list[int] = []
 
-        def one(name: str) -> tuple[int, bool]:
-            content, known = files[name], there.get(name)
-            digest = _hash(content)
-            if known is not None and (known.size, known.sha256) == (sizes[name], digest):
-                return sizes[name], False
-            self._put(folder + name, content, digest)
-            return sizes[name], True
+        def upload_one(name: str) -> int:
+            digest = _hash(files[name])
+            if known.get(name) != (sizes[name], digest):
+                self._put(folder + name, files[name], digest)
+                sent.append(sizes[name])
+            return sizes[name]
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            for size, was_sent in pool.map(one, files):
-                done += size
-                sent += size if was_sent else 0
-                if progress:
-                    progress(done, total)
-        return sent
+        _in_parallel(upload_one, files, sum(sizes.values()), progress)
+        return sum(sent)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file, from `start` on.
+        """Return the bytes of a file, from `start` on.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: it does not exist.
         """
         from azure.core.exceptions import HttpResponseError
 
         with explained(f"datastore file {name}"):
             try:
-                data: bytes = _patiently(
-                    lambda: self._container.download_blob(name, offset=start, length=length).readall()
+                return bytes(
+                    _patiently(lambda: self._container.download_blob(name, offset=start, length=length).readall())
                 )
-                return data
             except HttpResponseError as problem:
-                if problem.status_code == 416:  # nothing there yet, or nothing behind `start`
+                if problem.status_code == NO_SUCH_RANGE:
                     return b""
                 raise
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Return the size of a file in bytes; None: it does not exist."""
         try:
             with explained(f"datastore file {name}"):
                 return int(self._container.get_blob_client(name).get_blob_properties().size)
@@ -130,40 +134,35 @@ class Files:
             return None
 
     def fetch(self, folder: str, blobs: Iterable[Blob], to: Path, progress: Progress | None = None) -> None:
-        """Copies files to below `to`, several at once. What an interrupted call left goes on from where it was.
+        """Copy files to below `to`, several in parallel. Files of an interrupted call are resumed.
 
         Args:
             folder: that `blobs` were listed from.
-            blobs: which.
-            to: folder; made if missing.
-            progress: told bytes done and bytes in all.
+            blobs: the files.
+            to: the local folder; created if missing.
+            progress: called with bytes done and bytes in total.
 
         Raises:
-            ConflictError: a file changed meanwhile, or is not what it should be.
+            ConflictError: a file changed meanwhile, or its copy is damaged.
         """
         wanted = list(blobs)
-        total, done = sum(blob.size for blob in wanted), 0
-        with ThreadPoolExecutor(THREADS) as pool:
-            for size in pool.map(lambda blob: self._fetch_one(folder, blob, to), wanted):
-                done += size
-                if progress:
-                    progress(done, total)
+        _in_parallel(partial(self._fetch_one, folder, to), wanted, sum(blob.size for blob in wanted), progress)
 
     def delete(self, folder: str) -> None:
-        """Deletes all files below a folder."""
+        """Delete all files below a folder."""
         for blob in self.list(folder):
             with explained(f"datastore file {blob.name}"):
                 self._container.delete_blob(folder + blob.name)
 
     def _put(self, name: str, content: Content, digest: str) -> None:
-        """Sends one file in blocks; those that Azure has of an interrupted upload are not sent again."""
+        """Send one file in blocks, except those that Azure has from an interrupted upload."""
         from azure.storage.blob import BlobBlock
 
         metadata = {SHA256: digest}
         client = self._container.get_blob_client(name)
         with explained(f"upload of {name}"):
             if _size(content) <= BLOCK:
-                data = content if isinstance(content, bytes) else content.read_bytes()
+                data = b"".join(_blocks(content))
                 _patiently(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
                 return
             known = _uncommitted(client)
@@ -175,11 +174,11 @@ class Files:
                 blocks.append(BlobBlock(block_id=identity))
             _patiently(lambda: client.commit_block_list(blocks, metadata=metadata))
 
-    def _fetch_one(self, folder: str, blob: Blob, to: Path) -> int:
+    def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name
         if not target.resolve().is_relative_to(to.resolve()):
-            raise ConflictError(f"the file {blob.name} would lie outside of {to}")
-        if target.exists() and target.stat().st_size == blob.size and _same(target, blob):
+            raise ConflictError(f"the file {blob.name} is outside of {to}")
+        if target.exists() and _same(target, blob):
             return blob.size
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.{hashlib.sha256(blob.etag.encode()).hexdigest()[:8]}{PART}")
@@ -191,33 +190,29 @@ class Files:
                 stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        if part.stat().st_size != blob.size or not _same(part, blob):
+        if not _same(part, blob):
             part.unlink()
             raise ConflictError(
-                f"{blob.name} is not what was to be downloaded",
+                f"the copy of {blob.name} differs from the original",
                 facts={"why": "it changed meanwhile, or was damaged on the way"},
                 fix="the same command again",
             )
         part.rename(target)
         return blob.size
 
-    @property
-    def _container(self) -> Any:
-        if self._made is None:
-            from azure.storage.blob import ContainerClient, ExponentialRetry
 
-            self._made = ContainerClient(
-                self._store.url,
-                self._store.container,
-                credential=self._store.credential,
-                max_single_get_size=BLOCK,
-                retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=6),
-            )
-        return self._made
+def _in_parallel(work: Callable[[T], int], items: Iterable[T], total: int, progress: Progress | None) -> None:
+    """Run a transfer on each item, several in parallel; `work` returns the size of its item in bytes."""
+    done = 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        for size in pool.map(work, items):
+            done += size
+            if progress:
+                progress(done, total)
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Asks again as long as Azure wants to be left in peace, which its blob client, unlike all others, does not do."""
+    """Repeat a request after the pause that Azure asks for: its blob client, unlike all others, does not."""
     from azure.core.exceptions import HttpResponseError
 
     for pause in PAUSES:
@@ -231,12 +226,12 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 
 def _uncommitted(client: Any) -> set[str]:
-    """Blocks that Azure has of a file that was not finished."""
+    """Blocks that Azure has from an unfinished upload."""
     from azure.core.exceptions import HttpResponseError
 
     try:
         _, waiting = client.get_block_list("uncommitted")
-    except HttpResponseError:  # no such file, or blocks are not told: then all are sent
+    except HttpResponseError:  # no such file, or blocks are not listed: then all are sent
         return set()
     return {str(block.id) for block in waiting}
 
@@ -255,16 +250,15 @@ def _size(content: Content) -> int:
 
 
 def _hash(content: Content) -> str:
-    whole = hashlib.sha256()
-    for block in _blocks(content):
-        whole.update(block)
-    return whole.hexdigest()
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_sha256(content)
 
 
 def _same(path: Path, blob: Blob) -> bool:
-    """Whether a file has the content of a blob, as far as anybody said what that is."""
+    """Whether a file has the size of a blob, and its content as far as a hash of it is recorded."""
+    if path.stat().st_size != blob.size:
+        return False
     if blob.sha256 is not None:
-        return _hash(path) == blob.sha256
+        return file_sha256(path) == blob.sha256
     if blob.md5 is None:
         return True
     with path.open("rb") as stream:

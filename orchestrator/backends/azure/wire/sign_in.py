@@ -1,13 +1,14 @@
-"""Signing in: a short chain whose links are tried only where there is something to try, and one line when none works.
+"""Signing in: a short chain of credentials, each tried only where it can work, and one line when none does.
 
-ORCHESTRATOR_AZURE_SIGN_IN names one link, which is then the only one: environment, workload-identity, managed-identity,
-cli or browser. Without it the first that this machine is set up for counts, a browser never unasked.
+ORCHESTRATOR_AZURE_SIGN_IN names one of them, which is then the only one: environment, workload-identity,
+managed-identity, cli or browser. Without it those that this machine is set up for are tried in that order, never a
+browser. azure-identity's own chain would list every credential it knows, on many lines.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.support.errors import AuthError, UsageError
@@ -15,10 +16,17 @@ from orchestrator.support.redact import redact
 
 VARIABLE = "ORCHESTRATOR_AZURE_SIGN_IN"
 CLI_SECONDS = 30
+CREDENTIALS = {
+    "environment": "EnvironmentCredential",
+    "workload-identity": "WorkloadIdentityCredential",
+    "managed-identity": "ManagedIdentityCredential",
+    "cli": "AzureCliCredential",
+    "browser": "InteractiveBrowserCredential",
+}
 
 
 class SignIn:
-    """A credential as Azure's SDK wants one. Whichever link gave a token first gives the later ones too.
+    """A credential for Azure's SDK. The link of the chain that gives the first token also gives all later ones.
 
     Args:
         environ: environment variables.
@@ -26,112 +34,81 @@ class SignIn:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._links = chain(environ)
-        self._found: Any = None
+        self._chosen: Any = None
         self.link: str | None = None
-        """Which link gave the tokens; None: none has yet."""
+        """Name of the link that gives the tokens; None: none has yet."""
 
     def get_token(self, *scopes: str, **more: Any) -> Any:
-        """A token for Azure.
+        """Return a token for Azure.
 
         Raises:
-            AuthError: no link gives one; tells of each why.
+            AuthError: no link gives one; reports the reason of each.
         """
-        return self._ask("get_token", *scopes, **more)
+        return self._get("get_token", *scopes, **more)
 
     def get_token_info(self, *scopes: str, **more: Any) -> Any:
-        """The same in the SDK's newer form.
+        """Return a token in the SDK's newer form.
 
         Raises:
-            AuthError: as of `get_token`.
+            AuthError: see `get_token`.
         """
-        return self._ask("get_token_info", *scopes, **more)
+        return self._get("get_token_info", *scopes, **more)
 
-    def _ask(self, method: str, *scopes: str, **more: Any) -> Any:
+    def _get(self, method: str, *scopes: str, **more: Any) -> Any:
         from azure.core.exceptions import ClientAuthenticationError
 
-        if self._found is not None:
-            try:
-                return getattr(self._found, method)(*scopes, **more)
-            except ClientAuthenticationError as problem:
-                raise _refused({"signed in until now": problem}) from problem
         failures: dict[str, Exception] = {}
-        for name, make in self._links.items():
+        for name in self._links if self.link is None else [self.link]:
             try:
-                credential = make()
+                credential = self._chosen or _credential(name)
                 token = getattr(credential, method)(*scopes, **more)
             except (ClientAuthenticationError, ValueError) as problem:
                 failures[name] = problem
                 continue
-            self._found, self.link = credential, name
+            self._chosen, self.link = credential, name
             return token
-        raise _refused(failures)
+        raise AuthError(
+            "not signed in to Azure",
+            facts={
+                "tried": "; ".join(f"{name}: {_first_line(problem)}" for name, problem in failures.items()),
+                "or": f"export {VARIABLE}=browser",
+            },
+            fix="az login",
+        )
 
 
-def chain(environ: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
-    """The links that are tried, in order: name -> what makes the credential.
+def chain(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the credentials to try, in order.
 
     Raises:
-        UsageError: the variable names none.
+        UsageError: the variable names an unknown one.
     """
-    links: dict[str, tuple[bool, Callable[[], Any]]] = {
-        "environment": ("AZURE_CLIENT_ID" in environ and "AZURE_TENANT_ID" in environ, _environment),
-        "workload-identity": ("AZURE_FEDERATED_TOKEN_FILE" in environ, _workload_identity),
-        "managed-identity": (bool({"IDENTITY_ENDPOINT", "MSI_ENDPOINT"} & set(environ)), _managed_identity),
-        "cli": (True, _cli),
-        "browser": (False, _browser),
-    }
     asked = environ.get(VARIABLE)
-    if asked is None:
-        return {name: make for name, (there, make) in links.items() if there}
-    if asked not in links:
+    if asked is not None and asked not in CREDENTIALS:
         raise UsageError(
-            f"{VARIABLE}={asked}: there is no such way to sign in",
-            facts={"known": ", ".join(links)},
+            f"unknown way to sign in {asked!r}",
+            facts={"where": VARIABLE, "known": ", ".join(CREDENTIALS)},
             fix=f"export {VARIABLE}=cli",
         )
-    return {asked: links[asked][1]}
+    usable = {
+        "environment": "AZURE_CLIENT_ID" in environ and "AZURE_TENANT_ID" in environ,
+        "workload-identity": "AZURE_FEDERATED_TOKEN_FILE" in environ,
+        "managed-identity": bool({"IDENTITY_ENDPOINT", "MSI_ENDPOINT"} & set(environ)),
+        "cli": True,
+    }
+    return [asked] if asked is not None else [name for name, can_work in usable.items() if can_work]
 
 
-def _refused(failures: Mapping[str, Exception]) -> AuthError:
-    """One line about every link."""
-    tried = "; ".join(f"{name}: {_words(problem)}" for name, problem in failures.items())
-    return AuthError(
-        "not signed in to Azure",
-        facts={"tried": tried, "or": f"export {VARIABLE}=browser"},
-        fix="az login",
-    )
+def _credential(name: str) -> Any:
+    from azure import identity
+
+    options: dict[str, dict[str, Any]] = {
+        "managed-identity": {"client_id": os.environ.get("AZURE_CLIENT_ID")},
+        "cli": {"process_timeout": CLI_SECONDS},
+    }
+    return getattr(identity, CREDENTIALS[name])(**options.get(name, {}))
 
 
-def _words(problem: Exception) -> str:
+def _first_line(problem: Exception) -> str:
     text = redact(str(problem).strip() or type(problem).__name__).splitlines()[0]
     return text if len(text) < 160 else text[:157] + "..."
-
-
-def _environment() -> Any:
-    from azure.identity import EnvironmentCredential
-
-    return EnvironmentCredential()
-
-
-def _workload_identity() -> Any:
-    from azure.identity import WorkloadIdentityCredential
-
-    return WorkloadIdentityCredential()
-
-
-def _managed_identity() -> Any:
-    from azure.identity import ManagedIdentityCredential
-
-    return ManagedIdentityCredential(client_id=os.environ.get("AZURE_CLIENT_ID"))
-
-
-def _cli() -> Any:
-    from azure.identity import AzureCliCredential
-
-    return AzureCliCredential(process_timeout=CLI_SECONDS)
-
-
-def _browser() -> Any:
-    from azure.identity import InteractiveBrowserCredential
-
-    return InteractiveBrowserCredential()

@@ -1,1 +1,0 @@
-"""What a job on Azure takes with it: code, data, environments."""

@@ -1,0 +1,338 @@
+"""Clusters of a workspace: created or changed within the quota, and listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from orchestrator.backends.azure.sizes import (
+    SIZES,
+    Prices,
+    Size,
+    check_runs_torch,
+    find_size,
+    price_of_size,
+    read_prices,
+    same_family,
+)
+from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
+from orchestrator.backends.capabilities import ClusterChange, Clusters
+from orchestrator.specs.compute import CLUSTER_NAME
+from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
+from train_jobs.config.fields import Config
+
+if TYPE_CHECKING:
+    from orchestrator.jobs.base import Plan
+
+TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
+LEAST, MOST, IDLE = "minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"
+SCALE = {"min_nodes": LEAST, "max_nodes": MOST, "idle_seconds": IDLE}
+LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
+FIXED = {"vmSize": "size", "vmPriority": "tier"}  # cannot be changed once the cluster exists
+FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # flags of `submit`
+
+
+class Cluster(Config):
+    """The cluster that a run needs."""
+
+    name: str
+    """Its name."""
+    body: Body | None = None
+    """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed."""
+    silent: list[str] = Field(default=[])
+    """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
+    that its maximum number of machines may grow."""
+
+
+def plan_cluster(plan: Plan) -> Cluster:
+    """Return the cluster of a plan; without a body if the plan gives no machine size."""
+    compute = plan.spec.compute
+    body = None
+    if compute.sku is not None:
+        body = compute_body(
+            size=compute.sku,
+            tier=compute.tier,
+            min_nodes=compute.min_nodes,
+            max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
+            idle_seconds=compute.idle_seconds,
+        )
+    # a key from a preset or a default is silent: others may use the cluster too
+    silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
+    return Cluster(name=str(compute.cluster), body=body, silent=silent)
+
+
+def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
+    """Return the body of a cluster. Its machines are reached through Azure ML alone: no SSH, no keys."""
+    found = find_size(size)
+    return {
+        "properties": {
+            "computeType": "AmlCompute",
+            "disableLocalAuth": True,
+            "properties": {
+                "vmSize": found.name if found else size,
+                "vmPriority": TIERS[tier],
+                "osType": "Linux",
+                "enableNodePublicIp": True,
+                "remoteLoginPortPublicAccess": "NotSpecified",
+                "scaleSettings": {LEAST: min_nodes, MOST: max_nodes, IDLE: duration(idle_seconds)},
+            },
+        }
+    }
+
+
+def provision(wire: Wire, cluster: Cluster, *, fewer: str = FEWER) -> str:
+    """Create or change a cluster if it is needed; return a one-line report.
+
+    Args:
+        wire: the workspace.
+        cluster: the wanted cluster.
+        fewer: flags that ask for {0} machines, for the fix of a QuotaError.
+
+    Raises:
+        NotFoundError: it does not exist, and no machine size is given.
+        ConflictError: a cluster of that name has other machines.
+        QuotaError: the subscription does not allow that many machines.
+        UserError: Azure could not create it.
+    """
+    name, wanted = cluster.name, cluster.body
+    found = wire.compute(name)
+    if wanted is None:
+        if found is None:
+            raise NotFoundError(
+                f"cluster {name} does not exist",
+                facts={"where": f"workspace {wire.workspace.workspace}"},
+                fix=f"orchestrator cluster create --name {name} --sku Standard_NC4as_T4_v3 --max-nodes 1",
+            )
+        return f"cluster {name}: exists, left as it is"
+    if found is None:
+        location = wire.location()
+        check_quota(wire, location, wanted, held=0, fewer=fewer)
+        wire.put_compute(name, {"location": location, **wanted})
+        return f"cluster {name}: created, {shape_text(wanted)}"
+    before, after = _scale(found), _merged_scale(_scale(found), _scale(wanted), cluster.silent)
+    changes = differences(name, found, wanted, after)
+    if not changes:
+        return f"cluster {name}: exists, {shape_text(found)}"
+    if any((before.get(key) or 0) < (after.get(key) or 0) for key in (LEAST, MOST)):  # only growth needs quota
+        held = max(before.get(LEAST) or 0, _inner(found).get("currentNodeCount") or 0)
+        wanted = _with_scale(wanted, after)
+        check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fewer=fewer)
+    wire.put_compute(name, _with_scale(writable(found), after))
+    return f"cluster {name}: updated, {', '.join(changes)}"
+
+
+def _merged_scale(before: Body, wanted: Body, silent: Sequence[str]) -> Body:
+    """Return the scale of an existing cluster after a change: silent settings stay, but the maximum may grow."""
+    after = dict(wanted)
+    for key in silent:
+        if (there := before.get(key)) is not None:
+            after[key] = max(there, after[key]) if key == MOST else there
+    after[MOST] = max(after[MOST], after[LEAST])
+    return after
+
+
+def differences(name: str, found: Body, wanted: Body, scale: Body) -> list[str]:
+    """Return the changes that give a cluster a scale: `maxNodeCount 2 -> 4`.
+
+    Args:
+        name: of the cluster.
+        found: the cluster as it is.
+        wanted: the cluster as it should be, apart from its scale.
+        scale: its scale afterwards.
+
+    Raises:
+        ConflictError: its size or tier would have to change, which Azure does not allow.
+    """
+    for key, what in FIXED.items():
+        have, need = _inner(found).get(key), _inner(wanted)[key]
+        if str(have).lower() != str(need).lower():
+            raise ConflictError(
+                f"cluster {name} has {what} {have}, not {need}",
+                facts={"have": have, "need": need},
+                fix=f"--cluster with another name, or orchestrator cluster delete --name {name}",
+            )
+    before = _scale(found)
+    return [
+        f"{key} {before.get(key)} -> {scale[key]}"
+        for key in SCALE.values()
+        if _comparable(before.get(key)) != _comparable(scale[key])
+    ]
+
+
+def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fewer: str) -> None:
+    """Compare a cluster at its largest with the quota of its family.
+
+    Args:
+        wire: the workspace.
+        location: its region.
+        wanted: the cluster.
+        held: its machines that already count as used.
+        fewer: see `provision`.
+
+    Raises:
+        QuotaError: it does not fit; names sizes that do.
+    """
+    size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MOST]
+    if size is None:
+        return  # of unknown cores: Azure will check
+    low = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
+    usages = wire.usages(location)
+    if low:  # all families share one quota
+        usage = next((one for one in usages if LOW_PRIORITY_QUOTA.search(one["name"])), None)
+    else:
+        usage = _usage_of(size, usages)
+    if usage is None:
+        return
+    free = usage["limit"] - usage["used"] + size.cores * held
+    if size.cores * nodes <= free:
+        return
+    others = [one for one in SIZES if (one.gpu is None) == (size.gpu is None) and not one.legacy and one != size]
+    fit = [one.name for one in others if (one.cores * nodes <= free if low else _fits(one, nodes, usages))]
+    most = int(free // size.cores)
+    raise QuotaError(
+        f"not enough cores for {nodes} x {size.name} in {location}",
+        facts={
+            "need": f"{size.cores * nodes} cores of {usage['name']}, limit {usage['limit']}, used {usage['used']}",
+            "fits": ", ".join(fit[:5]) or "nothing of the same kind",
+            "or": "request quota: https://ml.azure.com/quota",
+        },
+        fix=fewer.format(most) if most > 0 else "orchestrator skus",
+    )
+
+
+def _usage_of(size: Size, usages: list[Body]) -> Body | None:
+    return next((one for one in usages if same_family(one["name"], size.family)), None)
+
+
+def _fits(size: Size, nodes: int, usages: list[Body]) -> bool:
+    usage = _usage_of(size, usages)
+    return usage is not None and size.cores * nodes <= usage["limit"] - usage["used"]
+
+
+def _inner(body: Body) -> Body:
+    """Return the properties of a cluster, inside the properties of every compute."""
+    return dict(body["properties"]["properties"])
+
+
+def _scale(body: Body) -> Body:
+    return dict(_inner(body).get("scaleSettings") or {})
+
+
+def _with_scale(body: Body, scale: Body) -> Body:
+    return {**body, "properties": {**body["properties"], "properties": {**_inner(body), "scaleSettings": scale}}}
+
+
+def _comparable(value: Any) -> Any:
+    """Return a scale setting, an idle time in seconds: Azure may return PT1800S for PT30M."""
+    return duration_seconds(value) if isinstance(value, str) else value
+
+
+def shape_text(body: Body) -> str:
+    """Return size and scale of a cluster: `0 to 4 x Standard_NC4as_T4_v3, low-priority`."""
+    scale, tier = _scale(body), "" if _inner(body).get("vmPriority") == TIERS["dedicated"] else ", low-priority"
+    return f"{scale.get(LEAST, 0)} to {scale.get(MOST, 0)} x {_inner(body).get('vmSize')}{tier}"
+
+
+class AzureClusters(Clusters):
+    """Clusters of one workspace, as `orchestrator cluster` shows and changes them.
+
+    Args:
+        connect: returns the workspace; called before the first request.
+        home: the home folder, where refreshed prices are.
+    """
+
+    def __init__(self, connect: Callable[[], Wire], home: Path) -> None:
+        self._connect, self._home = connect, home
+
+    @cached_property
+    def _wire(self) -> Wire:
+        return self._connect()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all clusters."""
+        prices = read_prices(self._home)
+        return [
+            _row(body, prices)
+            for body in self._wire.computes()
+            if body["properties"].get("computeType") == "AmlCompute"
+        ]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return one cluster."""
+        return _row(self._existing(name), read_prices(self._home))
+
+    def created(
+        self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
+    ) -> ClusterChange:
+        """Return the change that creates a cluster, or makes an existing one fit."""
+        if not re.fullmatch(CLUSTER_NAME, name):
+            raise SpecError(
+                f"invalid name of a cluster {name!r}",
+                facts={"rule": "3 to 24 letters, digits and hyphens, with a letter first"},
+                fix="--name gpu-t4",
+            )
+        warnings: tuple[str, ...] = ()
+        if (size := find_size(sku, where="--sku")) is not None:
+            try:
+                check_runs_torch(size)
+            except SpecError as problem:  # only jobs with our environment are affected
+                warnings = (f"{problem.message}; instead: {problem.fix}",)
+        body = compute_body(size=sku, tier=tier, min_nodes=min_nodes, max_nodes=max_nodes, idle_seconds=idle_seconds)
+        return self._change(name, body, warnings)
+
+    def scaled(
+        self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
+    ) -> ClusterChange:
+        """Return the change of a cluster's scale, and only of that."""
+        found = self._existing(name)
+        before = _scale(found)
+        least = before.get(LEAST) or 0 if min_nodes is None else min_nodes
+        most = before.get(MOST) or 0 if max_nodes is None else max_nodes
+        if most < least:
+            raise UsageError(f"cannot keep {least} machines in a cluster of at most {most}", fix=f"--max-nodes {least}")
+        idle = before.get(IDLE) if idle_seconds is None else duration(idle_seconds)
+        return self._change(name, _with_scale(writable(found), {LEAST: least, MOST: most, IDLE: idle}))
+
+    def delete(self, name: str) -> None:
+        """Delete a cluster with its machines."""
+        self._wire.delete_compute(name)
+
+    def _change(self, name: str, body: Body, warnings: tuple[str, ...] = ()) -> ClusterChange:
+        def apply() -> str:
+            return provision(self._wire, Cluster(name=name, body=body), fewer="--max-nodes {0}")
+
+        return ClusterChange(shape_text(body), warnings, apply)
+
+    def _existing(self, name: str) -> Body:
+        if (found := self._wire.compute(name)) is None:
+            raise NotFoundError(f"cluster {name} does not exist", fix="orchestrator cluster list")
+        return found
+
+
+def _row(body: Body, prices: Prices) -> dict[str, Any]:
+    """Return a cluster as `orchestrator cluster list` prints it."""
+    outer, inner, scale = body["properties"], _inner(body), _scale(body)
+    name, low = inner.get("vmSize"), inner.get("vmPriority") != TIERS["dedicated"]
+    size = next((one for one in SIZES if one.name.lower() == str(name).lower()), None)
+    price = price_of_size(size, low_priority=low, refreshed=prices) if size else None
+    hourly = price.usd if price else None
+    kept, current = scale.get(LEAST) or 0, inner.get("currentNodeCount") or 0
+    return {
+        "name": body["name"],
+        "state": outer.get("provisioningState"),
+        "size": name,
+        "tier": "low-priority" if low else "dedicated",
+        "min_nodes": kept,
+        "max_nodes": scale.get(MOST),
+        "nodes": current,
+        "idle_seconds": _comparable(scale.get(IDLE)),
+        "price_per_hour": hourly,
+        "idle_cost_per_day": None if hourly is None else round(kept * hourly * 24, 2),
+        "cost_per_hour_now": None if hourly is None else round(current * hourly, 2),
+        "errors": [one.get("error", {}).get("message") for one in outer.get("provisioningErrors") or []],
+    }

@@ -1,1 +1,0 @@
-"""Clusters of Azure, their sizes and prices."""

@@ -1,0 +1,76 @@
+"""Paths in the datastore and names in the workspace, all derived from names and hashes.
+
+orchestrator/
+  code/DIGEST/            snapshots                          environments/NAME-VERSION/   Docker contexts
+  data/SHA256/            text, as on the laptop             models/HASH/                 start of a training
+  token-stores/           prepared data, shared by all runs
+  runs/RUN/job/           config.json, plan.json, ...        runs/RUN/outputs/            files that the job writes
+  runs/SWEEP/job/         the same of a sweep that Azure's own service drives, for its trials SWEEP_0, SWEEP_1, ...
+
+Paths of folders end with a slash: blobs are listed by prefix, and RUN is a prefix of RUN-2. Caches of this machine are
+JSON files below the home folder.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from train_jobs.artifacts.files import write_text
+
+ROOT = "orchestrator/"
+TOKEN_STORES = f"{ROOT}token-stores/"
+DIGITS = 16  # of a hash in a name or version
+CODE = "orchestrator-code"
+ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore, whose facts `filled` puts in
+
+
+def content_folder(kind: str, digest: str) -> str:
+    """Return the folder of a snapshot (`code`), a text (`data`) or a start of training (`models`), by its hash."""
+    return f"{ROOT}{kind}/{digest[:DIGITS]}/"
+
+
+def run_folder(run: str) -> str:
+    """Return the folder of everything that belongs to a run."""
+    return f"{ROOT}runs/{run}/"
+
+
+def job_folder(run: str) -> str:
+    """Return the folder of what the job of a run reads."""
+    return f"{run_folder(run)}job/"
+
+
+def outputs_folder(run: str) -> str:
+    """Return the folder of what the job of a run writes."""
+    return f"{run_folder(run)}outputs/"
+
+
+def datastore_uri(datastore: str, path: str) -> str:
+    """Return the address of a path in a datastore, as jobs and data assets name it."""
+    return f"azureml://datastores/{datastore}/paths/{path}"
+
+
+def attempt_name(run: str, attempt: int) -> str:
+    """Return the job's name of an attempt: RUN, RUN-a2, RUN-a3. Azure never lets a name be used twice."""
+    return run if attempt == 1 else f"{run}-a{attempt}"
+
+
+def trial_of(job: str) -> tuple[str, int] | None:
+    """Return the sweep of Azure's service that a job named SWEEP_3 may be a trial of, and its number."""
+    sweep, _, number = job.rpartition("_")
+    return (sweep, int(number)) if sweep and number.isdecimal() else None
+
+
+def read_cache(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; empty if the file is missing or damaged."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def write_cache(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON object that `read_cache` returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(document, indent=1))

@@ -1,1 +1,0 @@
-"""Sweeps that Azure drives itself."""

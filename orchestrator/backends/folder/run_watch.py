@@ -1,0 +1,126 @@
+"""Watches the reports of a run: warns of a diverging loss, and posts what happens to the user's webhook."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.runs.status import RunState
+from orchestrator.specs.notification import NotifySpec
+from orchestrator.support.notify import message, post
+
+WINDOW = 5  # reports; their median is robust to one bad batch
+RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen as far for as long
+LOSS = "train_loss"
+EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
+
+
+class RunWatch:
+    """Reads the reports of a run as they are written, and posts messages.
+
+    Args:
+        run: its folder.
+        handle: name of the run in messages.
+        notify: events to post.
+        steps: optimizer steps of the whole run.
+        pace_seconds: least time between two reads.
+    """
+
+    def __init__(
+        self, run: RunFolder, handle: str, notify: NotifySpec, steps: int | None, pace_seconds: float = 1.0
+    ) -> None:
+        self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
+        self._pace_seconds = pace_seconds
+        self._looked = 0.0
+        self._warned = False
+        self._webhook = ThreadPoolExecutor(max_workers=1, thread_name_prefix="webhook")  # posts in the order of events
+        self._posts: list[Future[bool]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start over, for a new attempt: it repeats the reports past its checkpoint."""
+        self._loss = LossWatch()
+        self._offset = 0
+        self._step: int | None = None
+
+    def look(self) -> str | None:
+        """Return the problem of the loss, if any; do nothing if called again too soon."""
+        if time.monotonic() - self._looked < self._pace_seconds:
+            return None
+        self._looked = time.monotonic()
+        warning = self._read()
+        if warning and not self._warned:
+            self._warned = True
+            self._post("diverging", warning)
+        return warning
+
+    def ended(self, state: RunState, reason: str | None) -> None:
+        """Post how the run ended, and wait until all messages are sent."""
+        if event := EVENTS.get(state):
+            self._read()
+            self._post(event, reason)
+        wait(self._posts)
+
+    def _read(self) -> str | None:
+        path = self._run.metrics
+        warning = None
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            if path.stat().st_size < self._offset:
+                self.begin()  # cut back by a job that resumed
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                with suppress(ValueError, KeyError, TypeError):  # a damaged report
+                    report = json.loads(line)
+                    self._step = int(report["step"])
+                    warning = self._loss.add(self._step, float(report["metrics"][LOSS])) or warning
+        return warning
+
+    def _post(self, event: Any, reason: str | None) -> None:
+        """Post a message in the background: a webhook that hangs must not stop the watching."""
+        url = os.environ.get(self._notify.variable)
+        if event not in self._notify.on or not url:
+            return
+        document = message(
+            run=self._run.name,
+            handle=self._handle,
+            event=event,
+            reason=reason,
+            step=self._step,
+            steps=self._steps,
+        )
+        self._posts.append(self._webhook.submit(post, url, document))
+
+
+class LossWatch:
+    """Watches one loss, report by report.
+
+    The loss diverges if it is not finite, or if its median over the last 5 reports is more than 0.5 nats above the
+    lowest such median so far.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._best = (0, math.inf)
+
+    def add(self, step: int, loss: float) -> str | None:
+        """Add a report; return the problem in one line, if there is one."""
+        if not math.isfinite(loss):
+            return f"the loss of step {step} is {loss}"
+        self._recent.append(loss)
+        if len(self._recent) < WINDOW:
+            return None
+        now = sorted(self._recent)[WINDOW // 2]
+        best_step, best = self._best = min(self._best, (step, now), key=lambda pair: pair[1])
+        if now <= best + RISE:
+            return None
+        return f"the loss rises: {now:.3f} around step {step}, {best:.3f} around step {best_step}"

@@ -1,0 +1,136 @@
+"""Models of runs in MLflow's registry, and behind a small server on the loopback interface of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends.capabilities import check_endpoint, model_name, model_tags, require_model
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.runs.status import RunStatus
+from orchestrator.runs.supervised_folder import last_line
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.lineage import read_lineage
+from train_jobs.config.errors import in_shell
+
+ENDPOINTS = "endpoints"  # below the home folder
+
+
+def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """Register the model of a run as a version of a model in MLflow, unless the run has one already.
+
+    Raises:
+        ConflictError: the run has not completed.
+        NotFoundError: the run has no model of its own.
+        ServiceError: MLflow refused.
+    """
+    require_model(status)
+    if not run.model.is_dir():
+        raise NotFoundError(
+            f"run {status.name} has no model of its own",
+            facts={"has": ", ".join(sorted(path.parent.name for path in run.outputs.glob("*/model"))) or "none"},
+            fix=f"orchestrator download {status.name}",
+        )
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    name = model_name(status, model)
+    lineage = read_lineage(run.lineage)
+    tags = model_tags(status, plan, lineage.head.hash if lineage else None)
+    client = MlflowClient(tracking_uri=status.tracking_uri, registry_uri=status.tracking_uri)
+    try:
+        with suppress(MlflowException):  # it exists
+            client.create_registered_model(name)
+        for known in client.search_model_versions(f"name = '{name}'"):
+            if known.tags.get("orchestrator.run") == status.name:
+                return _document(known)
+        made = client.create_model_version(name, source=run.model.as_uri(), run_id=status.mlflow_run_id, tags=tags)
+    except MlflowException as problem:
+        raise ServiceError(
+            f"cannot register the model of run {status.name}: MLflow refused it",
+            facts={"where": status.tracking_uri, "says": problem},
+            fix="--name with letters, digits and hyphens",
+        ) from problem
+    return _document(made)
+
+
+def _document(version: Any) -> dict[str, Any]:
+    return {"name": version.name, "version": str(version.version), "uri": version.source, "tags": dict(version.tags)}
+
+
+def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
+    """Start a server and wait until it answers.
+
+    Raises:
+        ConflictError: the run has not completed, or the endpoint has a server.
+        NotFoundError: the run's model is missing.
+        ServiceError: it did not start.
+    """
+    check_endpoint(endpoint)
+    require_model(status)
+    if status.model is None:
+        raise NotFoundError(f"run {status.name} has no model on this machine", fix=f"orchestrator status {status.name}")
+    path = home / ENDPOINTS / f"{endpoint}.json"
+    if (known := _living(path)) is not None:
+        raise ConflictError(
+            f"cannot start endpoint {endpoint}: it already has a server",
+            facts={"where": known["uri"]},
+            fix=f"orchestrator model delete {endpoint} -y",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "train_jobs.tools.serve", "--model", status.model],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    with process.stdout as stream:
+        first = stream.readline()
+    if not first:
+        raise ServiceError(
+            f"cannot start endpoint {endpoint}: its server did not start",
+            facts={"exit code": process.wait(), "says": last_line(path.with_suffix(".log"))},
+            fix=f"less {in_shell(path.with_suffix('.log'))}",
+        )
+    process.returncode = 0  # it outlives this command
+    found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{json.loads(first)['port']}/score", "run": status.name}
+    identity = {"pid": process.pid, "started": process_started(process.pid), "boot": boot_id()}
+    write_text(path, json.dumps({**found, **identity}, indent=1))
+    return found
+
+
+def delete(home: Path, endpoint: str) -> None:
+    """Stop a server.
+
+    Raises:
+        NotFoundError: the endpoint does not exist.
+    """
+    check_endpoint(endpoint)
+    path = home / ENDPOINTS / f"{endpoint}.json"
+    if not path.is_file():
+        raise NotFoundError(f"no endpoint {endpoint}", fix="orchestrator model deploy RUN --endpoint NAME")
+    if (known := _living(path)) is not None:
+        os.kill(known["pid"], signal.SIGTERM)
+    path.unlink()
+
+
+def _living(path: Path) -> dict[str, Any] | None:
+    """Return the record of a server if that very process lives."""
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    same = known.get("boot") == boot_id() and known.get("started") == process_started(known["pid"])
+    return known if same and known.get("started") is not None else None

@@ -1,1 +1,0 @@
-"""Watching a run in a folder until it ends."""

@@ -1,0 +1,316 @@
+"""The life of a run in a folder, from its first attempt to its last state; derived classes start the job.
+
+The MLflow run is opened while the job starts, so that the job need not wait for it. The ranks find it in the file that
+ORCHESTRATOR_TRACKING names, which is written once the MLflow run is open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+from orchestrator.backends.folder.log_files import LogClock
+from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
+from orchestrator.backends.folder.run_watch import RunWatch
+from orchestrator.backends.run_progress import last_report
+from orchestrator.runs.status import RunAttempt, RunState
+from orchestrator.runs.tracked_run import Opening, TrackingRequest
+from orchestrator.support.errors import InternalError, UserError
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.config.reported import flatten
+
+POLL_SECONDS = 0.1
+LONGEST_PAUSE = 60.0  # seconds between two attempts
+PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
+USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
+SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
+TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
+MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
+
+
+@dataclass(frozen=True)
+class Ending:
+    """End of an attempt."""
+
+    state: RunState
+    exit_code: int
+    reason: str | None
+    ranks: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether another attempt may end better: not after success, nor with input that stays wrong."""
+        return self.state.resumable and self.exit_code != USAGE_CODE
+
+
+def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int, stopped: bool) -> Ending:
+    """Return the end of an attempt, from the exit codes of all ranks rather than from that of the launcher.
+
+    Args:
+        run: its folder.
+        attempt: number of the attempt.
+        world_size: number of ranks.
+        agent_code: the first exit code of an agent that is not 0, or 0.
+        stopped: whether the supervisor asked the agents to end.
+    """
+    ranks = read_exits(run.exits(attempt))
+    if len(ranks) == world_size and not any(ranks.values()):
+        return Ending(RunState.COMPLETED, 0, None, ranks)
+    if run.cancel_file.exists():
+        return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
+    if PREEMPTED_CODE in ranks.values() or stopped:
+        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
+    for rank, code in ranks.items():
+        if code:
+            return Ending(RunState.FAILED, code, _reason(run, rank, code), ranks)
+    code = agent_code or 1
+    reason = f"the launcher ended with {code} before any rank; see {run.agent_log(0)}"
+    return Ending(RunState.FAILED, code, reason, ranks)
+
+
+def _reason(run: RunFolder, rank: int, code: int) -> str:
+    """Return why the rank that ended first did so: its own error, if it left one; the others only lost their peer."""
+    with suppress(ValueError):  # a job may end with 255 too, and that is no signal
+        name = signal.Signals(code - SIGNALLED).name
+        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
+    with suppress(ValueError, KeyError, OSError):
+        return str(json.loads((run.outputs / f"error-{rank}.json").read_text())["text"])
+    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
+
+
+def read_exits(folder: Path) -> dict[int, int]:
+    """Return exit codes by rank, the rank that ended first coming first."""
+    codes = {}
+    for path in sorted(folder.glob("rank-*"), key=lambda path: path.stat().st_mtime_ns):
+        with suppress(ValueError):  # an empty file: the disk was full
+            codes[int(path.name.removeprefix("rank-"))] = int(path.read_text())
+    return codes
+
+
+class TrackedRun:
+    """One MLflow run over all attempts.
+
+    Args:
+        run: folder of the run.
+        request: with the tracking server.
+        run_id: the MLflow run of earlier attempts; None: no attempt has opened one.
+    """
+
+    def __init__(self, run: RunFolder, request: FolderRequest, run_id: str | None) -> None:
+        self._run, self._request = run, request
+        self.run_id = run_id
+        self._opening: Opening | None = None
+
+    def open(self) -> None:
+        """Begin to create the MLflow run, or to reopen the one of earlier attempts."""
+        self._announce()
+        self._opening = Opening(
+            TrackingRequest(
+                uri=self._request.tracking_uri,
+                experiment=self._request.experiment,
+                run_name=self._run.name,
+                params=flatten(self._run.read_json("config.json")),
+                tags=self._run.read_json("tags.json"),
+                run_id=self.run_id,
+            )
+        )
+
+    def wait(self) -> None:
+        """Wait until the MLflow run is open.
+
+        Raises:
+            ServiceError: MLflow refused.
+        """
+        if self._opening is not None:
+            self._opening.wait()
+            self.poll()
+
+    def poll(self) -> bool:
+        """Return True once, when a new MLflow run has been opened.
+
+        Raises:
+            ServiceError: MLflow refused a new run. For a known one it warns only: metrics can wait in their file.
+        """
+        if self._opening is None or not self._opening.done:
+            return False
+        opening, self._opening = self._opening, None
+        if self.run_id is not None:
+            opening.warn()
+            return False
+        self.run_id = opening.result()
+        self._announce()
+        return True
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables by which the ranks find the MLflow run."""
+        return {
+            TRACKING_VARIABLE: str(self._run.tracking_file),
+            "MLFLOW_TRACKING_URI": self._request.tracking_uri,
+            "MLFLOW_EXPERIMENT_NAME": self._request.experiment,
+        }
+
+    def end(self, state: RunState) -> None:
+        """Copy the metrics that a killed job left behind and set the status of the MLflow run.
+
+        A completed job has done both itself, and left mirrored.json. A failure of the copying is ignored.
+        """
+        self.wait()
+        if self.run_id is None:
+            return
+        status = MLFLOW_STATUS.get(state, "KILLED")
+        size = self._run.metrics.stat().st_size if self._run.metrics.exists() else 0
+        with suppress(OSError, ValueError):
+            if self._run.read_json("outputs/mirrored.json") == {"run_id": self.run_id, "status": status, "bytes": size}:
+                return
+        command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._run.metrics), "--status", status]
+        with (self._run.logs / "mirror.log").open("ab") as log:
+            subprocess.run(command, env={**os.environ, **self.variables()}, stdout=log, stderr=log, check=False)
+
+    def _announce(self) -> None:
+        """Write the file by which the ranks find the MLflow run, once there is one."""
+        if self.run_id is None:
+            self._run.tracking_file.unlink(missing_ok=True)
+            return
+        found = {"tracking_uri": self._request.tracking_uri, "run_id": self.run_id}
+        write_text(self._run.tracking_file, json.dumps(found))
+
+
+class Supervision(ABC):
+    """Runs the attempts of a run until it has finished. The caller of `supervise` holds the run's lock.
+
+    Args:
+        run: folder of the run, with request.json and state.json in place.
+    """
+
+    request_kind: ClassVar[type[FolderRequest]]
+    """Model of its request.json."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.request = self.request_kind.model_validate(run.read_json("request.json"))
+        self.state = run.stored_state()
+        self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
+        handle = run.read_json("tags.json")["orchestrator.handle"]
+        self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
+        self.log_clock = LogClock(run.logs)
+        self.asked_to_stop = False
+        self.preempted = False
+
+    @abstractmethod
+    def attempt(self) -> Ending:
+        """Run the job once, from its newest checkpoint.
+
+        Raises:
+            UserError: it could not be started.
+        """
+
+    def listen(self) -> None:
+        """Handle SIGTERM and simulated preemption (SIGUSR1)."""
+        signal.signal(signal.SIGTERM, self._note_stop)
+        signal.signal(signal.SIGUSR1, self._note_preemption)
+
+    def supervise(self) -> None:
+        """Run all attempts and write the last state."""
+        pid = os.getpid()
+        self.update(
+            state=RunState.STARTING,
+            started=time.time(),
+            pid=pid,
+            pid_started=process_started(pid),
+            boot_id=boot_id(),
+        )
+        ending = self._recorded_attempt()
+        for restart in range(self.request.max_restarts):
+            if not ending.is_retryable or self._stopped_in_pause(restart):
+                break
+            print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
+            self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
+            ending = self._recorded_attempt()
+        try:
+            self.tracked.end(ending.state)
+        except UserError as problem:  # the job was over before MLflow answered
+            print(f"warning: {problem}", file=sys.stderr, flush=True)
+        self.update(
+            mlflow_run_id=self.tracked.run_id,
+            state=ending.state,
+            ended=time.time(),
+            exit_code=ending.exit_code,
+            reason=ending.reason,
+            ranks=dict(ending.ranks),
+            pid=None,
+        )
+        self.watch.ended(ending.state, ending.reason)
+
+    def stop_requested(self) -> bool:
+        """Return whether the run must end; `cancel` may have been created before there was a process to signal."""
+        self.asked_to_stop |= self.run.cancel_file.exists()
+        return self.asked_to_stop
+
+    def look(self) -> None:
+        """Note the sizes of the logs and read new reports; a loss that diverges becomes the state's warning."""
+        self.log_clock.note()
+        warning = self.watch.look()
+        if warning and self.state.warning is None:
+            self.update(warning=warning)
+
+    def update(self, **changes: object) -> None:
+        """Change the state, on the disk too."""
+        self.state = self.state.model_copy(update=changes)
+        self.run.write_state(self.state)
+
+    def _stopped_in_pause(self, restart: int) -> bool:
+        """Wait before a restart, longer each time while attempts make no progress; return whether asked to end."""
+        steps = [attempt.step for attempt in self.state.attempts]
+        further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
+        until = time.monotonic() + (0.0 if further else min(2.0**restart, LONGEST_PAUSE))
+        while time.monotonic() < until and not self.stop_requested():
+            time.sleep(POLL_SECONDS)
+        return self.stop_requested()
+
+    def _recorded_attempt(self) -> Ending:
+        """Run one attempt and record it in the state; a failure to start it is an ending too."""
+        earlier = self.state.attempts
+        begun = RunAttempt(started=time.time())
+        self.update(attempts=[*earlier, begun], warning=None)
+        self.preempted = False
+        self.watch.begin()
+        for stale in self.run.outputs.glob("error-*.json"):
+            stale.unlink()
+        try:
+            ending = self.attempt()
+        except UserError as problem:
+            print(problem, file=sys.stderr, flush=True)
+            ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        except Exception as problem:  # a bug of ours: the run has failed, and its state must show it
+            traceback.print_exc()
+            reason = str(InternalError(f"{type(problem).__name__}: {problem}"))
+            ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
+        last = last_report(self.run.metrics)
+        record = {
+            "ended": time.time(),
+            "state": ending.state,
+            "exit_code": ending.exit_code,
+            "reason": ending.reason,
+            "step": last["step"] if last.get("time", 0.0) >= begun.started else None,
+        }
+        self.update(attempts=[*earlier, begun.model_copy(update=record)])
+        return ending
+
+    def _note_stop(self, signum: int, frame: FrameType | None) -> None:
+        self.asked_to_stop = True
+
+    def _note_preemption(self, signum: int, frame: FrameType | None) -> None:
+        self.preempted = True

@@ -1,0 +1,106 @@
+"""Commands that lead to a run: set up, check, plan, submit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import OUTPUT, Command, argument, switch
+from orchestrator.cli.ui.spec_flags import BACKEND, HELP, KIND, SPEC_FLAGS
+from orchestrator.cli.ui.spec_flags import OUTPUT as JOB_OUTPUT
+
+SHELLS = ("bash", "zsh", "fish")
+JOB = (HELP, KIND, BACKEND, *SPEC_FLAGS, JOB_OUTPUT)
+
+START = (
+    Command(
+        "submit",
+        "start a job and follow it",
+        "Start a job and follow it. Ctrl-C stops following, never the job. submit KIND --help lists the flags of one"
+        " kind of job.",
+        [
+            "submit pretrain --data notes/ --set train.steps=2000",
+            "submit finetune --task MRPC --data glue_data --model @last",
+            "submit finetune --task reviews.yaml --model bert-base-uncased",
+            "submit evaluate --model @last --data held-out.csv",
+            "submit predict --model @last --input new.csv --output out.jsonl",
+        ],
+        "submit.submit",
+        [
+            *JOB,
+            switch("--dry-run", "--dryrun", meaning="print the plan and the request, and start nothing"),
+            switch("-d", "--detach", meaning="return once the run has started"),
+            switch("--new", meaning="start another run even if one of the same hash exists"),
+        ],
+    ),
+    Command(
+        "plan",
+        "show what submit would do",
+        "Show what submit would do: the plan, and the exact request that would be sent.",
+        ["plan pretrain -f job.yaml"],
+        "submit.plan",
+        [*JOB, switch("--new", meaning="plan another run even if one of the same hash exists")],
+    ),
+    Command(
+        "validate",
+        "check a spec",
+        "Check a spec. Reports all problems together, with file and line.",
+        ["validate pretrain -f job.yaml"],
+        "submit.validate",
+        JOB,
+    ),
+    Command(
+        "init",
+        "create a project",
+        "Create a project: a job, the defaults of the project, and the list of files that are not packaged with the"
+        " code, each with comments.",
+        ["init my-bert", "init --full --template finetune --recipe squad"],
+        "setup.init",
+        [
+            argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="folder (default: here)"),
+            argument("--template", metavar="KIND", default="pretrain", help="kind of job (default: pretrain)"),
+            switch("--full", meaning="write every key, with its help text"),
+            argument("--recipe", metavar="NAME", help="with --full: recipe that the values are taken from"),
+            switch("--force", meaning="overwrite existing files"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "explain",
+        "explain a key of a spec",
+        "Show the type, the default and the help text of a key, and the recipes that change it. For a section, show"
+        " every key below it.",
+        ["explain train.micro_batch_size"],
+        "setup.explain",
+        [
+            argument(
+                "key",
+                completer=completers.explained_keys,
+                metavar="KEY",
+                help="dotted key, as in --set",
+            ),
+            argument("--kind", metavar="KIND", help="kind of job (default: every kind that has the key)"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "doctor",
+        "find problems that prevent runs",
+        "Check Python, packages, devices, disks, locks, ports and the tracking store, and print a fix for each problem;"
+        " for Azure also check sign-in, workspace, datastore and quota. The exit code is 1 if a check fails.",
+        ["doctor -b azure"],
+        "setup.doctor",
+        [
+            argument("-b", "--backend", metavar="NAME", help="backend to check (default: that of the project)"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "completion",
+        "print shell completion code",
+        "Print the code that completes verbs, flags, runs, recipes and keys in a shell.",
+        ["completion bash"],
+        "setup.completion",
+        [argument("shell", choices=SHELLS, help="name of the shell")],
+    ),
+)

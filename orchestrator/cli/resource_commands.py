@@ -1,0 +1,214 @@
+"""Commands about what runs need: data, and machines in the cloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import (
+    OUTPUT,
+    YES,
+    Argument,
+    Command,
+    argument,
+    idle_seconds,
+    not_negative,
+    positive,
+    switch,
+)
+
+PUBLISHED = ("glue", "squad", "wikipedia")
+STORE = argument("store", type=Path, metavar="STORE", help="folder of a token store")
+
+DATA = (
+    Command(
+        "data",
+        "fetch data, inspect token stores",
+        "Fetch published data sets and models, and inspect token stores.",
+        ["data fetch glue:MRPC"],
+        actions=[
+            Command(
+                "fetch",
+                "fetch Wikipedia, GLUE, SQuAD or a model",
+                "Fetch published data, complete and verified, or fail. After an interruption the same command continues"
+                " where it stopped; existing files are verified and kept. Prints the paths. Proxies are read from"
+                " HTTPS_PROXY, mirrors from mirrors.yaml in the orchestrator's home folder.",
+                ["data fetch wikipedia:de --to dumps/"],
+                "data.fetch_data",
+                [
+                    argument(
+                        "what",
+                        completer=lambda **_: list(PUBLISHED),
+                        metavar="NAME",
+                        help="wikipedia[:LANGUAGE], glue[:TASK], squad[:VERSION], or a model on the Hugging Face Hub",
+                    ),
+                    argument(
+                        "--to",
+                        type=Path,
+                        metavar="DIR",
+                        help="destination (default: data/NAME; for a model the Hub's cache)",
+                    ),
+                    argument(
+                        "--mirror",
+                        dest="mirrors",
+                        action="append",
+                        default=[],
+                        metavar="URL",
+                        help="use this mirror instead of the configured ones; may be repeated",
+                    ),
+                    argument(
+                        "--date",
+                        default="latest",
+                        metavar="YYYYMMDD",
+                        help="date of the Wikipedia dump (default: the newest)",
+                    ),
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "show",
+                "show the contents of a token store",
+                "Show the contents of a token store: its sources, the lengths of sentences and documents, sample"
+                " documents, and one training example.",
+                ["data show stores/wiki --png lengths.png"],
+                "data.show",
+                [
+                    STORE,
+                    argument("--png", type=Path, metavar="FILE", help="also draw the lengths as a PNG file"),
+                    argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)"),
+                    argument(
+                        "--sequence-length",
+                        type=int,
+                        default=64,
+                        metavar="N",
+                        help="length of the training example in tokens (default: 64)",
+                    ),
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "verify",
+                "verify a token store",
+                "Verify every byte of a token store: checksums, counts, offsets, ids, vocabulary. Lists every problem;"
+                " the exit code is then 1.",
+                ["data verify stores/wiki"],
+                "data.verify",
+                [STORE, OUTPUT],
+            ),
+        ],
+    ),
+)
+
+
+def _cluster(name: str, handler: str, summary: str, more: str, example: str, *own: Argument) -> Command:
+    """Declare an action on the clusters of a workspace."""
+    arguments = [
+        *([] if name == "list" else [argument("--name", required=True, metavar="NAME", help="name of the cluster")]),
+        argument("--subscription", dest="subscription_id", metavar="ID", help="Azure subscription"),
+        argument("--resource-group", metavar="NAME", help="resource group of the workspace"),
+        argument("--workspace", metavar="NAME", help="workspace (default: environment variables, then config.json)"),
+        *own,
+        OUTPUT,
+    ]
+    example = f"cluster {name} {example}".strip()
+    return Command(name, summary, f"{summary.capitalize()}.{more}", [example], f"cloud.{handler}", arguments)
+
+
+def _scale(least: int | None, most: int | None, idle: int | None) -> tuple[Argument, ...]:
+    """Arguments of a cluster's scale with their defaults; None leaves the cluster as it is."""
+
+    def default(value: int | None) -> str:
+        return f"default: {'unchanged' if value is None else value}"
+
+    return (
+        argument(
+            "--min-nodes",
+            type=not_negative,
+            default=least,
+            metavar="N",
+            help=f"fewest machines ({default(least)})",
+        ),
+        argument(
+            "--max-nodes",
+            type=positive,
+            default=most,
+            metavar="N",
+            help=f"most machines ({default(most)})",
+        ),
+        argument(
+            "--idle-seconds",
+            type=idle_seconds,
+            default=idle,
+            metavar="S",
+            help=f"seconds after which an idle machine is released ({default(idle)})",
+        ),
+    )
+
+
+CLOUD = (
+    Command(
+        "cluster",
+        "manage clusters of Azure ML",
+        "Create, change and show clusters of Azure ML. A cluster without running jobs has no machines and costs"
+        " nothing, unless --min-nodes is above 0.",
+        ["cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2"],
+        actions=[
+            _cluster(
+                "create",
+                "create_cluster",
+                "create a cluster, or change an existing one to fit",
+                " The machine size and tier of an existing cluster cannot change; its scale can. Asks for confirmation"
+                " unless -y is given.",
+                "--name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
+                argument(
+                    "--sku",
+                    completer=completers.sizes,
+                    required=True,
+                    metavar="SIZE",
+                    help="machine size; orchestrator skus lists them",
+                ),
+                argument(
+                    "--tier",
+                    choices=["dedicated", "low-priority"],
+                    default="dedicated",
+                    help="tier of the machines (default: dedicated)",
+                ),
+                *_scale(0, 1, 1800),
+                YES,
+            ),
+            _cluster("list", "list_clusters", "list clusters and their cost while idle", "", ""),
+            _cluster("show", "show_cluster", "show a cluster and its cost while idle", "", "--name t4"),
+            _cluster(
+                "scale",
+                "scale_cluster",
+                "change the number of machines of a cluster",
+                "",
+                "--name t4 --max-nodes 8",
+                *_scale(None, None, None),
+                YES,
+            ),
+            _cluster(
+                "delete",
+                "delete_cluster",
+                "delete a cluster and its machines",
+                " Jobs that run on it end.",
+                "--name t4",
+                YES,
+            ),
+        ],
+    ),
+    Command(
+        "skus",
+        "list machine sizes of Azure and their prices",
+        "List machine sizes of Azure: GPUs, memory, InfiniBand, list price and its date. Works offline unless --refresh"
+        " is given.",
+        ["skus --gpus H100:8"],
+        "cloud.list_sizes",
+        [
+            argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
+            switch("--refresh", meaning="fetch current prices from Azure, and keep them"),
+            argument("--region", default="eastus", help="region whose prices --refresh fetches (default: eastus)"),
+            OUTPUT,
+        ],
+    ),
+)

@@ -1,0 +1,376 @@
+"""Commands about runs and sweeps that exist: watch them, manage them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.ui import completers
+from orchestrator.cli.ui.arguments import (
+    BACKEND,
+    ENDED,
+    OUTPUT,
+    YES,
+    Argument,
+    Command,
+    OneOf,
+    above_zero,
+    argument,
+    moment,
+    not_negative,
+    positive,
+    run,
+    run_or_sweep,
+    seconds,
+    states,
+    switch,
+)
+
+OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
+SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of one, or @last")
+DETACH = switch("-d", "--detach", meaning="return once the run has started")
+PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
+
+
+def _sweep(name: str, summary: str, more: str, example: str, *arguments: Argument) -> Command:
+    """Declare an action on one sweep."""
+    description = f"{summary.capitalize()}{more}"
+    return Command(name, summary, description, [f"sweep {example}"], f"sweeps.{name}", [SWEEP, *arguments, OUTPUT])
+
+
+SWEEPS = (
+    Command(
+        "list",
+        "list sweeps",
+        "List sweeps, newest first: state, finished trials, best trial.",
+        ["sweep list"],
+        "sweeps.list_all",
+        [OUTPUT],
+    ),
+    _sweep(
+        "show",
+        "show the trials of a sweep",
+        ": state, last and best report, settings. * marks the best trial.",
+        "show @last -w",
+        switch("-w", "--watch", meaning="update until the sweep has finished"),
+    ),
+    _sweep(
+        "best",
+        "show the best trial of a sweep",
+        " among those that completed.",
+        "best @last --spec best.yaml",
+        argument("--spec", type=Path, metavar="FILE", help="write a spec that runs the best trial again"),
+    ),
+    _sweep(
+        "report",
+        "write an HTML report of a sweep",
+        ": its figures and all of its trials. Same as orchestrator report SWEEP.",
+        "report @last --to report.html",
+        argument("--to", type=Path, metavar="FILE", help="HTML file (default: report.html in the sweep's folder)"),
+        PNG,
+    ),
+    _sweep(
+        "extend",
+        "add trials to a sweep, or raise its limits",
+        ". Existing trials are kept.",
+        "extend @last --trials 20 --hours 24",
+        argument("--trials", type=positive, metavar="N", help="number of trials to add"),
+        argument("--hours", type=above_zero, metavar="N", help="new limits.hours, counted from the submission"),
+        argument("--cost", type=above_zero, metavar="N", help="new limits.cost of all trials, in USD"),
+        DETACH,
+    ),
+)
+
+WATCH = (
+    Command(
+        "list",
+        "list runs",
+        "List runs, newest first.",
+        ["list --state running --limit 10"],
+        "show.list_runs",
+        [
+            states("--state", "--status"),
+            argument("--limit", type=positive, metavar="N", help="maximum number of runs"),
+            BACKEND,
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "status",
+        "show the status of a run",
+        "Show the status of a run, and why it ended.",
+        ["status @last --watch"],
+        "show.status",
+        [
+            *run(),
+            switch("--lineage", meaning="show what the run was made from, and which of it still verifies"),
+            switch("-w", "--watch", meaning="update until the run has finished; Ctrl-C does not affect the job"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "logs",
+        "show the logs of a run",
+        "Show the log of one rank, of all ranks, or of the launcher, for a run in any state. Lines of several logs are"
+        " merged by time, to the second, each with a [node:rank] prefix.",
+        [
+            "logs RUN -f                           until the run has finished",
+            "logs RUN --all-ranks --tail 5         the end of each log",
+            "logs RUN --grep '(?i)error|nan'       ignoring case",
+            "logs RUN --node 1 --since 2026-11-21T10:00",
+            "logs RUN --launcher                   what starts the ranks",
+        ],
+        "run_files.logs",
+        [
+            *run(),
+            switch("-f", "--follow", meaning="follow until the run has finished; Ctrl-C does not affect the job"),
+            OneOf(
+                (
+                    argument(
+                        "--rank",
+                        type=int,
+                        action="append",
+                        default=[],
+                        metavar="N",
+                        help="only this rank; may be repeated (default: 0)",
+                    ),
+                    switch("--all-ranks", meaning="all ranks"),
+                )
+            ),
+            argument("--node", type=int, metavar="N", help="only ranks on this node"),
+            switch("--launcher", meaning="the processes that start and watch the ranks"),
+            argument("--tail", type=not_negative, metavar="N", help="only the last N lines of each log"),
+            argument(
+                "--since",
+                type=moment,
+                metavar="T",
+                help="only lines written since then, to the second: 90s, 10m, 2h or 1d ago, or an ISO 8601 time",
+            ),
+            argument("--grep", metavar="RE", help="only lines that match this regular expression"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "attach",
+        "follow a run or a sweep",
+        "Follow a run or a sweep as submit does. Ctrl-C does not affect the job.",
+        ["attach @last"],
+        "lifecycle.attach",
+        [*run_or_sweep(), OUTPUT],
+    ),
+    Command(
+        "wait",
+        "wait until a run or a sweep has finished",
+        "Wait until a run or a sweep has finished. The exit code is the job's; for a sweep 0 if it completed.",
+        ["wait @last --timeout 2h"],
+        "lifecycle.wait",
+        [
+            *run_or_sweep(),
+            argument("--timeout", type=seconds, metavar="T", help="longest wait: 30 (seconds), 90s, 10m, 2h, 1d"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "report",
+        "write an HTML report of runs or of a sweep",
+        "Write one self-contained HTML page. For a run: curves, scores, and the plan compared with the result. For"
+        " several runs: their curves on the same axes and their differences. For a sweep: its trials. Unfinished"
+        " runs and sweeps are reported so far.",
+        [
+            "report @last --png figures",
+            "report pretrain-tiny-4e919d08 @last --to both.html",
+            "report search-1f3a77c2",
+        ],
+        "show.report",
+        [
+            *run_or_sweep(count="+"),
+            argument(
+                "--to",
+                type=Path,
+                metavar="FILE",
+                help="HTML file (default: report.html in the folder of the run or sweep; for several runs"
+                " comparison.html here)",
+            ),
+            PNG,
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "diff",
+        "show the differences between two runs",
+        "Show the differences between two runs: spec, compute, packages, text, code and results.",
+        ["diff @last pretrain-tiny-4e919d08 --code"],
+        "show.diff",
+        [*run(count=2), switch("--code", meaning="also show the changed lines of code"), OUTPUT],
+    ),
+    Command(
+        "cost",
+        "show machine hours and cost of runs",
+        "Show machine hours of all attempts of runs, their price, and how much work was repeated after restarts.",
+        ["cost --all"],
+        "show.cost",
+        [*run(count="*"), switch("--all", meaning="all runs"), OUTPUT],
+    ),
+    Command(
+        "debug",
+        "show each rank's Python stack",
+        "Show the Python stacks of all threads of each rank of a live run, innermost frame first. The run continues.",
+        ["debug @last --rank 1"],
+        "show.stacks",
+        [*run(), argument("--rank", type=int, metavar="N", help="only this rank"), OUTPUT],
+    ),
+    Command(
+        "sweep",
+        "show and extend sweeps",
+        "Show and extend sweeps. Start one with orchestrator submit sweep; resume and cancel take its name.",
+        ["sweep show @last -w"],
+        actions=SWEEPS,
+    ),
+)
+
+MANAGE = (
+    Command(
+        "cancel",
+        "cancel runs and sweeps",
+        "Cancel runs and sweeps. Each run and each running trial first saves a checkpoint, from which it can be"
+        " resumed.",
+        ["cancel @last"],
+        "lifecycle.cancel",
+        [
+            *run_or_sweep(count="+"),
+            switch("--no-wait", meaning="return before the runs have finished"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "resume",
+        "resume a run or a sweep",
+        "Resume from the newest checkpoint. With another number of processes the global batch, the order of examples"
+        " and the schedule stay the same, but the result is not bit-exact. A sweep resumes its remaining trials.",
+        ["resume @last --processes 6"],
+        "lifecycle.resume",
+        [
+            *run_or_sweep(),
+            argument("--processes", type=int, metavar="N", help="processes on each node (default: as before)"),
+            DETACH,
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "preempt",
+        "simulate a preemption",
+        "Simulate a preemption: the job saves a checkpoint and stops. It restarts if it was submitted with"
+        " --max-restarts.",
+        ["preempt @last"],
+        "lifecycle.preempt",
+        [*run(), OUTPUT],
+    ),
+    Command(
+        "supervise",
+        "restart a run when it fails or is preempted",
+        "Watch a run on Azure, and submit it again when it is preempted or fails, at most --max-restarts times."
+        " Commands that follow a run do the same; runs on this machine have a supervisor of their own.",
+        ["supervise azure://WORKSPACE/RUN"],
+        "lifecycle.supervise",
+        [
+            *run(),
+            argument(
+                "--max-restarts", type=not_negative, metavar="N", help="number of restarts (default: as submitted)"
+            ),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "download",
+        "copy outputs of a run",
+        "Copy outputs of a run: all that are named, each complete, or none. Prints their paths.",
+        ["download @last model checkpoints --to results/"],
+        "run_files.download",
+        [
+            *run(),
+            argument(
+                "outputs",
+                completer=lambda **_: list(OUTPUTS),
+                metavar="OUTPUT",
+                nargs="*",
+                help=f"{', '.join(OUTPUTS)}, ... (default: model)",
+            ),
+            switch("--all", meaning="all outputs"),
+            argument("--to", type=Path, metavar="DIR", help="destination (default: a folder with the run's name)"),
+            switch("--force", meaning="overwrite existing files"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "prune",
+        "delete old runs",
+        "Delete finished runs, oldest first, and leftovers of interrupted commands. A run is deleted only if every"
+        " given rule allows it, and never while it is active. MLflow keeps its record of a deleted run.",
+        ["prune --keep-last 10 --older-than 30d --dry-run"],
+        "run_files.prune",
+        [
+            argument("--keep-last", type=positive, metavar="N", help="keep the N newest finished runs"),
+            argument(
+                "--older-than", type=seconds, metavar="T", help="only runs that ended longer ago than this: 12h, 30d"
+            ),
+            states("--state", choices=ENDED),
+            switch("--stores", meaning="also delete token stores that no remaining run uses"),
+            switch("--dry-run", "--dryrun", meaning="show what would be deleted, and delete nothing"),
+            YES,
+            BACKEND,
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "model",
+        "register and deploy the model of a run",
+        "Register or deploy the model of a completed run. On this machine: MLflow's model registry, and a server on the"
+        " loopback interface.",
+        ["model register @last --name bert"],
+        actions=[
+            Command(
+                "register",
+                "register a run's model",
+                "Register the model of a completed run, with its lineage.",
+                ["model register @last --name bert"],
+                "cloud.register_model",
+                [
+                    *run(),
+                    argument(
+                        "--name",
+                        dest="model_name",
+                        metavar="NAME",
+                        help="name of the model (default: the run's name without its hash)",
+                    ),
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "deploy",
+                "deploy a run's model to an endpoint",
+                "Deploy the model of a completed run to an endpoint, which fills in [MASK].",
+                ["model deploy @last --endpoint bert"],
+                "cloud.deploy_model",
+                [
+                    *run(),
+                    argument("--endpoint", required=True, metavar="NAME", help="name of the endpoint"),
+                    argument(
+                        "--sku",
+                        completer=completers.sizes,
+                        metavar="SIZE",
+                        help="machine size on Azure (default: Standard_DS3_v2)",
+                    ),
+                    YES,
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "delete",
+                "delete an endpoint",
+                "Delete an endpoint and the machine behind it.",
+                ["model delete bert"],
+                "cloud.delete_endpoint",
+                [argument("endpoint", metavar="ENDPOINT", help="name of the endpoint"), BACKEND, YES, OUTPUT],
+            ),
+        ],
+    ),
+)

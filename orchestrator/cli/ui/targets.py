@@ -1,0 +1,58 @@
+"""Runs and sweeps by the names on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
+
+if TYPE_CHECKING:  # looking at runs loads nothing that planning needs
+    from orchestrator.sweep import Sweep
+
+TRIAL = re.compile(r"(-t\d{4,}(-r\d+)?|_\d+)$")  # SWEEP-t0007 and SWEEP-t0007-r1; in a native sweep of Azure SWEEP_7
+
+
+def attached(arguments: argparse.Namespace) -> Run:
+    """Return the run that a command line names, found on the backend of -b."""
+    return Orchestrator(arguments.backend).attach(arguments.name)
+
+
+def named(orchestrator: Orchestrator, name: str) -> Run | Sweep:
+    """Return the run or the sweep of a name. A prefix that only a sweep and its trials have is the sweep.
+
+    Args:
+        orchestrator: where to look.
+        name: handle, name, unique prefix of one, or @last: the newest sweep, or run that is not a trial.
+
+    Raises:
+        NotFoundError: no run or sweep fits, or more than one.
+    """
+    if name == "@last":
+        return _newest(orchestrator)
+    if (sweep := orchestrator.sweeps.find(name)) is not None or "://" in name:
+        return sweep or orchestrator.attach(name)
+    runs = orchestrator.attach_all()
+    sweeps = [sweep.name for sweep in orchestrator.sweeps.all()]
+    others = _without_trials([run for run in runs if run.name.startswith(name)], sweeps)
+    fits = name and any(sweep.startswith(name) for sweep in sweeps)
+    if fits and not others and all(run.name != name for run in runs):
+        return orchestrator.sweeps.attach(name)
+    return orchestrator.attach(name)
+
+
+def _newest(orchestrator: Orchestrator) -> Run | Sweep:
+    sweeps = orchestrator.sweeps.all()
+    newest: dict[str, Run] = {}
+    for run in _without_trials(orchestrator.attach_all(), [sweep.name for sweep in sweeps]):
+        newest.setdefault(run.handle.backend, run)  # runs of each backend are sorted, newest first
+    last = max(newest.values(), key=lambda run: run.status().created, default=None)
+    if sweeps and (last is None or sweeps[0].folder.record().created > last.status().created):
+        return sweeps[0]
+    return last or orchestrator.attach("@last")
+
+
+def _without_trials(runs: list[Run], sweeps: list[str]) -> list[Run]:
+    return [run for run in runs if (cut := TRIAL.sub("", run.name)) == run.name or cut not in sweeps]

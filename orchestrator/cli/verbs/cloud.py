@@ -1,0 +1,160 @@
+"""cluster, skus: machines and their sizes; model: the registry and endpoints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import backend_with
+from orchestrator.backends.capabilities import Provisions
+from orchestrator.cli.ui.targets import attached
+from orchestrator.cli.ui.terminal import confirmed, hint, print_result, table
+from orchestrator.client import Orchestrator
+from orchestrator.specs.site import our_sites
+from orchestrator.support.errors import UsageError
+from orchestrator.support.formatting import money
+from orchestrator.support.home import home_folder
+
+if TYPE_CHECKING:
+    from orchestrator.backends.capabilities import Clusters
+
+WORKSPACE = ("subscription_id", "resource_group", "workspace")
+
+
+def _clusters(arguments: argparse.Namespace) -> Clusters:
+    backend = backend_with(Provisions, home_folder(os.environ))
+    return backend.clusters({name: getattr(arguments, name) for name in WORKSPACE})
+
+
+def _confirm(arguments: argparse.Namespace, action: str) -> None:
+    """Ask for confirmation unless -y is given.
+
+    Raises:
+        UsageError: stdin is not a terminal, or the answer is not yes.
+    """
+    again = "the same command with -y"
+    if not (arguments.yes or confirmed(action, again=again)):
+        raise UsageError("not confirmed: nothing was done", fix=again)
+
+
+def create_cluster(arguments: argparse.Namespace) -> None:
+    """Create or change a cluster."""
+    least, most = arguments.min_nodes, arguments.max_nodes
+    if most < least:
+        raise UsageError(f"--max-nodes {most} is less than --min-nodes {least}", fix=f"--max-nodes {least}")
+    clusters = _clusters(arguments)
+    change = clusters.created(
+        arguments.name,
+        sku=arguments.sku,
+        tier=arguments.tier,
+        min_nodes=least,
+        max_nodes=most,
+        idle_seconds=arguments.idle_seconds,
+    )
+    for warning in change.warnings:
+        hint(f"warning: {warning}")
+    _confirm(arguments, f"create or change cluster {arguments.name} to {change.shape}")
+    _print_done(clusters, arguments, change.apply())
+
+
+def scale_cluster(arguments: argparse.Namespace) -> None:
+    """Change the scale of a cluster."""
+    clusters = _clusters(arguments)
+    change = clusters.scaled(arguments.name, arguments.min_nodes, arguments.max_nodes, arguments.idle_seconds)
+    _confirm(arguments, f"scale cluster {arguments.name} to {change.shape}")
+    _print_done(clusters, arguments, change.apply())
+
+
+def _print_done(clusters: Clusters, arguments: argparse.Namespace, done: str) -> None:
+    row = clusters.row(arguments.name) if arguments.output != "text" else {}
+    print_result(arguments.output, {**row, "done": done}, done)
+
+
+def list_clusters(arguments: argparse.Namespace) -> None:
+    """Print all clusters."""
+    rows = _clusters(arguments).rows()
+    cells = [
+        (
+            row["name"],
+            str(row["size"]).removeprefix("Standard_"),
+            row["tier"],
+            f"{row['nodes']} of {row['min_nodes']}-{row['max_nodes']}",
+            "?" if row["idle_cost_per_day"] is None else money(row["idle_cost_per_day"]),
+        )
+        for row in rows
+    ]
+    text = table(cells, ("CLUSTER", "SIZE", "TIER", "NODES", "IDLE/DAY")) if rows else None
+    print_result(arguments.output, rows, text)
+    if not rows and arguments.output == "text":
+        hint("no clusters yet\n  fix  orchestrator cluster create --name gpu --sku Standard_NC4as_T4_v3")
+
+
+def show_cluster(arguments: argparse.Namespace) -> None:
+    """Print one cluster."""
+    row = _clusters(arguments).row(arguments.name)
+    width = max(map(len, row))
+    lines = [f"{key.replace('_', ' '):<{width}}  {'' if value is None else value}" for key, value in row.items()]
+    print_result(arguments.output, row, "\n".join(lines))
+
+
+def delete_cluster(arguments: argparse.Namespace) -> None:
+    """Delete a cluster."""
+    clusters = _clusters(arguments)
+    clusters.row(arguments.name)  # a name that does not exist is an error before the question
+    _confirm(arguments, f"delete cluster {arguments.name}, its machines and the jobs on it")
+    clusters.delete(arguments.name)
+    document = {"name": arguments.name, "done": "deleted"}
+    print_result(arguments.output, document, f"cluster {arguments.name}: deleted")
+
+
+def list_sizes(arguments: argparse.Namespace) -> None:
+    """Print machine sizes."""
+    home, region = home_folder(os.environ), arguments.region if arguments.refresh else None
+    sites = [site for site in our_sites() if site.size_names()]
+    rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
+    header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")
+    print_result(arguments.output, rows, table([_cells(row) for row in rows], header) if rows else None)
+    if arguments.output != "text":
+        return
+    if rows:
+        dates = sorted({f"{row['price_date']} in {row['price_region']}" for row in rows if row["price"] is not None})
+        hint(f"list prices, dedicated, of {', '.join(dates)}\n  today's  orchestrator skus --refresh")
+    else:
+        hint(f"no machine size has {arguments.gpus}; for more machines set compute.nodes")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["name"],
+        f"{row['gpus']} {row['gpu']}" if row["gpus"] else "-",
+        f"{row['gpus']}x{row['gpu_memory_gb']}" if row["gpus"] else "-",
+        str(row["cores"]),
+        str(row["memory_gb"]),
+        str(row["infiniband_gbps"]) if row["infiniband_gbps"] else "-",
+        "?" if row["price"] is None else f"{row['price']:.3f}",
+    )
+
+
+def register_model(arguments: argparse.Namespace) -> None:
+    """Register a model, and print its name and version."""
+    document = attached(arguments).register_model(arguments.model_name)
+    print_result(arguments.output, document, f"{document['name']}:{document['version']}")
+
+
+def deploy_model(arguments: argparse.Namespace) -> None:
+    """Deploy a model, and print the address of its endpoint."""
+    run = attached(arguments)
+    if not run.deploys_here:
+        _confirm(arguments, f"deploy {run.name}: the endpoint's machine is billed until it is deleted")
+    document = run.deploy_model(arguments.endpoint, sku=arguments.sku)
+    hint(f"  delete  orchestrator model delete {arguments.endpoint} -b {run.handle.backend} -y")
+    print_result(arguments.output, document, document["uri"])
+
+
+def delete_endpoint(arguments: argparse.Namespace) -> None:
+    """Delete an endpoint."""
+    _confirm(arguments, f"delete endpoint {arguments.endpoint}")
+    Orchestrator(arguments.backend).delete_endpoint(arguments.endpoint)
+    document = {"endpoint": arguments.endpoint, "done": "deleted"}
+    print_result(arguments.output, document, f"endpoint {arguments.endpoint}: deleted")

@@ -1,0 +1,153 @@
+"""logs, download, prune: the files of runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.log_query import LogQuery, choose_ranks
+from orchestrator.cli.ui.follow import leaving_alone, print_logs
+from orchestrator.cli.ui.targets import attached
+from orchestrator.cli.ui.terminal import TransferLine, confirmed, hint, print_result, table
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import UsageError
+from orchestrator.support.formatting import ago, bytes_text, counted
+
+if TYPE_CHECKING:
+    from orchestrator.backends.retention import Item, Pruning
+
+
+def logs(arguments: argparse.Namespace) -> None:
+    """Print logs."""
+    query = LogQuery(
+        ranks=choose_ranks(arguments.rank, arguments.all_ranks, node=arguments.node, launcher=arguments.launcher),
+        node=arguments.node,
+        launcher=arguments.launcher,
+        follow=arguments.follow,
+        tail=arguments.tail,
+        since=arguments.since,
+        grep=None if arguments.grep is None else _pattern(arguments.grep),
+    )
+    if query.follow and arguments.output != "text":
+        raise UsageError(
+            f"cannot follow as one {arguments.output} document: following has no end", fix="leave out -f, or -o"
+        )
+    run = attached(arguments)
+    if arguments.output != "text":
+        _print_list(run, query, arguments.output)
+        return
+    if query.follow:
+        with leaving_alone(run):
+            printed = print_logs(run, sys.stdout, query)
+            hint(f"{run.status().state}  {run.handle}")
+    else:
+        printed = print_logs(run, sys.stdout, query)
+    if not printed and query == LogQuery(ranks=query.ranks, node=query.node, follow=query.follow):
+        hint(f"the log is empty; log of the launcher: orchestrator logs {run.name} --launcher")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError) as problem:
+        fix = f"--grep {shlex.quote(re.escape(text))}, to search for the literal text"
+        raise UsageError(f"invalid regular expression {text!r}: {problem}", fix=fix) from None
+
+
+def _print_list(run: Run, query: LogQuery, style: str) -> None:
+    """Print one document, item by item: it may be larger than memory."""
+    import yaml  # slow to load, and seldom needed here
+
+    some = False
+    for line in (line for block in run.log_blocks(query) for line in block.lines()):
+        item = {"node": line.node, "rank": line.rank, "writer": line.writer, "text": line.text}
+        if style == "json":
+            sys.stdout.write((",\n" if some else "[\n") + json.dumps(item))
+        else:
+            sys.stdout.write(yaml.safe_dump([item], sort_keys=False))
+        some = True
+    if not some:
+        print("[]")
+    elif style == "json":
+        print("\n]")
+
+
+def download(arguments: argparse.Namespace) -> None:
+    """Copy outputs, and print their paths."""
+    if arguments.all and arguments.outputs:
+        raise UsageError(
+            "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
+        )
+    run = attached(arguments)
+    outputs = [] if arguments.all else arguments.outputs or ["model"]
+    line = TransferLine(sys.stderr)
+    show = partial(line, run.name) if sys.stderr.isatty() else None
+    try:
+        paths = run.download(*outputs, to=arguments.to, force=arguments.force, progress=show)
+    finally:
+        line.end()
+    document = {"run": run.name, "paths": [str(path) for path in paths]}
+    print_result(arguments.output, document, "\n".join(document["paths"]))
+
+
+def prune(arguments: argparse.Namespace) -> int:
+    """Show what would be deleted, ask, delete."""
+    if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
+        raise UsageError(
+            "prune needs a rule: --keep-last, --older-than or --state",
+            fix="orchestrator prune --keep-last 10 --dry-run",
+        )
+    orchestrator = Orchestrator(arguments.backend)
+    pruning = orchestrator.pruning(
+        keep_last=arguments.keep_last,
+        older_than=arguments.older_than,
+        states=[RunState(state) for state in arguments.states],
+        stores=arguments.stores,
+    )
+    if pruning.unused_store_bytes and not arguments.stores:
+        unused = bytes_text(pruning.unused_store_bytes)
+        hint(f"kept: token stores that no remaining run uses, {unused}; --stores deletes them")
+    if arguments.dry_run or not pruning.items:
+        text = f"{_listed(pruning.items)}\nwould be deleted: {_amount(pruning)}" if pruning.items else None
+        print_result(arguments.output, {"dry_run": arguments.dry_run, **pruning.model_dump(mode="json")}, text)
+        if text is None and arguments.output == "text":
+            hint("nothing to delete")
+        return 0
+    if not arguments.yes:
+        question = f"delete {_amount(pruning)}"
+        if sys.stdin.isatty():
+            hint(_listed(pruning.items))
+        if not confirmed(question, again="--yes, or --dry-run to see what would go"):
+            hint("nothing was deleted")
+            return 1
+    done = orchestrator.prune(pruning)
+    for name, why in done.kept.items():
+        hint(f"kept: {name}: {why}")
+    text = f"{_listed(done.deleted)}\nfreed {bytes_text(done.freed_bytes)}"
+    print_result(arguments.output, {"dry_run": False, **done.model_dump(mode="json")}, text)
+    return 0
+
+
+def _amount(pruning: Pruning) -> str:
+    kinds = ((pruning.runs, "run"), (pruning.leftovers, "leftover"), (pruning.token_stores, "token store"))
+    return ", ".join([*(counted(len(items), noun) for items, noun in kinds if items), bytes_text(pruning.total_bytes)])
+
+
+def _listed(items: list[Item]) -> str:
+    rows = [
+        (
+            item.name,
+            item.state.value if item.state else "",
+            "" if item.ended is None else ago(item.ended),
+            "" if item.bytes is None else bytes_text(item.bytes),
+        )
+        for item in items
+    ]
+    return table(rows, ("NAME", "STATE", "ENDED", "SIZE"))

@@ -1,0 +1,215 @@
+"""list, status, report, diff, cost, debug: show what runs do and did."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.ui.follow import leaving_alone, watch
+from orchestrator.cli.ui.render import next_commands, run_table, status_text
+from orchestrator.cli.ui.targets import attached, named
+from orchestrator.cli.ui.terminal import aligned, hint, print_document, print_result, shortened, table, terminal_of
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import StorageError, UsageError
+from orchestrator.support.formatting import counted, money
+
+if TYPE_CHECKING:
+    from orchestrator.estimates.cost import RunCost
+    from orchestrator.runs.differences import Difference
+
+NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
+NO_PRICE = "no price (--set compute.price_per_hour=USD, at submission)"
+LISTED_FILES = 20
+SECTIONS = ("spec", "compute", "environment", "data")  # of a difference
+NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
+
+
+def list_runs(arguments: argparse.Namespace) -> None:
+    """Print runs."""
+    states = [RunState(state) for state in arguments.states]
+    runs = Orchestrator(arguments.backend).runs(states=states, limit=arguments.limit)
+    if arguments.output != "text":
+        print_document([status.as_dict() for status in runs], arguments.output)
+    elif runs:
+        print(run_table(runs))
+    elif states:
+        hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
+    else:
+        hint(NO_RUNS)
+
+
+def status(arguments: argparse.Namespace) -> None:
+    """Print the status of a run, or its lineage."""
+    run = attached(arguments)
+    if arguments.lineage:
+        from orchestrator.runs.lineage_report import lineage_text
+
+        checked = run.lineage()
+        print_result(arguments.output, checked.as_dict(), lineage_text(checked))
+    elif arguments.watch:
+        with leaving_alone(run):
+            watch(run, sys.stdout, arguments.output)
+    else:
+        found = run.status()
+        print_result(arguments.output, found.as_dict(), status_text(found))
+        if arguments.output == "text":
+            next_commands(found)
+
+
+def stacks(arguments: argparse.Namespace) -> None:
+    """Print the stacks of a run's ranks."""
+    run = attached(arguments)
+    found = run.stacks(rank=arguments.rank)
+    document = {"run": str(run.handle), "stacks": {str(rank): text for rank, text in found.items()}}
+    print_result(arguments.output, document, "\n\n".join(f"rank {rank}\n{text}" for rank, text in found.items()))
+    if arguments.output == "text":
+        hint(
+            "\ninnermost frame first; a rank outside all_reduce while the others wait in it is the stuck one\n"
+            f"  again   orchestrator debug {run.name}\n"
+            f"  cancel  orchestrator cancel {run.name}"
+        )
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write the page, and its figures if asked; print their paths."""
+    orchestrator = Orchestrator(arguments.backend)
+    found = [named(orchestrator, name) for name in arguments.name]
+    runs = [one for one in found if isinstance(one, Run)]
+    sweeps = [one for one in found if not isinstance(one, Run)]
+    if sweeps and len(found) > 1:
+        raise UsageError(
+            "cannot report a sweep with other runs: its page compares its trials",
+            facts={"sweep": sweeps[0].name},
+            fix=f"orchestrator report {sweeps[0].name}",
+        )
+    if sweeps:
+        page = sweeps[0].report(arguments.to)
+        pictures = sweeps[0].pictures(arguments.png) if arguments.png else []
+    else:
+        page = runs[0].report(arguments.to, beside=runs[1:])
+        pictures = runs[0].pictures(arguments.png, beside=runs[1:]) if arguments.png else []
+    document = {"report": str(page), "pictures": [str(path) for path in pictures]}
+    print_result(arguments.output, document, "\n".join(map(str, [page, *pictures])))
+
+
+def diff(arguments: argparse.Namespace) -> None:
+    """Print the differences between two runs."""
+    orchestrator = Orchestrator(arguments.backend)
+    a, b = (orchestrator.attach(name) for name in arguments.name)
+    difference = a.compare(b, patch=arguments.code)
+    print_result(arguments.output, difference.model_dump(mode="json"), "\n".join(_difference_lines(difference)))
+
+
+def _difference_lines(difference: Difference) -> Iterator[str]:
+    yield f"a  {difference.a}"
+    yield f"b  {difference.b}"
+    for name in SECTIONS:
+        yield from _section(name, getattr(difference, name))
+    if code := difference.code:
+        yield "\ncode"
+        files = [(word, path) for word in ("added", "removed", "changed") for path in getattr(code, word)]
+        yield from (f"  {word:<7}  {path}" for word, path in files[:LISTED_FILES])
+        if len(files) > LISTED_FILES:
+            yield f"  and {len(files) - LISTED_FILES} more files (-o json lists all)"
+        if not files:
+            yield f"  digest  {code.digest['a'][:8]} -> {code.digest['b'][:8]}"
+    elif not any(getattr(difference, name) for name in SECTIONS):
+        yield NOTHING_DIFFERS
+    rows = [
+        [key, *(_value_text(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
+        for key, pair in difference.results.items()
+    ]
+    yield "\n" + table(rows, ("results", "a", "b", "b - a"))
+    if code and code.patch:
+        yield "\n" + code.patch.rstrip("\n")
+
+
+def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield `key  a -> b` where that fits the terminal's lines, else a and b below the key."""
+    if not pairs:
+        return
+    yield f"\n{name}"
+    width, columns = max(len(key) for key in pairs), terminal_of().columns
+    for key, pair in pairs.items():
+        old, new = (_value_text(pair[side]) if side in pair else "(none)" for side in ("a", "b"))
+        line = f"  {key:<{width}}  {old} -> {new}"
+        if columns is None or len(line) <= columns:
+            yield line
+        else:
+            yield from (f"  {key}", f"    a  {shortened(old, columns - 7)}", f"    b  {shortened(new, columns - 7)}")
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+def cost(arguments: argparse.Namespace) -> None:
+    """Print hours and money."""
+    if arguments.all == bool(arguments.name):
+        raise UsageError("cost needs runs, or --all", fix="orchestrator cost @last")
+    orchestrator = Orchestrator(arguments.backend)
+    costs = []
+    for run in [orchestrator.attach(name) for name in arguments.name] or orchestrator.attach_all():
+        try:
+            costs.append(run.cost())
+        except StorageError as problem:
+            if not arguments.all:
+                raise
+            hint(f"warning: {problem.message}: not counted")
+    total = _total(costs)
+    document = {"runs": [cost.model_dump(mode="json") for cost in costs], "total": total}
+    text = _cost_text(costs[0]) if len(costs) == 1 else _cost_table(costs, total) if costs else None
+    print_result(arguments.output, document, text)
+    if not costs and arguments.output == "text":
+        hint(NO_RUNS)
+
+
+def _cost_text(cost: RunCost) -> str:
+    origin = f" ({cost.price_origin})" if cost.price_origin else ""
+    price = NO_PRICE if cost.price_per_hour is None else f"{money(cost.price_per_hour)} a node and hour{origin}"
+    rows = [
+        ("node hours", f"{cost.node_hours:.3g}: {counted(cost.attempts, 'attempt')} on {counted(cost.nodes, 'node')}"),
+        ("process hours", f"{cost.process_hours:.3g}"),
+        ("price", price),
+        ("cost", NO_PRICE if cost.cost is None else money(cost.cost)),
+    ]
+    if cost.repeated_node_hours:
+        repeated = f"{cost.repeated_steps} steps, {cost.repeated_node_hours:.3g} node hours"
+        rows.append(("repeated", repeated + ("" if cost.repeated_cost is None else f", {money(cost.repeated_cost)}")))
+    return "\n".join([cost.name, *aligned(rows)])
+
+
+def _cost_table(costs: list[RunCost], total: dict[str, Any]) -> str:
+    documents = [*(cost.model_dump() for cost in costs), {"name": "total", **total}]
+    rows = [
+        [
+            found["name"],
+            f"{found['node_hours']:.3g}",
+            f"{found['process_hours']:.3g}",
+            "" if found["cost"] is None else money(found["cost"]),
+            f"{found['repeated_node_hours']:.3g}",
+        ]
+        for found in documents
+    ]
+    text = table(rows, ("RUN", "NODE HOURS", "PROCESS HOURS", "COST", "REPEATED"))
+    unpriced = total["runs_without_price"]
+    return text + (f"\n{unpriced} of {len(costs)} runs: {NO_PRICE}" if unpriced else "")
+
+
+def _total(costs: list[RunCost]) -> dict[str, Any]:
+    """Return sums over runs; the cost is that of runs with a price, None if no run has one."""
+    priced = [cost.cost for cost in costs if cost.cost is not None]
+    return {
+        "node_hours": sum(cost.node_hours for cost in costs),
+        "process_hours": sum(cost.process_hours for cost in costs),
+        "repeated_node_hours": sum(cost.repeated_node_hours for cost in costs),
+        "cost": sum(priced) if priced else None,
+        "runs_without_price": len(costs) - len(priced),
+    }

@@ -1,0 +1,216 @@
+"""Published files: their facts, the part of one that has arrived, and the check of the whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, Self
+
+from orchestrator.support.errors import ConflictError, DataError, StorageError
+from train_jobs.artifacts.files import sync, try_lock, write_text
+from train_jobs.config.errors import set_aside
+
+WEB_PAGE = (b"<!doctype html", b"<html")
+PARTIAL, FACTS = ".part", ".part.json"  # suffixes of the files next to the target
+OTHER_MIRROR = "--mirror URL of another place"
+_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+
+
+class Checksum(NamedTuple):
+    """Hash of a file's content."""
+
+    kind: Literal["md5", "sha1", "sha256"]
+    value: str
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file."""
+
+    path: str
+    """Path below the address of any mirror."""
+    checksum: Checksum | None = None
+    size: int | None = None
+    """Bytes; a server whose file has another size is not asked for it."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file or folder that is on this machine now."""
+
+    path: Path
+    bytes: int
+    new: bool
+    """Whether it was fetched now, rather than found."""
+    checked: str
+    """What was verified: `sha256`, `668 rows`."""
+
+
+def verify(path: Path, remote: Remote) -> str:
+    """Compare a file with everything that is known of it; return what was compared.
+
+    Raises:
+        DataError: it is empty, a web page, or not what was published.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(256)
+        if not head or head.lstrip().lower().startswith(WEB_PAGE):
+            what = "a web page, not data" if head else "empty"
+            raise DataError(f"{remote.name} is {what}", facts={"file": path}, fix=OTHER_MIRROR)
+        if remote.checksum is None:
+            return "content type"
+        stream.seek(0)
+        have = hashlib.file_digest(stream, remote.checksum.kind).hexdigest()
+    if have != remote.checksum.value:
+        raise DataError(
+            f"{remote.name} has the wrong checksum",
+            facts={"need": f"{remote.checksum.kind} {remote.checksum.value}", "have": have},
+            fix=OTHER_MIRROR,
+        )
+    return remote.checksum.kind
+
+
+def in_the_way(path: Path, problem: DataError) -> ConflictError:
+    """Return the error for a place that holds something other than what is fetched."""
+    facts = {"have": problem.message, **problem.facts}
+    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=set_aside(path))
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder that is renamed to its place if the block succeeds, and deleted otherwise."""
+    building = place.with_name(f".{place.name}.{os.getpid()}.part")
+    building.mkdir(parents=True)
+    try:
+        yield building
+        building.rename(place)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def content_range(response: Any) -> tuple[int | None, int | None]:
+    """Return the start of the part that a server sends, and the size of the whole file; None for what is unknown."""
+    if match := _RANGE.fullmatch(response.headers.get("Content-Range", "")):
+        start, total = (int(text) if text and text.isdecimal() else None for text in match.groups())
+        return start, total
+    length = response.headers.get("Content-Length", "")
+    return None, int(length) if length.isdecimal() else None
+
+
+class Version(NamedTuple):
+    """Headers that came with the first byte of a file: only the same version may be resumed."""
+
+    url: str
+    etag: str
+    modified: str
+
+    @classmethod
+    def of(cls, url: str, response: Any) -> Self:
+        """Return the version that a response carries."""
+        return cls(url, response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
+
+    @property
+    def validator(self) -> str:
+        """The header that identifies this very content; a weak ETag does not."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+
+class Partial:
+    """The beginning of a file, held by one process at a time.
+
+    Args:
+        target: place of the complete file.
+        stream: of the beginning, open for appending.
+    """
+
+    def __init__(self, target: Path, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.path = _beside(target, PARTIAL)
+        self._facts = _beside(target, FACTS)
+        self._target = target
+
+    @classmethod
+    @contextmanager
+    def open(cls, target: Path) -> Iterator[Partial]:
+        """Hold the beginning of `target`, which may be empty; its folder is made. After an error the bytes stay.
+
+        Raises:
+            ConflictError: another process fetches it.
+            StorageError: it cannot be written.
+        """
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _beside(target, PARTIAL).open("ab", buffering=0) as stream:
+                if not try_lock(stream):
+                    raise ConflictError(
+                        f"cannot fetch {target}: another process fetches it", fix="wait for it, or stop it and retry"
+                    )
+                yield cls(target, stream)
+        except OSError as problem:
+            raise StorageError(
+                f"cannot write {target}: {problem.strerror or problem}",
+                fix="free some space, or --to another folder; the bytes that arrived are kept",
+            ) from None
+
+    @property
+    def size(self) -> int:
+        """Bytes that have arrived."""
+        return os.fstat(self.stream.fileno()).st_size
+
+    def clear(self) -> None:
+        """Discard the bytes that have arrived."""
+        self.stream.truncate(0)
+
+    def resume(self, url: str, *, checked: bool) -> dict[str, str]:
+        """Return the headers of a request for the missing bytes.
+
+        Args:
+            url: address of the file.
+            checked: a checksum will verify the whole, so that parts from several places may be joined.
+        """
+        known = self._known()
+        if self.size and known is not None and known.url == url and known.validator:
+            return {"Range": f"bytes={self.size}-", "If-Range": known.validator}
+        if self.size and checked:
+            return {"Range": f"bytes={self.size}-"}
+        self.clear()
+        return {}
+
+    def continued_by(self, response: Any, version: Version) -> bool:
+        """Return whether the part of a file that a server sends continues the bytes that have arrived."""
+        known = self._known()
+        same = known is None or known.url != version.url or known.validator == version.validator
+        return same and content_range(response)[0] == self.size
+
+    def remember(self, version: Version) -> None:
+        """Write down the version that is arriving."""
+        write_text(self._facts, json.dumps(version._asdict()))
+
+    def place(self) -> None:
+        """Rename the complete file to its place."""
+        os.fsync(self.stream.fileno())
+        self.path.replace(self._target)
+        sync(self._target.parent)
+        self._facts.unlink(missing_ok=True)
+
+    def _known(self) -> Version | None:
+        try:
+            return Version(**json.loads(self._facts.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _beside(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}{ending}")

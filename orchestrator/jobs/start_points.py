@@ -1,0 +1,125 @@
+"""Find what a job starts from by its name: a run's model, its outputs, or a model on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import ConflictError, NotFoundError
+from train_jobs.artifacts.start_model import CONFIG
+from train_jobs.config.tasks import GLUE_TASKS
+
+
+class StartRun(Protocol):
+    """A run that something starts from."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder; None: not on this machine."""
+        ...
+
+    def status(self) -> RunStatus:
+        """Return its status."""
+        ...
+
+
+Attach = Callable[[str], StartRun]
+
+
+def model_of(name: str, attach: Attach) -> Path:
+    """Return the folder of the model to start from: one that a run exported, or a model on the Hub.
+
+    Args:
+        name: of either; RUN/TASK names the model of one task of a run over all of GLUE.
+        attach: finds a run.
+
+    Raises:
+        NotFoundError: the name is unknown, or the run's model is not on this machine.
+        ConflictError: the run did not complete.
+    """
+    of_run, task = _with_task(name)
+    try:
+        run = attach(of_run)
+    except NotFoundError as problem:
+        return _hub_model(name, problem)
+    status = run.status()
+    if status.state != RunState.COMPLETED:
+        raise ConflictError(
+            f"run {status.name} is {status.state} and has no model to start from",
+            fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
+        )
+    if task is not None or status.model is None:
+        return _model_of_task(run, status, task)
+    return Path(status.model)
+
+
+def _with_task(name: str) -> tuple[str, str | None]:
+    """Split RUN/TASK; return any other name unchanged."""
+    run, _, task = name.rpartition("/")
+    return (run, task) if run and task in GLUE_TASKS else (name, None)
+
+
+def _model_of_task(run: StartRun, status: RunStatus, task: str | None) -> Path:
+    """Return the model of one of several tasks.
+
+    Raises:
+        NotFoundError: it is missing, or the task is not given.
+    """
+    outputs = Path() if run.folder is None else run.folder / "outputs"
+    there = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
+    if task in there:
+        return outputs / task / "model"
+    if there:
+        which = (
+            f"run {status.name} has a model for each task"
+            if task is None
+            else f"run {status.name} has no model of {task}"
+        )
+        raise NotFoundError(which, facts={"have": ", ".join(there)}, fix=f"--model {status.name}/{there[0]}")
+    what = "model" if task is None else f"model of {task}"
+    raise NotFoundError(f"the {what} of run {status.name} is missing", fix=f"orchestrator download {status.name}")
+
+
+def outputs_of(name: str, attach: Attach) -> Path:
+    """Return the folder of outputs of the run of the earlier phase.
+
+    Raises:
+        NotFoundError: there is no such run, or its folder is not on this machine.
+        ConflictError: it has not ended, and may delete its newest checkpoint at any time.
+    """
+    try:
+        run = attach(name)
+    except NotFoundError as problem:
+        problem.facts |= {"where": "--phase-from, phase_from: a run, a folder of outputs, or a checkpoint"}
+        raise
+    status = run.status()
+    if not status.state.terminal:
+        raise ConflictError(
+            f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
+            fix=f"orchestrator wait {status.name}",
+        )
+    if run.folder is None:
+        raise NotFoundError(f"the folder of run {status.name} is not on this machine")
+    return run.folder / "outputs"
+
+
+def _hub_model(name: str, no_run: NotFoundError) -> Path:
+    """Return the folder of a model on the Hub.
+
+    Raises:
+        NotFoundError: no such model exists.
+    """
+    from train_jobs.artifacts.hub import hub_folder, is_hub_name
+    from train_jobs.config.errors import SpecError
+
+    no_run.facts |= {"where": "--model, --from: a run, a folder with a model, or a name on the Hugging Face Hub"}
+    if not is_hub_name(name):
+        raise no_run
+    try:
+        return hub_folder(name)
+    except SpecError as failure:
+        no_run.facts |= {"hub": failure.message, **failure.facts}
+        no_run.fix = f"{no_run.fix}; {failure.fix}"
+        raise no_run from None

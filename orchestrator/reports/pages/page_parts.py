@@ -1,0 +1,67 @@
+"""Parts that pages share: title with state, facts, key figures, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.support.html import Markup, element
+
+NONE_YET = "\u2014"  # an em dash
+PLUS_MINUS = "\u00b1"
+TIMES = " \u00d7 "
+HELD_OUT = "validation_"
+
+
+def titled(name: str, state: str) -> Markup:
+    """Return the name as the page's heading, with a badge of the state."""
+    return element("div", element("h1", name), badge(state), class_="title")
+
+
+def badge(state: str) -> Markup:
+    """Return a state in its colour."""
+    return element("span", state, class_=f"badge {state}")
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Return labels with texts, side by side."""
+    return element(
+        "dl", *(element("div", element("dt", label), element("dd", text)) for label, text in pairs), class_="facts"
+    )
+
+
+def key_figures(figures: Iterable[Markup]) -> Markup:
+    """Return the list of what `key_figure` made."""
+    return element("dl", *figures, class_="figures")
+
+
+def key_figure(label: str, value: str, *lines: str) -> Markup:
+    """Return a figure with its label, and below it what to compare it with."""
+    more = (line if isinstance(line, Markup) else element("dd", line, class_="soft") for line in lines)
+    return element("div", element("dt", label), element("dd", value, class_="value"), *more)
+
+
+def table(header: Iterable[str], rows: Iterable[Sequence[str]], **attributes: str) -> Markup:
+    """Return a table whose rows begin with their name.
+
+    Args:
+        header: texts or markup, one a column.
+        rows: name and cells.
+        attributes: of the table.
+    """
+    head = element("tr", *(element("th", text, scope="col") for text in header))
+    body = (
+        element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells))
+        for name, *cells in rows
+    )
+    return element("table", element("thead", head), element("tbody", *body), **attributes)
+
+
+def figures_panel(header: Iterable[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table of figures, aligned at the right."""
+    return element("div", table(header, rows), class_="panel profile wide")
+
+
+def wide_panel(name: str, header: Iterable[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table that scrolls sideways under its name for screen readers."""
+    whole = table(header, rows, class_="comparison")
+    return element("div", whole, class_="panel wide", tabindex="0", role="region", aria_label=name)

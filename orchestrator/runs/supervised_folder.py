@@ -1,0 +1,198 @@
+"""A folder with one supervisor process at a time: the base of the folders of runs and sweeps.
+
+The supervisor holds the file `lock` as long as it lives, and it alone writes state.json (before it, the submission).
+Any process may read the state, and create the file `cancel` to ask for an end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, ServiceError, StorageError
+from train_jobs.artifacts.files import hold, is_held, write_text
+from train_jobs.config.fields import Config
+
+RESERVE_BYTES = 256 * 1024
+
+
+class SupervisedState(Config):
+    """Fields that every state.json has."""
+
+    state: RunState
+    """State of the run or of the sweep."""
+    reason: str | None = None
+    """Reason of the end."""
+    pid: int | None = None
+    """The supervisor's process id; valid only while the lock is held."""
+
+
+State = TypeVar("State", bound=SupervisedState)
+
+
+class Below:
+    """Attribute of a folder: a path below it.
+
+    Args:
+        parts: of the relative path.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, folder: Any, owner: type | None = None) -> Path:
+        path: Path = folder.path
+        return path.joinpath(*self._parts)
+
+
+@dataclass(frozen=True)
+class SupervisedFolder(ABC, Generic[State]):
+    """Paths, state and lock of one folder."""
+
+    path: Path
+
+    noun: ClassVar[str]
+    """What messages call its subject: `run`."""
+    supervisor: ClassVar[str] = "supervisor"
+    """What messages call its process."""
+    show_command: ClassVar[str]
+    """Command that shows its status, without the name."""
+    state_kind: ClassVar[Any]
+    """Model of its state.json."""
+    queued_seconds: ClassVar[float] = 30.0
+    """Time that a supervisor has to start; most need half a second, on a busy machine a few."""
+    cancel_file = Below("cancel")
+    """File whose existence asks for an end."""
+    state_file = Below("state.json")
+    """The state; replaced as a whole."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run or of the sweep."""
+        return self.path.name
+
+    @abstractmethod
+    def loss(self, state: State) -> dict[str, Any]:
+        """Return what changes in the state of a folder whose supervisor died."""
+
+    @contextmanager
+    def draft(self) -> Iterator[Self]:
+        """Yield a hidden folder that takes the place of this one when the block ends; after an error nothing is left.
+
+        Raises:
+            ConflictError: the name is taken.
+            StorageError: the folder cannot be written.
+        """
+        draft = type(self)(self.path.with_name(f".{self.name}.{os.getpid()}"))
+        try:
+            draft.path.mkdir(parents=True)
+            yield draft
+            draft.path.rename(self.path)
+        except OSError as problem:
+            if self.path.exists():
+                raise ConflictError(
+                    f"{self.noun} {self.name} already exists", fix=f"{self.show_command} {self.name}"
+                ) from None
+            raise StorageError(
+                f"cannot create the folder of {self.noun} {self.name}: {problem.strerror}",
+                facts={"where": self.path.parent},
+                fix="free some space, or set ORCHESTRATOR_HOME to a writable folder",
+            ) from problem
+        finally:
+            shutil.rmtree(draft.path, ignore_errors=True)
+
+    def stored_state(self) -> State:
+        """Return state.json as it was written."""
+        state: State = self.state_kind.model_validate_json(self.state_file.read_text())
+        return state
+
+    def state(self) -> State:
+        """Return state.json; without a supervisor that will ever write it again, the state is `failed`."""
+        for _ in range(2):  # a supervisor may write its last state and release the lock between the two reads
+            state = self.stored_state()
+            if state.state.terminal or self.alive(state):
+                return state
+        if state.state == RunState.QUEUED and time.time() - self.state_file.stat().st_mtime < self.queued_seconds:
+            return state  # its supervisor is starting
+        return state.model_copy(update={"state": RunState.FAILED, **self.loss(state)})
+
+    def write_state(self, state: State) -> None:
+        """Replace state.json; on a full disk, free the reserve first."""
+        text = state.model_dump_json(indent=1)
+        try:
+            write_text(self.state_file, text)
+        except OSError:
+            (self.path / "reserve").unlink(missing_ok=True)
+            write_text(self.state_file, text)
+
+    def reserve(self) -> None:
+        """Reserve bytes, so that the last state can be written on a full disk."""
+        (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
+
+    def locked(self) -> bool:
+        """Return whether a supervisor holds the lock."""
+        return is_held(self.path / "lock")
+
+    def alive(self, state: State) -> bool:
+        """Return whether the supervisor lives."""
+        return self.locked()
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the lock; the kernel releases it when the process dies, however it dies.
+
+        Raises:
+            ConflictError: another supervisor holds it.
+        """
+        busy = ConflictError(
+            f"{self.noun} {self.name} already has a {self.supervisor}", fix=f"{self.show_command} {self.name}"
+        )
+        # `is_held` takes the lock for an instant: wait for that one
+        return hold(self.path / "lock", seconds=1, busy=busy)
+
+    def start_supervisor(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
+        """Start the supervisor in a session of its own; return once it holds the lock.
+
+        Args:
+            arguments: of the Python interpreter. The supervisor gets one more: the file descriptor to write `ready` to.
+            log: file that collects its output.
+            cwd: its working folder; None: that of this process.
+
+        Raises:
+            ServiceError: it ended before it held the lock.
+        """
+        reading, writing = os.pipe()
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments, str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[writing],
+                cwd=cwd,
+            )
+        os.close(writing)
+        with os.fdopen(reading, "rb") as stream:
+            answer = stream.read(5)
+        if answer != b"ready":
+            raise ServiceError(
+                f"cannot start {self.noun} {self.name}: its {self.supervisor} did not start",
+                facts={"exit code": process.wait(), "says": last_line(log)},
+                fix=f"orchestrator resume {self.name}",
+            )
+        process.returncode = 0  # it outlives this process; its lock shows that it lives
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that has text."""
+    return (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1]

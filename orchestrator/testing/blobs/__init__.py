@@ -1,1 +1,0 @@
-"""The blob service: containers are folders, so that a running job sees in its mounts what clients write, and back."""

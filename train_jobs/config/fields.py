@@ -1,0 +1,94 @@
+"""The base of every section of a configuration: unknown keys refused, frozen, docstrings as help; and types of fields.
+
+A section may name the object to build: one of ours, or MODULE:NAME of the user's own code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from train_jobs.config.errors import did_you_mean
+
+
+def _count_or_auto(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError('must be a whole number above 0, or "auto"')
+
+
+# One check for both types: a plain union would report every mistake twice, once per member.
+CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
+
+
+class Config(BaseModel):
+    """A section of a configuration. The docstring under a field is its help text.
+
+    Pydantic could collect the docstrings, but parsing the source of every model takes a quarter of the start-up of the
+    command line; `help_texts` reads them from the source instead.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=False,
+        allow_inf_nan=False,
+        defer_build=True,  # a command validates a few of the 90 models: building all of them costs 3% of a dry run
+    )
+
+
+class CheckedConfig(Config):
+    """A section whose values must fit together."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield the contradictions between values of the section."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for problem in self.problems():
+            raise ValueError(problem)
+        return self
+
+
+NAMED = ("model", "objective", "optimizer", "schedule")  # sections that may be written as their name alone
+
+_OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name is one of the user's own code."""
+    return ":" in name
+
+
+def one_of(*known: str) -> AfterValidator:
+    """Accept one of our names, or MODULE:NAME."""
+
+    def check(name: str) -> str:
+        if name in known or _OWN.fullmatch(name):
+            return name
+        raise ValueError(f"must be {', '.join(known)} or MODULE:NAME of your own code{did_you_mean(name, known)}")
+
+    check.known = known  # type: ignore[attr-defined]  # for the completion of command lines
+    return AfterValidator(check)
+
+
+class Named(CheckedConfig):
+    """A section with a name; written as plain text, it sets only the name."""
+
+    name: str
+    """The object to build."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments for a class or function of your own."""
+
+    def problems(self) -> Iterator[str]:
+        if self.options and not is_own(self.name):
+            yield f"options are for a class or function of your own, and name is {self.name}"
+
+
+def own_names(config: object) -> dict[str, str]:
+    """Return dotted key -> MODULE:NAME of the sections of a configuration that name the user's code."""
+    found = {f"{section}.name": getattr(config, section).name for section in NAMED}
+    return {key: name for key, name in found.items() if is_own(name)}

@@ -1,0 +1,159 @@
+"""The pool that runs the tasks of a preparation: in worker processes, or in this one if the text is small.
+
+`concurrent.futures.ProcessPoolExecutor` is not used, for it loses these properties: an error names the part that a
+killed worker was processing and the signal (a broken pool names neither), messages are JSON and never pickles, workers
+report progress within a task, and they die with a parent that is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import train_jobs
+from train_jobs.config import errors
+from train_jobs.config.errors import OutOfMemoryError, UserError
+from train_jobs.corpus.executors.worker import perform
+from train_jobs.corpus.steps.documents import Advance
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+
+MIN_BYTES_FOR_WORKERS = 16 << 20  # of text: this process is done with less before workers have started
+READ_AT_ONCE = 1 << 16
+KINDS = {kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, UserError)}
+
+
+def usable_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class WorkerPool:
+    """Runs the tasks of a preparation, step after step. Workers start when they first pay off and then stay.
+
+    Args:
+        setting: shared by the tasks.
+        workers: most worker processes.
+        min_bytes: smaller tasks, taken together, run in this process. None: 16 MiB.
+    """
+
+    def __init__(self, setting: PreparationSetting, workers: int, *, min_bytes: int | None = None) -> None:
+        self._setting, self._most = setting, workers
+        self._min_bytes = MIN_BYTES_FOR_WORKERS if min_bytes is None else min_bytes
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def run(self, tasks: Sequence[PartTask], advance: Advance) -> Iterator[int]:
+        """Run all tasks; yield the number of each part when it is done.
+
+        Args:
+            tasks: of one step.
+            advance: called with the bytes and documents since its last call.
+
+        Raises:
+            UserError: the first error of a task; the other tasks are abandoned.
+            OutOfMemoryError: a worker was killed.
+        """
+        count = min(self._most, len(tasks))
+        if count < 2 or sum(task.size for task in tasks) < self._min_bytes:
+            for task in tasks:
+                perform(self._setting, task, advance)
+                yield task.number
+            return
+        while len(self._workers) < count:
+            self._workers.append(_Worker(self._setting))
+        waiting = iter(tasks)
+        with selectors.DefaultSelector() as selector:
+            for worker, task in zip(self._workers[:count], waiting, strict=False):  # the other tasks wait
+                worker.give(task)
+                selector.register(worker.out, selectors.EVENT_READ, worker)
+            while selector.get_map():
+                for worker in [ready.data for ready, _ in selector.select()]:
+                    for message in worker.receive():
+                        if "done" not in message:
+                            advance(message["bytes"], message["documents"])
+                            continue
+                        if (following := next(waiting, None)) is not None:
+                            worker.give(following)
+                        else:
+                            selector.unregister(worker.out)
+                        yield message["done"]
+
+
+class _Worker:
+    """A worker process, started with the settings that its tasks share."""
+
+    def __init__(self, setting: PreparationSetting) -> None:
+        root = str(Path(train_jobs.__file__).resolve().parents[1])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "train_jobs.corpus.executors.worker", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self.out = self._process.stdin, self._process.stdout
+        self._unread = b""
+        self._task: PartTask | None = None
+        self._write(setting)
+
+    def give(self, task: PartTask) -> None:
+        """Send a task to an idle worker."""
+        self._task = task
+        self._write(task)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the worker's messages; wait for one.
+
+        Raises:
+            UserError: the error that a task met.
+            OutOfMemoryError: the worker was killed.
+        """
+        fresh = os.read(self.out.fileno(), READ_AT_ONCE)
+        if not fresh:
+            raise self._lost()
+        *lines, self._unread = (self._unread + fresh).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for error in (message["error"] for message in messages if "error" in message):
+            raise KINDS.get(error["kind"], UserError)(error["message"], facts=error["facts"], fix=error["fix"])
+        return messages
+
+    def end(self) -> None:
+        """Kill the worker, even while it works: unfinished files have no record."""
+        self._process.kill()
+        for stream in (self._in, self.out):
+            with suppress(OSError):
+                stream.close()
+        self._process.wait()
+
+    def _write(self, message: PreparationSetting | PartTask) -> None:
+        with suppress(BrokenPipeError):  # `receive` reports the loss of the worker
+            self._in.write(message.model_dump_json().encode() + b"\n")
+            self._in.flush()
+
+    def _lost(self) -> UserError:
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return OutOfMemoryError(
+            f"a worker ended with {how}",
+            facts={
+                "where": f"part {self._task.part.name}" if self._task else "at its start",
+                "why": "SIGKILL without a message most often comes from the kernel, when memory runs out",
+            },
+            fix="the same command with --set data.workers=1 resumes (orchestrator submit: --new as well)",
+        )

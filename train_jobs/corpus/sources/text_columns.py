@@ -1,0 +1,159 @@
+"""Sources with a column of text: Parquet files, and datasets by name.
+
+Datasets are read by Hugging Face's `datasets`, which only they need to be installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from train_jobs.artifacts.hub import dataset_commit
+from train_jobs.config.errors import DataError
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.corpus.sources.streams import Piece, Read, file_errors
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+ROWS = 64  # documents per read
+_COLUMN_FIX = "set the source's column to the one that holds the text"
+
+
+def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
+    """Yield the column of every row of the piece's row groups; null is no document.
+
+    Raises:
+        DataError: not Parquet, damaged, without the column, or the column is no text.
+    """
+    with _parquet_errors(piece.path), pq.ParquetFile(piece.path, buffer_size=1 << 20) as file:
+        _text_column(file.schema_arrow, column, piece.path)
+        stop = file.metadata.num_row_groups if piece.stop is None else piece.stop
+        for group in range(piece.start, stop):
+            left = _row_group_bytes(file.metadata, group)
+            per_batch = left * ROWS // max(file.metadata.row_group(group).num_rows, 1)
+            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=[column], use_threads=False):
+                yield from (text for text in batch.column(0).to_pylist() if text is not None)
+                read(min(per_batch, left))
+                left -= min(per_batch, left)
+            read(left)
+
+
+def row_groups(path: str, column: str) -> list[tuple[int, int]]:
+    """Return (bytes on the disk, bytes of the column's text) of each row group.
+
+    Raises:
+        DataError: as by `read_parquet`.
+    """
+    with _parquet_errors(path), pq.ParquetFile(path) as file:
+        index, metadata = _text_column(file.schema_arrow, column, path), file.metadata
+        return [
+            (_row_group_bytes(metadata, group), metadata.row_group(group).column(index).total_uncompressed_size)
+            for group in range(metadata.num_row_groups)
+        ]
+
+
+def _row_group_bytes(metadata: pq.FileMetaData, group: int) -> int:
+    """Return the bytes of all columns of a row group on the disk; together, groups are about the size of the file."""
+    columns = metadata.row_group(group)
+    return sum(columns.column(index).total_compressed_size for index in range(columns.num_columns))
+
+
+def _text_column(schema: pa.Schema, column: str, path: str) -> int:
+    """Return the index of the column, which must be text."""
+    index = schema.get_field_index(column)
+    if index < 0:
+        raise DataError(f"{path} has no column {column!r}", facts={"have": ", ".join(schema.names)}, fix=_COLUMN_FIX)
+    kind = schema.field(index).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise DataError(
+            f"the column {column!r} of {path} is not text",
+            facts={"have": kind, "columns": ", ".join(schema.names)},
+            fix=_COLUMN_FIX,
+        )
+    return int(index)
+
+
+@contextmanager
+def _parquet_errors(path: str) -> Iterator[None]:
+    try:
+        with file_errors(path):
+            yield
+    except (pa.ArrowException, OSError) as problem:
+        raise DataError(
+            f"{path} is not a Parquet file, or is damaged",
+            facts={"why": str(problem).splitlines()[0]},
+            fix="fetch it again",
+        ) from None
+
+
+def dataset_pieces(source: SourceConfig) -> list[Piece]:
+    """Return a piece for each file of a dataset, all of its current commit.
+
+    Raises:
+        DataError: `datasets` is not installed, the dataset does not exist, or it has no such column of text.
+    """
+    name = source.dataset_parts()[0]
+    commit = None if Path(name).is_dir() else dataset_commit(name)
+    dataset = _open_dataset(source, commit)
+    with _dataset_errors(source):
+        have = dataset.column_names or list(next(iter(dataset), {}))
+    if source.column not in have:
+        raise DataError(
+            f"{source.dataset} has no column {source.column!r}", facts={"have": ", ".join(have)}, fix=_COLUMN_FIX
+        )
+    return [Piece(name, start=index, stop=index + 1, commit=commit) for index in range(dataset.num_shards)]
+
+
+def read_dataset(source: SourceConfig, piece: Piece) -> Iterator[str]:
+    """Yield the column of every row of a piece, downloaded while it is read; null is no document.
+
+    Raises:
+        DataError: as by `dataset_pieces`, or the network failed.
+    """
+    rows = _open_dataset(source, piece.commit)
+    rows = rows.shard(num_shards=rows.num_shards, index=piece.start).select_columns([source.column])
+    with _dataset_errors(source):
+        for row in rows:
+            text = row[source.column]
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                raise DataError(
+                    f"the column {source.column!r} of {source.dataset} is not text",
+                    facts={"have": type(text).__name__},
+                    fix=_COLUMN_FIX,
+                )
+
+
+def _open_dataset(source: SourceConfig, commit: str | None) -> IterableDataset:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            f"cannot read the dataset {source.dataset}: the package `datasets` is not installed",
+            fix="pip install datasets",
+        ) from None
+    name, configuration, split = source.dataset_parts()
+    with _dataset_errors(source):
+        return load_dataset(name, configuration, split=split, revision=commit, streaming=True)
+
+
+@contextmanager
+def _dataset_errors(source: SourceConfig) -> Iterator[None]:
+    """Raise DataError for the errors of `datasets` and of the network."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise DataError(
+            f"cannot read the dataset {source.dataset}",
+            facts={"why": re.sub(r"\s+", " ", str(problem))[:300]},
+            fix="give NAME[:CONFIGURATION][@SPLIT] as on huggingface.co/datasets, or `path` with files",
+        ) from None

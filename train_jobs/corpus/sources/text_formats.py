@@ -1,0 +1,251 @@
+"""Readers of text formats: plain text, JSON Lines, the output of wikiextractor, and the embedded corpus.
+
+- plain text: UTF-8, blank lines between documents, as in Google's `create_pretraining_data.py`
+- JSON Lines: one object a line, one field of which is a document
+- wikiextractor: `<doc ...>`, the title, the text, `</doc>`
+- embedded corpus: docstrings of Python's standard library and topics of its language reference
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from train_jobs.config.errors import DataError, in_shell
+from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Piece, Read, ignore, open_piece, open_text, unpacked
+
+CHUNK = 1 << 20  # bytes decoded per call
+MIN_DOCSTRING_CHARACTERS = 200  # a module with less has nothing to learn from
+TOPICS = ("pydoc_data", "topics.py")
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_RETURNS = re.compile(r"\r+(?=\n|\Z)")
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
+_TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
+_RULE = re.compile(r"^[ \t]*[^\w\s]{3,}[ \t]*$\n?", re.MULTILINE)  # underlines of titles: each sign would be a token
+
+
+def read_text(piece: Piece, read: Read) -> Iterator[str]:
+    """Yield each document of plain text; a file without a blank line is one document.
+
+    A byte-order mark and carriage returns at line ends are dropped. Memory holds one document and one chunk at most.
+
+    Raises:
+        DataError: the file is not UTF-8 (the message gives the place) or cannot be read.
+    """
+    with open_text(piece, read) as stream:
+        pending: list[str] = []
+        for chunk in _decoded_chunks(stream, piece):
+            # A chunk consists of complete lines, and the newline before its first line is matched with it: blank lines
+            # are found wherever the chunks are cut.
+            first, *others = _BLANK_LINES.split("\n" + chunk)
+            pending.append(first)
+            for other in others:
+                if document := "".join(pending).strip("\n"):
+                    yield document
+                pending = [other]
+            pending[-1] = pending[-1].removesuffix("\n")
+        if document := "".join(pending).strip("\n"):
+            yield document
+
+
+def _decoded_chunks(stream: BinaryIO, piece: Piece) -> Iterator[str]:
+    """Yield UTF-8 as texts of about a megabyte, each of whole lines that end with `\\n`."""
+    done = 0
+    while raw := stream.read(CHUNK):
+        if not raw.endswith(b"\n"):
+            raw += stream.readline()
+        chunk = _decoded(raw, piece, done)
+        done += len(raw)
+        if "\r" in chunk:
+            chunk = chunk.replace("\r\n", "\n")
+            if "\r" in chunk:
+                chunk = _RETURNS.sub("", chunk)
+        yield chunk if chunk.endswith("\n") else chunk + "\n"
+
+
+def _decoded(raw: bytes, piece: Piece, offset: int) -> str:
+    """Decode UTF-8.
+
+    Args:
+        raw: bytes of a piece.
+        piece: named in errors.
+        offset: of the bytes, from where the text of the piece begins.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as problem:
+        path = Path(piece.path)
+        name = path.with_suffix("") if piece.compression else path
+        converted = in_shell(name.with_suffix(f".utf8{name.suffix}"))
+        source = f"{unpacked(piece)}iconv -f latin1 -t utf-8" + ("" if piece.compression else f" {in_shell(path)}")
+        raise DataError(
+            f"{path} is not UTF-8",
+            facts={"where": _place(piece, offset + problem.start)},
+            fix=f"{source} > {converted}",
+        ) from None
+
+
+def _place(piece: Piece, offset: int) -> str:
+    """Return byte and line in its file of a byte of a piece, counted from where the text of the piece begins."""
+    whole = Piece(piece.path, piece.compression)
+    with open_piece(whole, ignore) as stream:
+        head = stream.peek(len(BOM))  # type: ignore[attr-defined]  # a BufferedReader
+    byte = piece.start + offset
+    if piece.start == 0 and head.startswith(BOM):
+        byte += len(BOM)
+    lines, left = 1, byte
+    with (open_text if head.startswith(UTF16_BOMS) else open_piece)(whole, ignore) as stream:
+        while left > 0 and (block := stream.read(min(left, CHUNK))):
+            lines += block.count(b"\n")
+            left -= len(block)
+    return f"byte {byte}, line {lines}"
+
+
+def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:
+    """Yield the field `column` of every line; blank lines, and lines where it is null, hold no document.
+
+    Raises:
+        DataError: a line is no JSON object, lacks the field, or the field is no text.
+    """
+    with open_text(piece, read) as stream:
+        offset = 0
+        for line in stream:
+            if line.strip() and (text := _field(line, column, piece, offset)) is not None:
+                yield text
+            offset += len(line)
+
+
+def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
+    text = _decoded(line, piece, offset)
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise DataError(
+            f"{piece.path} has a line that is not JSON",
+            facts={"where": _place(piece, offset), "why": problem, "have": _excerpt(text)},
+            fix="correct or remove the line; if the file ends here, it was not downloaded completely: fetch it again",
+        ) from None
+    if not isinstance(record, dict):
+        raise DataError(
+            f"{piece.path} is not JSON Lines: a line is not an object",
+            facts={"where": _place(piece, offset), "have": _excerpt(text)},
+            fix="write one JSON object a line, or set another format",
+        )
+    field = record.get(column)
+    if column in record and (field is None or isinstance(field, str)):
+        return field
+    if column in record:
+        what, have = f"the field {column!r} of a line is not text", type(field).__name__
+    else:
+        what, have = f"a line has no field {column!r}", ", ".join(map(str, record)) or "no field at all"
+    raise DataError(
+        f"{piece.path}: {what}",
+        facts={"where": _place(piece, offset), "have": have},
+        fix="set the source's column to the field that holds the text",
+    )
+
+
+def _excerpt(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
+    """Yield the text of every article without its title; articles without text are no documents.
+
+    Entities that wikiextractor wrote (`&lt;`) are replaced by their characters.
+
+    Raises:
+        DataError: text outside of an article, or an article without an end.
+    """
+    with open_text(piece, read) as stream:
+        lines: list[bytes] | None = None
+        offset = 0
+        for line in stream:
+            if lines is None:
+                if line.startswith(b"<doc "):
+                    lines, start = [], offset
+                elif line.strip():
+                    raise _not_wikiextractor(piece, offset, "text outside of an article")
+            elif line.rstrip(b"\r\n") == b"</doc>":
+                text = _decoded(b"".join(lines), piece, start)
+                below_title = text.replace("\r\n", "\n").split("\n", 2)[2:]
+                if document := unescaped("".join(below_title).strip()):
+                    yield document
+                lines = None
+            if lines is not None:
+                lines.append(line)
+            offset += len(line)
+        if lines is not None:
+            raise _not_wikiextractor(piece, start, "an article has no end")
+
+
+def unescaped(text: str) -> str:
+    """Replace HTML entities that are written in full, such as `&amp;`, by their characters."""
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
+
+
+def _not_wikiextractor(piece: Piece, offset: int, what: str) -> DataError:
+    return DataError(
+        f"{piece.path} is not wikiextractor's output: {what}",
+        facts={"where": _place(piece, offset)},
+        fix="extract the dump again, or give its XML itself",
+    )
+
+
+def embedded_documents(files: list[Path]) -> Iterator[str]:
+    """Yield the documents in Python source files: each topic of the reference, and each module's docstrings.
+
+    A module's docstrings (module, classes, functions, in source order) make one document, joined by blank lines.
+    Modules with fewer than 200 characters of them, and files that do not parse, are skipped.
+    """
+    for path in files:
+        source = path.read_text(encoding="utf-8", errors="replace")
+        if path.parts[-2:] == TOPICS:
+            yield from _topics(source)
+        elif document := _docstrings(source):
+            yield document
+
+
+def _topics(source: str) -> Iterator[str]:
+    """Yield the values of the one dict literal of pydoc_data/topics.py; the file is parsed, never run."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Dict):
+            texts = [value.value for value in node.values if isinstance(value, ast.Constant)]
+            yield from (_without_rules(text) for text in texts if isinstance(text, str) and text.strip())
+
+
+def _docstrings(source: str) -> str | None:
+    if sum(len(text) for text in _TRIPLE_QUOTED.findall(source)) < MIN_DOCSTRING_CHARACTERS:
+        return None  # a third of the library, and its largest tables: not worth parsing
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the source of the standard library
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    document = "\n\n".join(_walk(tree))
+    return _without_rules(document) if len(document) >= MIN_DOCSTRING_CHARACTERS else None
+
+
+def _walk(node: Documented) -> Iterator[str]:
+    if docstring := ast.get_docstring(node):
+        yield docstring
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _walk(child)
+
+
+def _without_rules(text: str) -> str:
+    return _RULE.sub("", text).strip()

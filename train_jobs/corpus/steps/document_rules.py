@@ -1,0 +1,171 @@
+"""Rules for single documents: cleaning, the hash that identifies a document, and the split.
+
+Cleaning drops only what BERT's own normalisation would drop, so nothing that a model could see is lost. Composed
+characters (NFC) matter to cased vocabularies, which treat a letter and its accent as one character.
+
+The hash of a document's text decides its split, so neither the order of documents nor the seed changes the split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from train_jobs.config.errors import DataError
+from train_jobs.config.prepare import CleanConfig
+
+CLEANER = f"rules 1, Unicode {unicodedata.unidata_version}"  # name and version: raise it when the cleaned text changes
+
+_LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # the end of a page is also the end of a line
+_DROPPED = re.compile(
+    "["
+    "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # controls (Cc)
+    "\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+    "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f"  # format characters (Cf)
+    "\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd"  # private use (Co)
+    "\ufffd"  # written by a decoder where decoding failed
+    "\ud800-\udfff"  # half a character, which JSON can spell and no tokenizer accepts
+    "]+"
+)
+_PLAIN = bytes([*b"\t\n", *range(0x20, 0x7F)])
+
+HASH_SEED = b"validation split 1\n"
+HASH_SIZE = 1 << 64
+HASH_BYTES = 8
+DIGEST_BYTES = 16  # identifies a document: the chance of a collision among a billion is about 1e-21
+MIN_DOCUMENTS = 2  # distinct: one to train on, one to validate on
+MIN_WORDS = 100  # distinct: fewer are too few to model language
+ENOUGH_CHARACTERS = 100_000  # of a document, searched for words
+
+
+@dataclass
+class DocumentSurvey:
+    """Counts over all documents that must be known before they can be split."""
+
+    documents: int = 0
+    """Number of documents."""
+    lowest: int = HASH_SIZE
+    """Smallest `document_hash`."""
+    highest: int = -1
+    """Largest `document_hash`."""
+    words: set[str] = field(default_factory=set)
+    """Distinct words: all of them, or at least `MIN_WORDS`."""
+
+    def add(self, documents: Sequence[str], hashes: Sequence[int]) -> None:
+        """Count more documents, given the `document_hash` of each."""
+        self.documents += len(documents)
+        self.lowest, self.highest = min(self.lowest, *hashes), max(self.highest, *hashes)
+        for document in documents:
+            if len(self.words) >= MIN_WORDS:
+                break
+            self.words |= _words(document[:ENOUGH_CHARACTERS])
+
+    def merge(self, other: DocumentSurvey) -> None:
+        """Add the documents of another survey."""
+        self.documents += other.documents
+        self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        self.words |= other.words
+
+
+def document_digest(document: str) -> bytes:
+    """Return 16 bytes that depend only on the text; the first 8 are `document_hash`."""
+    return hashlib.sha256(HASH_SEED + document.encode()).digest()[:DIGEST_BYTES]
+
+
+def document_hash(document: str) -> int:
+    """Return a number in [0, 2**64) that looks random and depends only on the text."""
+    return int.from_bytes(document_digest(document)[:HASH_BYTES], "big")
+
+
+def split_threshold(survey: DocumentSurvey, *, validation_fraction: float) -> int:
+    """Return the threshold of the split: a document is held out if its `document_hash` is below it.
+
+    Equal documents have equal hashes and so fall on the same side. About `validation_fraction` of the documents are
+    held out. If that would be none or all of them, the document with the smallest hash, or all but the one with the
+    largest, are held out instead.
+
+    Raises:
+        DataError: no document, only one distinct document, or fewer than 100 distinct words.
+    """
+    if survey.documents == 0:
+        raise DataError("the text contains no document", fix="--data PATH with text in it")
+    if survey.lowest == survey.highest:
+        have = "1 document" if survey.documents == 1 else f"{survey.documents} documents, all the same"
+        raise DataError(
+            "cannot split a single document into train and validation",
+            facts={"need": f"{MIN_DOCUMENTS} different documents", "have": have},
+            fix="separate documents by blank lines, or give more files: --data FILE FILE ...",
+        )
+    if len(survey.words) < MIN_WORDS:
+        raise DataError(
+            "the text is too small to train on",
+            facts={"need": f"{MIN_WORDS} different words", "have": len(survey.words)},
+            fix="--data PATH with more text; without --data, the embedded corpus is used",
+        )
+    return min(max(round(validation_fraction * HASH_SIZE), survey.lowest + 1), survey.highest)
+
+
+def _words(document: str) -> set[str]:
+    normalised = BertNormalizer(lowercase=True).normalize_str(document)
+    return {word for word, _ in BertPreTokenizer().pre_tokenize_str(normalised)}
+
+
+def clean(text: str, rules: CleanConfig) -> list[str]:
+    """Return the cleaned document: one text, no text if it is too short, or several if it is too long.
+
+    Line ends become newlines, control and format characters are dropped, accents and letters are composed (NFC), and
+    white space at both ends is stripped. Cleaning clean text changes nothing.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not _is_clean(text):
+        text = unicodedata.normalize("NFC", _DROPPED.sub("", _LINE_ENDS.sub("\n", text)))
+    text = text.strip()
+    if not text or len(text) < rules.min_characters:
+        return []
+    if rules.max_characters is None or len(text) <= rules.max_characters:
+        return [text]
+    return list(_cut(text, rules.max_characters))
+
+
+def _is_clean(text: str) -> bool:
+    """Return whether the text is surely clean, judged by its distinct characters.
+
+    Most text is plain ASCII, which `translate` removes quickly, so few characters are examined.
+    """
+    others = text.encode("utf-8", "surrogatepass").translate(None, _PLAIN)
+    return not others or all(map(_is_inert, set(others.decode("utf-8", "surrogatepass"))))
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_inert(character: str) -> bool:
+    """Return whether cleaning keeps the character whatever its neighbours are.
+
+    Marks, and the letters of Korean syllables, may be composed with the character before them.
+    """
+    marks = unicodedata.category(character).startswith("M") or "\u1100" <= character <= "\u11ff"
+    return not (
+        marks
+        or _DROPPED.match(character)
+        or _LINE_ENDS.match(character)
+        or unicodedata.normalize("NFC", character) != character
+    )
+
+
+def _cut(text: str, most: int) -> Iterator[str]:
+    """Yield parts of at most `most` characters, cut at a line end, else between words, else anywhere."""
+    start = 0
+    while start < len(text):
+        end = start + most
+        if end < len(text):
+            breaks = text.rfind("\n", start, end + 1), text.rfind(" ", start, end + 1)
+            end = next((place for place in breaks if place > start), end)
+        if part := text[start:end].strip():
+            yield part
+        start = end

@@ -1,0 +1,240 @@
+"""The documents step cleans and hashes the documents of a part; the duplicates step finds those that occur again.
+
+    documents-00012.arrow   text and the first half of its hash, in the order of the source; zstd
+    hashes-00012.arrow      the hash in two halves and the position of its document, sorted by hash
+    duplicates.arrow        positions of the duplicates of all parts
+
+Of documents with equal hashes the first one is kept, in the order of parts. The hashes of a billion documents do not
+fit into memory. Each part has sorted its own, so a range of hashes is one slice of every part's file, and no range
+holds more than a few million.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from train_jobs.corpus.arrow import number_column, numbers, text_column
+from train_jobs.corpus.sources.text_parts import read_part
+from train_jobs.corpus.steps.document_rules import HASH_SIZE, DocumentSurvey, clean, document_digest
+from train_jobs.corpus.steps.records import (
+    KEY_DIGITS,
+    DocumentsRecord,
+    DuplicatesRecord,
+    PartTask,
+    PreparationSetting,
+    Stretch,
+    describe_file,
+    part_name,
+    write_record,
+)
+
+Advance = Callable[[int, int], None]  # called with the bytes and documents processed since the last call
+Positions = npt.NDArray[np.uint32]
+
+BATCH_CHARACTERS = 1 << 21  # per batch of documents: what a reader holds in memory
+HASHES_AT_ONCE = 1 << 22  # compared together: about 400 MB including the memory for sorting
+TEXT = pa.schema([("text", pa.large_string()), ("hash", pa.uint64())])
+HASHES = pa.schema([("high", pa.uint64()), ("low", pa.uint64()), ("position", pa.uint32())])
+READ = "read"
+UNFIT = "unfit"  # reason for dropping a document of which `clean` leaves nothing
+DUPLICATES = "duplicates"
+
+
+class Documents(NamedTuple):
+    """Consecutive documents of a part."""
+
+    first: int
+    """Position of the first one in the part."""
+    texts: list[str]
+    """Cleaned text."""
+    hashes: npt.NDArray[np.uint64]
+    """[documents] `document_hash` of each."""
+
+
+def hashes_file(part: int) -> str:
+    """Return the name of the file of a part's sorted hashes."""
+    return f"{part_name('hashes', part)}.arrow"
+
+
+def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
+    """Read and clean a part; write its documents, their hashes and the record.
+
+    Args:
+        setting: sources, rules and folders.
+        task: the part.
+        advance: called as the work progresses.
+
+    Raises:
+        DataError: a file has another format than expected; the message names the file and the place.
+    """
+    started = time.monotonic()
+    name, folder = part_name(task.step, task.number), setting.folder
+    path, survey, counts = folder / f"{name}.arrow", DocumentSurvey(), Counter[str]()
+    digests: list[bytes] = []
+    text_bytes = 0
+    with path.open("wb") as stream:  # not Arrow's own: errors keep their errno
+        writer = pa.ipc.new_file(stream, TEXT, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        try:
+            for texts in _cleaned_batches(setting, task, counts, advance):
+                fresh = [document_digest(text) for text in texts]
+                hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
+                survey.add(texts, hashes.tolist())
+                column = text_column(texts)
+                text_bytes += column.nbytes
+                writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
+                digests += fresh
+            writer.close()
+        except BaseException:
+            with suppress(OSError):
+                stream.close()
+            path.unlink(missing_ok=True)  # the disk may be full
+            raise
+    _write_hashes(folder / hashes_file(task.number), digests)
+    read = counts.pop(READ, 0)  # the other counts are reasons for dropping
+    record = DocumentsRecord(
+        key=task.key,
+        files=[describe_file(path), describe_file(folder / hashes_file(task.number))],
+        seconds=time.monotonic() - started,
+        raw_bytes=task.part.size,
+        text_bytes=text_bytes,
+        read=read,
+        documents=survey.documents,
+        dropped=counts,
+        lowest=survey.lowest,
+        highest=survey.highest,
+        words=sorted(survey.words),
+    )
+    write_record(folder, name, record)
+
+
+def _cleaned_batches(
+    setting: PreparationSetting, task: PartTask, counts: Counter[str], advance: Advance
+) -> Iterator[list[str]]:
+    """Yield the cleaned documents of a part in batches; count those read and those dropped."""
+    pending: list[str] = []
+    size = reported = 0
+    for document in read_part(setting.data.text, task.part, read=lambda count: advance(count, 0)):
+        counts[READ] += 1
+        fit = clean(document, setting.data.clean)
+        if not fit:
+            counts[UNFIT] += 1
+        pending += fit
+        size += sum(map(len, fit))
+        if size >= BATCH_CHARACTERS:
+            yield pending
+            pending, size = [], 0
+            advance(0, counts[READ] - reported)
+            reported = counts[READ]
+    if pending:
+        yield pending
+    advance(0, counts[READ] - reported)
+
+
+def read_back(folder: Path, part: int) -> Iterator[Documents]:
+    """Yield the documents of a part in batches."""
+    first = 0
+    with (folder / f"{part_name('documents', part)}.arrow").open("rb") as stream:
+        reader = pa.ipc.open_file(stream)
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            yield Documents(first, batch.column(0).to_pylist(), numbers(batch.column(1)))
+            first += batch.num_rows
+
+
+def find_duplicates(
+    folder: Path, documents: Sequence[int], *, key: str, at_once: int = HASHES_AT_ONCE
+) -> DuplicatesRecord:
+    """Find the documents to drop; write their positions and the record.
+
+    Args:
+        folder: holds the hashes of every part.
+        documents: number of documents of each part.
+        key: of the record.
+        at_once: hashes in memory; in addition, 8 bytes for each duplicate.
+    """
+    started = time.monotonic()
+    found = list(_duplicates(folder, len(documents), ranges=max(1, -(-sum(documents) // at_once))))
+    parts, positions = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    positions = positions[np.lexsort((positions, parts))]
+    dropped = np.bincount(parts, minlength=len(documents)).tolist()
+    path = folder / f"{DUPLICATES}.arrow"
+    _write_columns(path, pa.schema([("position", pa.uint32())]), [positions])
+    pieces = np.split(positions, np.cumsum(dropped)[:-1])
+    record = DuplicatesRecord(
+        key=key,
+        files=[describe_file(path)],
+        seconds=time.monotonic() - started,
+        dropped=dropped,
+        digests=[_positions_digest(piece) for piece in pieces],
+    )
+    write_record(folder, DUPLICATES, record)
+    return record
+
+
+def no_duplicates(parts: int, *, key: str) -> DuplicatesRecord:
+    """Return the record of a preparation that keeps duplicates."""
+    empty = _positions_digest(np.empty(0, np.uint32))
+    return DuplicatesRecord(key=key, seconds=0.0, dropped=[0] * parts, digests=[empty] * parts)
+
+
+def stretches(record: DuplicatesRecord) -> list[Stretch]:
+    """Return for each part which rows of the file of duplicates are its own."""
+    ends = list(accumulate(record.dropped))
+    return [(end - count, count) for end, count in zip(ends, record.dropped, strict=True)]
+
+
+def dropped_of(folder: Path, stretch: Stretch) -> Positions:
+    """Return the positions in a part whose documents are dropped, ascending."""
+    first, count = stretch
+    if not count:
+        return np.empty(0, np.uint32)
+    with pa.memory_map(str(folder / f"{DUPLICATES}.arrow")) as mapped:
+        return numbers(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count)).copy()
+
+
+def _positions_digest(positions: Positions) -> str:
+    return hashlib.sha256(positions.tobytes()).hexdigest()[:KEY_DIGITS]
+
+
+def _write_hashes(path: Path, digests: Sequence[bytes]) -> None:
+    halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: of equal hashes the first stays first
+    _write_columns(path, HASHES, [halves[order, 0], halves[order, 1], order.astype(np.uint32)])
+
+
+def _write_columns(path: Path, schema: pa.Schema, columns: Sequence[npt.NDArray[np.unsignedinteger]]) -> None:
+    with path.open("wb") as stream, pa.ipc.new_file(stream, schema) as writer:
+        writer.write_batch(pa.record_batch([number_column(column) for column in columns], schema=schema))
+
+
+def _duplicates(folder: Path, parts: int, *, ranges: int) -> Iterator[tuple[npt.NDArray[np.uint32], Positions]]:
+    """Yield the part and the position of each document to drop, one range of hashes after the other."""
+    for low, high in pairwise(HASH_SIZE * index // ranges for index in range(ranges + 1)):
+        slices = [_hashes_between(folder / hashes_file(part), low, high) for part in range(parts)]
+        first, second, places = (np.concatenate(columns) for columns in zip(*slices, strict=True))
+        part_of = np.repeat(np.arange(parts, dtype=np.uint32), [len(columns[0]) for columns in slices])
+        order = np.lexsort((second, first))  # stable: parts and positions stay in order
+        first, second = first[order], second[order]
+        again = order[1:][(first[1:] == first[:-1]) & (second[1:] == second[:-1])]
+        yield part_of[again], places[again]
+
+
+def _hashes_between(path: Path, low: int, high: int) -> list[npt.NDArray[np.unsignedinteger]]:
+    """Return the columns of a part's hashes from `low` to below `high`."""
+    with pa.memory_map(str(path)) as mapped:
+        batch = pa.ipc.open_file(mapped).get_batch(0)
+        hashes = numbers(batch.column(0))
+        start = int(np.searchsorted(hashes, np.uint64(low)))
+        stop = len(hashes) if high == HASH_SIZE else int(np.searchsorted(hashes, np.uint64(high)))
+        return [numbers(column)[start:stop].copy() for column in batch.columns]

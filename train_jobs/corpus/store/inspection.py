@@ -1,0 +1,156 @@
+"""Inspect a token store: verify every file, count, offset and id against the manifest; measure lengths and entropy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.store_manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, require_manifest
+from train_jobs.config.errors import DataError
+from train_jobs.corpus.store.token_store import Block, as_block, sum_counts
+from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
+
+OWN_NAMES = {"manifest.json", VOCABULARY_FILE, "parts"}
+ENTROPY_TOLERANCE = 1e-9
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+def verify(folder: Path) -> list[str]:
+    """Return the problems of a store, each with the name of its file; an empty list if the store is valid.
+
+    Raises:
+        DataError: the folder contains no complete store.
+    """
+    manifest = require_manifest(folder)
+    known = OWN_NAMES | {shard.file for shard in manifest.shards}
+    problems = [*_vocabulary_problems(folder, manifest)]
+    problems += [f"{path.name}: not in the manifest" for path in sorted(folder.iterdir()) if path.name not in known]
+    counted: dict[Split, list[SplitCounts]] = {split: [] for split in SPLITS}
+    by_source: list[list[SplitCounts]] = [[] for _ in manifest.sources]
+    whole = True
+    for shard in manifest.shards:
+        found, counts = _inspect_shard(folder / shard.file, shard, manifest)
+        problems += [f"{shard.file}: {problem}" for problem in found]
+        whole = whole and not found
+        counted[shard.split].append(counts)
+        if shard.source < len(by_source):
+            by_source[shard.source].append(counts)
+    if whole:  # else wrong totals follow from the problems found
+        problems += _count_problems(manifest, counted, by_source)
+        listed = manifest.validation_unigram_entropy
+        entropy = unigram_entropy(folder, manifest.shards, manifest.vocab_size)
+        if abs(entropy - listed) > ENTROPY_TOLERANCE:
+            problems.append(f"manifest.json: validation_unigram_entropy is {listed:.6f}, it should be {entropy:.6f}")
+    return problems
+
+
+def _vocabulary_problems(folder: Path, manifest: StoreManifest) -> Iterator[str]:
+    path = folder / VOCABULARY_FILE
+    if not path.is_file():
+        yield f"{VOCABULARY_FILE}: missing"
+        return
+    if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != manifest.vocab_sha256:
+        yield f"{VOCABULARY_FILE}: its SHA-256 is {found[:8]}, the manifest lists {manifest.vocab_sha256[:8]}"
+        return
+    try:
+        tokenizer = load_vocabulary(path, lowercase=manifest.lowercase)
+    except DataError as problem:
+        yield f"{VOCABULARY_FILE}: {problem.message}"
+        return
+    if tokenizer.get_vocab_size() != manifest.vocab_size:
+        yield f"{VOCABULARY_FILE}: {tokenizer.get_vocab_size()} pieces, the manifest lists {manifest.vocab_size}"
+    for name, piece in (("pad", PAD), ("unk", UNK), ("cls", CLS), ("sep", SEP), ("mask", MASK)):
+        if tokenizer.token_to_id(piece) != (listed := getattr(manifest.special_ids, name)):
+            yield f"manifest.json: special_ids.{name} is {listed}, {piece} has {tokenizer.token_to_id(piece)}"
+
+
+def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[list[str], SplitCounts]:
+    """Return the problems of a shard, and its counts."""
+    if (found := file_sha256(path)) != shard.sha256:
+        return [f"its SHA-256 is {found[:8]}, the manifest lists {shard.sha256[:8]}"], SplitCounts()
+    problems, counts = [], []
+    if shard.source >= max(len(manifest.sources), 1):
+        problems.append(f"of source {shard.source}, and the manifest has {len(manifest.sources)}")
+    for index, block in enumerate(_blocks(path)):
+        problems += [f"block {index}: {problem}" for problem in _block_problems(block, manifest.vocab_size)]
+        documents, sentences = len(block.document_offsets) - 1, len(block.sentence_offsets) - 1
+        counts.append(SplitCounts(documents=documents, sentences=sentences, tokens=len(block.tokens), blocks=1))
+    if len(counts) != shard.blocks:
+        problems.append(f"{len(counts)} blocks, the manifest lists {shard.blocks}")
+    return problems, sum_counts(counts)
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    with pa.memory_map(str(path)) as mapped:
+        reader = pa.ipc.open_file(mapped)
+        for index in range(reader.num_record_batches):
+            yield as_block(reader.get_batch(index))
+
+
+def _block_problems(block: Block, vocab_size: int) -> Iterator[str]:
+    for what, offsets, total in (
+        ("sentences", block.sentence_offsets, len(block.tokens)),
+        ("documents", block.document_offsets, len(block.sentence_offsets) - 1),
+    ):
+        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != total:
+            yield f"offsets of {what} do not go from 0 to {total}"
+        elif (np.diff(offsets) <= 0).any():
+            yield f"there are {what} that hold nothing, or less"
+    if len(block.tokens) and int(block.tokens.max()) >= vocab_size:
+        yield f"an id of {int(block.tokens.max())}, and the vocabulary has {vocab_size} pieces"
+
+
+def _count_problems(
+    manifest: StoreManifest, counted: dict[Split, list[SplitCounts]], by_source: Sequence[Sequence[SplitCounts]]
+) -> Iterator[str]:
+    for split, each in counted.items():
+        for name, count in sum_counts(each).model_dump().items():
+            if count != (listed := getattr(manifest.splits[split], name)):
+                yield f"manifest.json: splits.{split}.{name} is {listed}, there are {count}"
+    for source, some in zip(manifest.sources, by_source, strict=True):
+        for name, count in sum_counts(some).model_dump(exclude={"blocks"}).items():
+            if count != (listed := getattr(source, name)):
+                yield f"manifest.json: {name} of source {source.name} is {listed}, there are {count}"
+
+
+class Histogram(NamedTuple):
+    """A histogram of lengths in tokens, with bins that double."""
+
+    edges: list[int]
+    """[bins + 1] 1, 2, 4, 8, ...: a bin is from its edge to below the next."""
+    counts: list[int]
+    """[bins] number of lengths in each bin."""
+    mean: float
+    quantiles: dict[str, int]
+    """5%, 50% and 95% quantiles."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return self._asdict()
+
+
+def histogram(lengths: npt.NDArray[np.int64]) -> Histogram:
+    """Return the histogram of lengths, of which there is at least one and all are above 0."""
+    bins = int(lengths.max()).bit_length()
+    edges = [1 << power for power in range(bins + 1)]
+    counts, _ = np.histogram(lengths, edges)
+    found = np.quantile(lengths, QUANTILES, method="inverted_cdf")
+    quantiles = {f"{share:.0%}": int(value) for share, value in zip(QUANTILES, found, strict=True)}
+    return Histogram(edges, counts.tolist(), float(lengths.mean()), quantiles)
+
+
+def unigram_entropy(store: Path, shards: Sequence[Shard], vocab_size: int) -> float:
+    """Return the entropy in nats of the frequencies of the validation tokens."""
+    frequencies = np.zeros(vocab_size, np.int64)
+    for block in (block for shard in shards if shard.split == "validation" for block in _blocks(store / shard.file)):
+        frequencies += np.bincount(block.tokens, minlength=vocab_size)
+    seen = frequencies[frequencies > 0]
+    shares = seen / seen.sum()
+    return float(-(shares * np.log(shares)).sum())

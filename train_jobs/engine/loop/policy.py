@@ -1,0 +1,128 @@
+"""Settings and collaborators of a training loop, made outside and handed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.config import CheckpointConfig, ProfileConfig, TrainConfig
+from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
+from train_jobs.engine.reporting.profiler import StepProfiler
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.stop import StopRequest
+
+HOUR = 3600.0
+
+
+class TimeBudget:
+    """Training time over all attempts of a run; the time between two attempts does not count.
+
+    Args:
+        hours: the budget. None: no limit, and no time is measured.
+        clock: seconds, from any beginning.
+    """
+
+    def __init__(self, hours: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = None if hours is None else hours * HOUR
+        self._clock = clock
+        self._began = clock()
+
+    def start(self, spent: float) -> None:
+        """Start an attempt; `spent` is the training time of earlier ones in seconds, from their last checkpoint."""
+        self._began = self._clock() - spent
+
+    def spent(self) -> float:
+        """Return the seconds used so far on this process's own clock; 0 without a budget."""
+        return 0.0 if self._seconds is None else self._clock() - self._began
+
+    def share(self, spent: float) -> float:
+        """Return `spent` seconds as a share of the budget: past it more than 1, without one 0."""
+        return 0.0 if self._seconds is None else spent / self._seconds
+
+    def seconds_left(self, spent: float, wanted: float) -> float:
+        """Return `wanted` seconds, or what the budget leaves of them."""
+        return wanted if self._seconds is None else min(wanted, max(self._seconds - spent, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopPolicy:
+    """Settings of training, and pure functions."""
+
+    config: TrainConfig
+    precision: str
+    """bf16, fp16 or fp32."""
+    schedule: Callable[[int, float], float]
+    """Optimizer step (from 0), share of the time budget used -> learning rate."""
+    max_grad_norm: float | None
+    """Clip of the global gradient norm. None: no clip."""
+    validate_every: int
+    """Steps between two validations."""
+    best_by: Callable[[Mapping[str, float]], float] = lambda metrics: metrics["loss"]
+    """Metrics of a validation -> the figure that is lowest in the best one."""
+    patience: int | None = None
+    """Stop after this many validations without improvement. None: only the number of steps ends training."""
+    sharded: bool = False
+    """Each process keeps the optimizer's state of its share of the tensors only."""
+    prefetch: bool | None = None
+    """Make batches one step ahead in a thread. None: on GPUs, which leave the host time for it."""
+    peak_flops: float | None = None
+    """Floating-point operations per second that all devices together could make. None: unknown."""
+    checkpoint_extra: Mapping[str, Any] = field(default_factory=dict)
+    """Stored in state.json of every checkpoint in addition to the state of the loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopServices:
+    """Collaborators of a loop: its reports, checkpoints, clocks and requests to stop."""
+
+    checkpoints: CheckpointStore
+    cadence: Cadence
+    """When a checkpoint is due; one more follows the last step."""
+    metrics: MetricsLog
+    progress: ProgressLine
+    stop: StopRequest
+    profiler: StepProfiler
+    """Records some of the steps."""
+    budget: TimeBudget = field(default_factory=lambda: TimeBudget(None))
+    """The step during which it runs out is the last one."""
+
+    @classmethod
+    def of(
+        cls,
+        config: CheckpointConfig,
+        output: Path,
+        world: World,
+        *,
+        steps: int,
+        stop: StopRequest,
+        profile: ProfileConfig | None = None,
+        hours: float | None = None,
+    ) -> LoopServices:
+        """Return the services of a run; on all processes but the main one they write nothing.
+
+        Args:
+            config: when to save and what to keep.
+            output: folder of the run.
+            world: the processes.
+            steps: optimizer steps of the whole run.
+            stop: set by signals.
+            profile: steps to record. None: no step.
+            hours: training time. None: no limit.
+        """
+        progress = ProgressLine(steps)
+        return cls(
+            checkpoints=CheckpointStore.of(config, output, warn=progress.line),
+            cadence=Cadence(config),
+            metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
+            progress=progress,
+            stop=stop,
+            profiler=StepProfiler(
+                profile or ProfileConfig(), world, output / "profile" if world.is_main else None, log=progress.line
+            ),
+            budget=TimeBudget(hours),
+        )

@@ -1,0 +1,286 @@
+"""Predictions for whole texts: labels or numbers, words for masks, and vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from train_jobs.config import PredictConfig, SpecError, did_you_mean
+from train_jobs.config.tasks import SentenceTask, sentence_task
+from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
+from train_jobs.inference.forward import Forward
+from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
+from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, length_mask
+from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
+from train_jobs.tasks.sentences.glue import scores
+from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
+
+Floats = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.float32]
+MASK = "[MASK]"
+USUAL_TOP = 5
+STREAM = 7  # random stream that decides which tokens are masked
+TINY = 1e-300  # lower bound of a probability, so that a loss stays finite
+IS_ONE = 0.5  # minimum probability of one of several labels
+
+
+class LabelPredictor(Predictor):
+    """A label for each text or pair of texts, with probabilities; several labels; or a number.
+
+    Raises:
+        SpecError: the configuration scores a model of several labels.
+    """
+
+    def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
+        super().__init__(config, folder, tokenizer, forward)
+        if config.evaluate and folder.problem == SEVERAL_LABELS:
+            raise SpecError("cannot score a model that predicts several labels of a text", fix="--set evaluate=false")
+
+    @property
+    def built_in(self) -> SentenceTask | None:
+        """The built-in task of the configuration."""
+        return sentence_task(self.config.task)
+
+    @property
+    def columns(self) -> list[str]:
+        label = [self.config.data.label] if self.config.evaluate else []
+        return list(dict.fromkeys([*super().columns, *label]))
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the model predicts a number."""
+        return self.folder.problem == REGRESSION
+
+    def check(self, table: RowTable, problems: RowProblems) -> None:
+        flawed = self.built_in is not None and self.built_in.known_flaws
+        for column in self.text_columns:
+            texts(table, column, problems, may_be_empty=flawed)
+        if self.config.evaluate:
+            self._labels(table, problems)
+
+    def predict(self, table: RowTable, first: int) -> Predicted:
+        sequences, cut = self.tokens(table)
+        logits = np.array(self.forward.each(sequences, self._logits), np.float64)
+        records = [{"value": rounded(row[0])} if self.is_number else self._classes(row) for row in logits]
+        return Predicted(records, self._judged(table, logits) if self.config.evaluate else {}, cut)
+
+    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
+        labels = np.concatenate([one["labels"] for one in judged])
+        predictions = np.concatenate([one["predictions"] for one in judged])
+        loss = sum(one["loss"] for one in judged) / len(labels)
+        return {"loss": loss, **scores(self._metrics, labels, predictions)}
+
+    def fields(self) -> dict[str, Any]:
+        if self.is_number:
+            return {"value": float}
+        probabilities = dict.fromkeys(self.folder.labels, float)
+        if self.folder.problem == SEVERAL_LABELS:
+            return {"labels": [str], "probabilities": probabilities}
+        return {"label": str, "probability": float, "probabilities": probabilities}
+
+    @property
+    def _metrics(self) -> tuple[str, ...]:
+        if self.built_in is not None:
+            return self.built_in.metrics
+        if self.is_number:
+            return ("pearson", "spearman")
+        return ("accuracy", "f1") if len(self.folder.labels) == 2 else ("accuracy",)
+
+    def _logits(self, batch: TokenBatch) -> npt.NDArray[np.float32]:
+        return self.forward.model(*batch[:4]).float().cpu().numpy()
+
+    def _classes(self, logits: Floats) -> Record:
+        several = self.folder.problem == SEVERAL_LABELS
+        found = 1 / (1 + np.exp(-logits)) if several else softmax(logits)
+        order = np.argsort(-found, kind="stable")[: self.config.top_k]
+        likely = {self.folder.labels[number]: rounded(found[number]) for number in order}
+        if several:
+            return {"labels": [name for name, value in likely.items() if value >= IS_ONE], "probabilities": likely}
+        label, probability = next(iter(likely.items()))
+        return {"label": label, "probability": probability, "probabilities": likely}
+
+    def _labels(self, table: RowTable, problems: RowProblems) -> list[int] | list[float]:
+        if self.is_number:
+            return numbers(table, self.config.data.label, problems)
+        names = self.folder.labels
+
+        def unknown(name: str) -> str:
+            return f"unknown label {name!r}, known are {', '.join(names)}{did_you_mean(name, names)}"
+
+        return class_ids(table, self.config.data.label, self._known_labels(), problems, unknown)
+
+    def _known_labels(self) -> dict[str, int]:
+        """Return label in the input -> its id: names, and numbers where no built-in task names them."""
+        ids = {name: number for number, name in enumerate(self.folder.labels)}
+        by_number = {str(number): number for number in ids.values()}
+        if self.built_in is None:
+            return {**by_number, **ids}
+        names = self.built_in.class_names
+        return {label: ids.get(names[number], number) for number, label in enumerate(self.built_in.labels)}
+
+    def _judged(self, table: RowTable, logits: Floats) -> dict[str, Any]:
+        problems = RowProblems("labels", fix="")
+        labels = np.array(self._labels(table, problems))
+        problems.check()
+        if self.is_number:
+            found = logits[:, 0]
+            return {
+                "labels": labels.tolist(),
+                "predictions": found.tolist(),
+                "loss": float(((found - labels) ** 2).sum()),
+            }
+        likely = np.log(np.maximum([softmax(row)[label] for row, label in zip(logits, labels, strict=True)], TINY))
+        return {"labels": labels.tolist(), "predictions": logits.argmax(1).tolist(), "loss": float(-likely.sum())}
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return probabilities, [..., C]."""
+    found = np.exp(logits - logits.max(-1, keepdims=True))
+    return found / found.sum(-1, keepdims=True)
+
+
+def with_task_columns(config: PredictConfig) -> PredictConfig:
+    """Return the configuration with the columns of its built-in task, if any."""
+    task = sentence_task(config.task)
+    if task is None:
+        return config
+    columns: dict[str, Any] = {"text": task.text, "pair": task.pair, "label": task.label, "quoting": False}
+    if config.evaluate:
+        columns["header"] = list(task.files[task.dev_splits[0]].header or ()) or None
+    return config.model_copy(update={"data": config.data.model_copy(update=columns)})
+
+
+class MaskPredictor(Predictor):
+    """Words for [MASK]; or scores of a language model on words that are masked here."""
+
+    def check(self, table: RowTable, problems: RowProblems) -> None:
+        super().check(table, problems)
+        if self.config.evaluate:
+            return
+        for row in range(len(table)):
+            values = [table.columns[column][row] for column in self.text_columns]
+            if all(isinstance(value, str) and MASK not in value for value in values):
+                problems.add(table.where(row), f"there is no {MASK} in the text")
+
+    def predict(self, table: RowTable, first: int) -> Predicted:
+        sequences, cut = self.tokens(table)
+        if self.config.evaluate:
+            return self._evaluated(sequences, first, cut)
+        mask = self.tokenizer.token_to_id(MASK)
+        places = [np.flatnonzero(one.ids == mask) for one in sequences]
+        found = self.forward.each(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
+        return Predicted([{"masks": one} for one in found], {}, cut)
+
+    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
+        loss, right, masked = (sum(one[key] for one in judged) for key in ("loss", "right", "masked"))
+        mean = loss / max(masked, 1)
+        return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
+
+    def fields(self) -> dict[str, Any]:
+        if self.config.evaluate:
+            return {"loss": float, "right": int, "masked": int}
+        return {"masks": [[{"token": str, "probability": float}]]}
+
+    def _top(self, batch: TokenBatch, places: Sequence[Ints]) -> list[list[list[Record]]]:
+        probabilities = torch.softmax(self._logits(batch, places), -1)
+        best = probabilities.topk(min(self.config.top_k or USUAL_TOP, probabilities.shape[-1]))
+        records = iter(
+            [
+                {"token": self.tokenizer.id_to_token(token), "probability": rounded(probability)}
+                for token, probability in zip(*mask, strict=True)
+            ]
+            for mask in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        return [[next(records) for _ in some] for some in places]
+
+    def _evaluated(self, sequences: Sequence[Tokens], first: int, cut: int) -> Predicted:
+        masked = [self._masked(one, number) for number, one in enumerate(sequences, start=first)]
+        hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
+        wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
+        found = self.forward.each(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
+        sums = {key: float(sum(one[key] for one in found)) for key in ("loss", "right", "masked")}
+        return Predicted(found, sums, cut)
+
+    def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
+        """Return the ids of a sequence with some masked, and the masked positions, drawn from seed and row number."""
+        mask = self.tokenizer.token_to_id(MASK)
+        assert mask is not None, "read_folder checked it"
+        candidates = (one.ids != self.cls) & (one.ids != self.sep)
+        found = mask_tokens(
+            one.ids[None],
+            candidates[None],
+            np.array([len(one.ids)]),
+            keys(self.config.masking.seed, STREAM, number),
+            MaskingRule(self.config.masking.probability, len(one.ids), mask, self.tokenizer.get_vocab_size()),
+        )
+        return found.input_ids[0], found.positions[0][found.labels[0] >= 0]
+
+    def _losses(self, batch: TokenBatch, wanted: Sequence[tuple[Ints, Ints]]) -> list[Record]:
+        logits = self._logits(batch, [places for places, _ in wanted])
+        labels = torch.from_numpy(np.concatenate([ids for _, ids in wanted])).to(logits.device)
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        right = logits.argmax(-1) == labels
+        sizes = [len(ids) for _, ids in wanted]
+        each = zip(losses.cpu().split(sizes), right.cpu().split(sizes), sizes, strict=True)
+        return [
+            {"loss": rounded(float(loss.double().sum())), "right": int(hits.sum()), "masked": size}
+            for loss, hits, size in each
+        ]
+
+    def _logits(self, batch: TokenBatch, places: Sequence[Ints]) -> Tensor:
+        """Return fp32 logits, [masks of all sequences, pieces], without the rows that only pad the table."""
+        model = self.forward.model
+        assert isinstance(model, BertForPreTraining), "only this class predicts masks"
+        hidden = model.bert(*batch[:4])
+        if batch.packing is None:
+            begins = np.arange(len(places)) * batch.input_ids.shape[1]
+            hidden = hidden.flatten(0, 1)
+        else:
+            begins = batch.packing.places[:, 0].cpu().numpy()
+        index = np.concatenate([begin + some for begin, some in zip(begins, places, strict=True)]).astype(np.int64)
+        picked = hidden.index_select(0, torch.from_numpy(index).to(hidden.device))
+        logits: Tensor = model.cls.predictions(picked, model.bert.embeddings.word_embeddings.weight)
+        return logits[:, : self.tokenizer.get_vocab_size()].float()
+
+
+class VectorPredictor(Predictor):
+    """A vector for each text: the mean over its tokens, or that of [CLS].
+
+    Raises:
+        SpecError: the configuration scores vectors.
+    """
+
+    def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
+        super().__init__(config, folder, tokenizer, forward)
+        if config.evaluate:
+            raise SpecError(f"cannot score embeddings: {folder.path} has no head", fix="--set evaluate=false")
+
+    def predict(self, table: RowTable, first: int) -> Predicted:
+        sequences, cut = self.tokens(table)
+        found = self.forward.each(sequences, self._vectors)
+        return Predicted([{"embedding": vector} for vector in found], {}, cut)
+
+    def fields(self) -> dict[str, Any]:
+        return {"embedding": (np.float32, self.folder.shape.hidden_size)}
+
+    def _vectors(self, batch: TokenBatch) -> Vectors:
+        """Return fp32 vectors, [B, H]."""
+        wanted, packing = self.config.embeddings, batch.packing
+        hidden = self.forward.model.bert(*batch[:4])
+        if wanted.pooling == "cls":
+            pooled = (hidden[:, 0] if packing is None else packing.first(hidden)).float()
+        else:
+            laid_out = hidden if packing is None else packing.lay_out(hidden)
+            real = length_mask(batch.lengths, laid_out.shape[1])[..., None]
+            pooled = laid_out.float().masked_fill(~real, 0).sum(1) / batch.lengths[:, None]
+        if wanted.normalise:
+            pooled = torch.nn.functional.normalize(pooled)
+        return pooled.cpu().numpy()
