@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests start thousands of processes; without bytecode each of them would compile the packages again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: pretrain test test-all lint check docs clean
 
