@@ -1,4 +1,4 @@
-"""The steps from sources to a token store. Each step writes a record: a step whose record fits is skipped.
+"""The steps from sources to a token store. Each step writes a record; a step whose record matches is skipped.
 
     STORE/parts/documents-00012.*   documents of part 12, extracted and cleaned
     STORE/parts/duplicates.*        documents that repeat an earlier one
@@ -91,14 +91,14 @@ class PreparationProgress:
             self._report()
 
     def part_done(self) -> None:
-        """Report the figures of the step when a part is done."""
+        """Count a finished part and report the figures of the step."""
         self.parts += 1
         if self._figures is not None:
             figures = {"documents": self._documents, "bytes": self._bytes, "mb_per_second": self._speed() / MB}
             self._figures(self.parts, {f"{self._step}_{name}": figure for name, figure in figures.items()})
 
     def end(self) -> None:
-        """End the step; report a long one again."""
+        """End the step; print a final line if it took longer than `every`."""
         if time.monotonic() - self._started > self._every:
             self._report()
 
@@ -112,6 +112,7 @@ class PreparationProgress:
         )
 
     def _speed(self) -> float:
+        # A step on a tiny text can finish within one tick of the clock.
         return self._bytes / max(time.monotonic() - self._started, LEAST_SECONDS)
 
 
@@ -123,18 +124,18 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A preparation in progress: the work, and who does it.
+    """A preparation in progress: the text, the nodes and the worker processes.
 
     Attributes:
         setting: sources, rules and folders.
         found: fingerprint of the text.
-        key: of the store.
-        parts: of the text.
+        key: key of the store, see `records.store_key`.
+        parts: parts of the text.
         node: this process among the nodes that prepare the store.
         peers: the other nodes.
         pool: runs tasks on this node.
         progress: receives lines and figures.
-        hashes: cache of content hashes, see `fingerprints.content_hashes`.
+        hashes: JSON file that caches content hashes, see `fingerprints.content_hashes`. None: no cache.
     """
 
     setting: PreparationSetting
@@ -148,7 +149,10 @@ class Preparation:
     hashes: Path | None = None
 
     def make(self) -> StoreManifest | None:
-        """Carry out all steps that are not done; return the manifest on the leading node.
+        """Run all steps that are not done.
+
+        Returns:
+            The manifest on the leading node, None on the others.
 
         Raises:
             DataError: text or vocabulary cannot be used; the message gives the reason.
@@ -162,6 +166,7 @@ class Preparation:
         )
         with self.peers.beating(), self.pool:
             documents = self._documents()
+            # Checked before and after: the first call catches a wrong path or format before duplicates are searched.
             self._require_all_sources(documents)
             duplicates = self._duplicates(documents)
             self._require_all_sources(documents, duplicates)
@@ -202,7 +207,9 @@ class Preparation:
     def _tokens(
         self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
     ) -> list[TokensRecord]:
-        """Run the last step; only the leading node waits for the parts of the others, to remove all records."""
+        """Run the last step; only the leading node waits for the parts of the others."""
+        # The leading node removes all records once the manifest is written. Another node that still waited for a
+        # record would then wait forever; it waits for the manifest instead.
         tasks = [
             PartTask(
                 step="tokens",
@@ -220,6 +227,8 @@ class Preparation:
         return self._each_part(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
 
     def _threshold(self, documents: Sequence[DocumentsRecord]) -> int:
+        # The threshold needs the smallest and largest hash of all documents, so every part must be read before any
+        # document is assigned to a split.
         survey = DocumentSurvey()
         for record in documents:
             survey.merge(DocumentSurvey(record.documents, record.lowest, record.highest, set(record.words)))
@@ -257,8 +266,7 @@ class Preparation:
     def _each_part(
         self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path, *, wait: bool = True
     ) -> list[RecordT]:
-        """Return a record for each part: found, made here, or (with `wait`) made by another node."""
-
+        """Return the record of each part: read, made here, or (with `wait`) made by another node."""
         step = tasks[0].step
 
         def look(task: PartTask) -> RecordT | None:
@@ -279,7 +287,7 @@ class Preparation:
         ]
 
     def _once(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
-        """Return a record that the leading node makes for all nodes."""
+        """Return the record of a step that the leading node runs for all nodes."""
         look = partial(read_record, self.setting.folder, name, kind, key, files=files)
         if not self.node.leads:
             return self.peers.wait(name, 0, look)
@@ -287,8 +295,9 @@ class Preparation:
         return found if found is not None and self._is_whole(found, files) else make()
 
     def _is_whole(self, record: StepRecord | None, files: Path) -> bool:
-        """Return whether the record exists and its files match it."""
+        """Return whether the record exists and its files match it; their content is hashed."""
+        # `read_record` compares sizes only; damage that keeps the size is visible in the hash alone.
         damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
-            self.progress.log(f"{damaged.name} does not match its record: it is made again")
+            self.progress.log(f"{damaged.name} does not match its record: writing it again")
         return record is not None and damaged is None

@@ -1,10 +1,10 @@
-"""Cut the documents of a block into training sequences: the instances of BERT's `create_pretraining_data.py`.
+"""Plans of training sequences: the instances of Google's `create_pretraining_data.py`, as ranges of a block's tokens.
 
-A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next), ranges of the block's
-tokens. With next-sentence prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code):
-sentences of a document are gathered up to the target length and cut in two at random. Half of the time, and always when
-there is one sentence only, the second part is replaced by a piece of another document, and the unused sentences are put
-back. So more than half of the pairs are random. Without next-sentence prediction, sequences are consecutive text.
+A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next). With next-sentence
+prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code). Sentences of a document are
+gathered up to the target length and cut in two at random. Half of the time, and always with a single sentence, the
+second part is replaced by a piece of another document, and the unused sentences are put back. So more than half of the
+pairs are random. Without next-sentence prediction, sequences are consecutive text.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Plan = npt.NDArray[np.int64]
 Row = tuple[int, int, int, int, int]
 
 DRAWS_AT_ONCE = 4096
-OTHER_DOCUMENT_DRAWS = 10
+OTHER_DOCUMENT_DRAWS = 10  # as in create_pretraining_data.py
 SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
 
 
 class PlanBlock(Protocol):
-    """Plans the examples of a block for an objective, see `train_jobs.protocols.Objective.plan`."""
+    """A function that plans the examples of a block, see `train_jobs.protocols.Objective.plan`."""
 
     def __call__(
         self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
@@ -37,11 +37,14 @@ class PlanBlock(Protocol):
 
 
 def checked(plan: PlanBlock, name: str) -> PlanBlock:
-    """Wrap a plan of a user's class so that its result is checked.
+    """Wrap the plan method of a user's class so that its results are checked.
 
     Args:
-        plan: to call.
-        name: of the class, for messages.
+        plan: the method.
+        name: name of the class, for messages.
+
+    Returns:
+        A function that raises SpecError if a plan is invalid.
     """
 
     def plan_and_check(
@@ -55,10 +58,10 @@ def checked(plan: PlanBlock, name: str) -> PlanBlock:
                 f"objective.name: {name} plans invalid examples",
                 facts={
                     "need": f"int64 [examples, 5]: ranges of {len(block.tokens)} tokens, A not empty, at most"
-                    f" {sequence_length} together with [CLS] and [SEP]",
+                    f" {sequence_length} tokens with [CLS] and [SEP]",
                     "have": have,
                 },
-                fix="correct the method plan, see docs/own-classes.md",
+                fix="fix its method plan, see docs/own-classes.md",
             )
         return rows
 
@@ -86,16 +89,20 @@ def plan_block(
     next_sentence: bool,
     rng: np.random.Generator,
 ) -> Plan:
-    """Return all examples of a block, shuffled: a pure function of the arguments and the generator's state.
+    """Return all examples of a block, shuffled; a pure function of the arguments and the generator's state.
 
     Args:
-        block: whole documents.
+        block: complete documents.
         sequence_length: tokens of a sequence, [CLS] and [SEP] included.
         short_sequence_probability: share of documents with a random shorter target length.
-        next_sentence: make pairs; otherwise each row is consecutive text, `b` is empty and the label 0.
+        next_sentence: make pairs. False: each row is consecutive text, `b` is empty and the label 0.
         rng: source of all draws.
+
+    Returns:
+        int64 [examples, 5], see the module.
     """
     draws = _Draws(rng)
+    # Lists, because reading single elements of a numpy array from Python is several times slower.
     offsets, documents = block.sentence_offsets.tolist(), block.document_offsets.tolist()
     longest = sequence_length - (SPECIALS_OF_PAIR if next_sentence else SPECIALS_OF_ONE)
     rows: list[Row] = []
@@ -113,7 +120,7 @@ def plan_block(
 
 
 class _Draws:
-    """Single draws, taken from the generator in bulk: a call for each would dominate the run time."""
+    """Single random numbers; the generator is called in bulk, since a call per number would dominate the run time."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -148,7 +155,7 @@ def _pairs(
         if is_random:
             wanted = target - (offsets[cut] - offsets[first])
             b_first, b_last = _elsewhere(document, offsets, documents, wanted=wanted, draws=draws)
-            following = cut  # the sentences after the cut are put back
+            following = cut  # the sentences after the cut are put back, as in the original
         else:
             b_first, b_last = cut, end
             following = end
@@ -167,7 +174,7 @@ def _sentences_of(offsets: list[int], first: int, last: int, tokens: int) -> int
 def _elsewhere(
     document: int, offsets: list[int], documents: list[int], *, wanted: int, draws: _Draws
 ) -> tuple[int, int]:
-    """Draw sentences of another document. If all draws hit the same document, it is used and still called random."""
+    """Draw sentences of another document; as in the original, ten unlucky draws use the same one as if random."""
     for _ in range(OTHER_DOCUMENT_DRAWS):
         other = draws.integer(0, len(documents) - 2)
         if other != document:
@@ -179,7 +186,9 @@ def _elsewhere(
 def _truncated(
     a: tuple[int, int], b: tuple[int, int], *, longest: int, draws: _Draws
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Remove tokens from the longer segment (B if equal), each at front or back by even chance, until both fit."""
+    """Remove tokens from the longer segment (B in a tie), each at front or back by even chance, until both fit."""
+    # The original removes one token per iteration. Only the counts matter, so they are computed, and all coins of a
+    # segment are tossed together.
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     excess = a_length + b_length - longest
     if excess <= 0:
@@ -196,7 +205,7 @@ def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[in
 
 
 def _stretches(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
-    """Yield runs of whole sentences that fit the target; a longer sentence is cut. Each token is used exactly once."""
+    """Yield runs of complete sentences that fit the target; longer sentences are cut. Each token is used once."""
     start, end = offsets[first], offsets[last]
     while start < end:
         whole = offsets[bisect_right(offsets, start + target, first, last + 1) - 1]
