@@ -43,6 +43,76 @@ from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_st
             "\u4ed6\u6765\u4e86\u3002\u4f60\u597d\uff01\u300c\u597d\u3002\u300d\u8d70",
             ["\u4ed6\u6765\u4e86\u3002", "\u4f60\u597d\uff01", "\u300c\u597d\u3002\u300d", "\u8d70"],
         ),
+        # German: ordinals, months, quotation marks. "I am 23." is no ordinal.
+        ("Am 3. Oktober 1990. Im 19. Jahrhundert. Er kam.", ["Am 3. Oktober 1990.", "Im 19. Jahrhundert.", "Er kam."]),
+        ("Er hat bzw. Herr Nr. 5 hat. Gut.", ["Er hat bzw. Herr Nr. 5 hat.", "Gut."]),
+        (
+            "\u201eJa.\u201c Er ging. \u00bbNein.\u00ab Sie blieb.",
+            ["\u201eJa.\u201c", "Er ging.", "\u00bbNein.\u00ab", "Sie blieb."],
+        ),
+        ("I am 23. Smith is 3. 10. 1990.", ["I am 23.", "Smith is 3. 10. 1990."]),
+        ("\u00ab Oui. \u00bb Il part. J.-P. Sartre vint.", ["\u00ab Oui. \u00bb", "Il part.", "J.-P. Sartre vint."]),
+        ("En el 500 a. C. eran 5 m. Luego no.", ["En el 500 a. C. eran 5 m.", "Luego no."]),
+        # Text in lower case; a single small letter decides nothing in text with capitals.
+        (
+            "it rained. we left! why? nobody knew. e.g. you.",
+            ["it rained.", "we left!", "why?", "nobody knew.", "e.g. you."],
+        ),
+        ("It rained. we Left.", ["It rained. we Left."]),
+        ('He left (alone.) then "came." (so it goes) Yes.', ['He left (alone.) then "came." (so it goes) Yes.']),
+        # Arabic, Urdu, Hebrew, Hindi, Armenian, Amharic, Burmese, Khmer, Korean, Georgian, Greek.
+        (
+            "\u0642\u0627\u0644 \u0646\u0639\u0645. \u0648\u0644\u0645 \u064a\u0639\u062f\u061f \u0644\u0627.",
+            ["\u0642\u0627\u0644 \u0646\u0639\u0645.", "\u0648\u0644\u0645 \u064a\u0639\u062f\u061f", "\u0644\u0627."],
+        ),
+        (
+            "\u062f. \u0645\u062d\u0645\u062f \u0642\u0627\u0644. \u0646\u0639\u0645",
+            ["\u062f. \u0645\u062d\u0645\u062f \u0642\u0627\u0644.", "\u0646\u0639\u0645"],
+        ),
+        (
+            "\u06cc\u06c1 \u06c1\u06d2\u06d4 \u0648\u06c1 \u06c1\u06d2\u06d4",
+            ["\u06cc\u06c1 \u06c1\u06d2\u06d4", "\u0648\u06c1 \u06c1\u06d2\u06d4"],
+        ),
+        (
+            "\u05d4\u05d5\u05d0 \u05d1\u05d0. \u05d4\u05d9\u05d0 \u05d4\u05dc\u05db\u05d4.",
+            ["\u05d4\u05d5\u05d0 \u05d1\u05d0.", "\u05d4\u05d9\u05d0 \u05d4\u05dc\u05db\u05d4."],
+        ),
+        (
+            "\u0935\u0939 \u0906\u092f\u093e\u0964\u0935\u0939 \u0917\u092f\u093e\u0964 \u0921\u0949. \u0930\u093e\u092e",
+            [
+                "\u0935\u0939 \u0906\u092f\u093e\u0964",
+                "\u0935\u0939 \u0917\u092f\u093e\u0964",
+                "\u0921\u0949. \u0930\u093e\u092e",
+            ],
+        ),
+        (
+            "\u0546\u0561 \u0565\u056f\u0561\u057e\u0589 \u0546\u0561 \u0563\u0576\u0561\u0581\u0589",
+            ["\u0546\u0561 \u0565\u056f\u0561\u057e\u0589", "\u0546\u0561 \u0563\u0576\u0561\u0581\u0589"],
+        ),
+        ("\u1218\u1323\u1362 \u1204\u12f0\u1362", ["\u1218\u1323\u1362", "\u1204\u12f0\u1362"]),
+        ("\u101c\u102c\u104b \u101e\u103d\u102c\u1038\u104b", ["\u101c\u102c\u104b", "\u101e\u103d\u102c\u1038\u104b"]),
+        ("\u1798\u1780\u17d4 \u1791\u17c5\u17d4", ["\u1798\u1780\u17d4", "\u1791\u17c5\u17d4"]),
+        (
+            "\uadf8\ub294 \uc654\ub2e4. \ub098\ub294 \uac14\ub2e4.",
+            ["\uadf8\ub294 \uc654\ub2e4.", "\ub098\ub294 \uac14\ub2e4."],
+        ),
+        (
+            "\u10d8\u10e1 \u10db\u10dd\u10d5\u10d8\u10d3\u10d0. \u10d8\u10e1 \u10ec\u10d0\u10d5\u10d8\u10d3\u10d0.",
+            [
+                "\u10d8\u10e1 \u10db\u10dd\u10d5\u10d8\u10d3\u10d0.",
+                "\u10d8\u10e1 \u10ec\u10d0\u10d5\u10d8\u10d3\u10d0.",
+            ],
+        ),
+        (
+            "\u03a4\u03b9 \u03ba\u03ac\u03bd\u03b5\u03b9\u03c2; \u039a\u03b1\u03bb\u03ac; yes; No.",
+            ["\u03a4\u03b9 \u03ba\u03ac\u03bd\u03b5\u03b9\u03c2;", "\u039a\u03b1\u03bb\u03ac; yes; No."],
+        ),
+        # Japanese: a quotation mark opens the next sentence; `?` without a blank.
+        (
+            "\u6765\u305f\u3002\u300c\u306f\u3044\u3002\u300d\u5f7c?\u884c\u304f",
+            ["\u6765\u305f\u3002", "\u300c\u306f\u3044\u3002\u300d", "\u5f7c?", "\u884c\u304f"],
+        ),
+        ("\u8d70\u3002\u201c\u597d\u3002\u201d\u4ed6", ["\u8d70\u3002", "\u201c\u597d\u3002\u201d", "\u4ed6"]),
         ("a line\nthat   goes\ton\n\nnew one", ["a line that goes on", "new one"]),
         ("Items:\n- one\n- two\n1. three\n(b) four", ["Items:", "- one", "- two", "1. three", "(b) four"]),
         ("", []),
@@ -67,6 +137,48 @@ def test_a_long_sentence_is_cut_wherever_it_stands() -> None:
 
 
 WORDS = ["word", "Word", "it", "I", "no", "No", "Dr", "e.g", "U.S", "J", "x", "Nos", "approx", "5", "12", "2b", "A1"]
+WORDS_OF_THE_WORLD = [
+    "\u0939\u0948",  # Hindi: is
+    "\u0921\u0949",  # Dr
+    "\u0642\u0627\u0644",  # Arabic: said
+    "\u062f",  # Dr
+    "\u05d0\u05de\u05e8",  # Hebrew
+    "\ud55c\uad6d\uc5b4",  # Korean
+    "\u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22" * 5,  # Thai
+    "\u0435",  # Russian: a letter of an abbreviation
+    "\u0443\u043b",  # street
+    "\u03c4\u03b9",  # Greek: what
+    "\u10d0\u10e0\u10d8\u10e1",  # Georgian
+    "am",
+    "3",
+    "Oktober",
+    "bzw",
+    "a",
+]
+SIGNS_OF_THE_WORLD = [
+    "\u0964",
+    "\u0964 ",
+    "\u061f",
+    "\u061f ",
+    "\u06d4 ",
+    "\u0589 ",
+    "\u1362",
+    "\u17d4",
+    "\u104b",
+    "\uff61",
+    "; ",
+    ". ",
+    ". ",
+    "! ",
+    "? ",
+    "\u00ab",
+    " \u00bb ",
+    "\u00bb ",
+    "\u201e",
+    "\u060c ",
+    "\uff08",
+    "\uff09",
+]
 BEYOND_ASCII = [
     "\u00c9",
     "\u00e9t\u00e9",
@@ -124,6 +236,25 @@ def random_document(draw: random.Random) -> str:
     return "".join(draw.choice(draw.choice(kinds[: draw.choice([7, 9])])) for _ in range(draw.randrange(40)))
 
 
+def random_document_of_the_world(draw: random.Random) -> str:
+    kinds = [
+        WORDS_OF_THE_WORLD,
+        SIGNS_OF_THE_WORLD,
+        [" "],
+        draw.choice([BLANKS, WIDE_SIGNS, BEYOND_ASCII, SIGNS, [" "]]),
+    ]
+    return "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randrange(60)))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sentences_of_all_scripts_follow_the_rules(seed: int) -> None:
+    draw = random.Random(seed)
+    drawn = [random_document_of_the_world(draw) for _ in range(2000)]
+    documents = [document for text in drawn for document in clean(text, CleanConfig())]
+    for document in documents:
+        assert split_sentences(document) == plain_sentences(document), ascii(document)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None:
     draw = random.Random(seed)
@@ -135,7 +266,8 @@ def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None
 
 def test_documents_are_cut_together_as_each_by_itself() -> None:
     draw = random.Random(7)
-    documents = [document for _ in range(300) for document in clean(random_document(draw), CleanConfig())]
+    drawn = [make(draw) for _ in range(300) for make in (random_document, random_document_of_the_world)]
+    documents = [document for text in drawn for document in clean(text, CleanConfig())]
     raw = [document.encode() + BETWEEN for document in documents]
     text = with_plain_blanks(b"".join(raw))
     starts = pretoken_starts(text)

@@ -23,6 +23,10 @@ _SPACES = b" \t\n\r"
 # Signs of English and Chinese text. All have three bytes in UTF-8, so one vectorised test finds them. None has a
 # canonical decomposition, so normalisation cannot merge one with its neighbours.
 _ALONE_BEYOND_ASCII = (
+    (0x0964, 0x0965),  # danda, in the scripts of India
+    (0x104B, 0x104B),  # full stops: Burmese
+    (0x1362, 0x1362),  # Ethiopic
+    (0x17D4, 0x17D5),  # Khmer
     (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
     (0x2030, 0x205E),  # per mille, primes, angle quotation marks; without the two that are not punctuation
     (0x3001, 0x3003),  # ideographic comma and full stop
@@ -30,8 +34,14 @@ _ALONE_BEYOND_ASCII = (
     (0x3400, 0x4DBF),  # Chinese characters
     (0x4E00, 0x9FFF),
     (0xFF01, 0xFF01),  # wide exclamation mark
-    (0xFF1F, 0xFF1F),  # wide question mark
+    (0xFF08, 0xFF09),  # wide brackets
+    (0xFF0C, 0xFF0C),  # wide comma, colon, semicolon, question mark
+    (0xFF1A, 0xFF1B),
+    (0xFF1F, 0xFF1F),
+    (0xFF61, 0xFF61),  # narrow ideographic full stop
 )
+# Signs of two bytes: inverted marks and guillemets; the ends of sentences in Armenian, Arabic and Urdu.
+_PAIRS_ALONE = "\u00a1\u00bf\u00ab\u00bb\u0589\u061f\u06d4"
 _BLANKS_BEYOND_ASCII = (
     0x1680,
     *range(0x2000, 0x200B),
@@ -78,6 +88,12 @@ def _table(ranges: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
 _CLASSES = _class_table()
 _ALONE = _table(_ALONE_BEYOND_ASCII)
 _ALONE[list(_NOT_ALONE)] = False
+_PREFIXES = sorted(
+    {chr(first).encode()[:2] for first, _ in _ALONE_BEYOND_ASCII if chr(first).encode()[0] < _FIRST_LEAD}
+)
+_PAIRS = {pair[:1]: np.zeros(256, np.bool_) for pair in (sign.encode() for sign in _PAIRS_ALONE)}
+for _sign in _PAIRS_ALONE:
+    _PAIRS[_sign.encode()[:1]][_sign.encode()[1]] = True
 _BLANK = _table((code, code) for code in _BLANKS_BEYOND_ASCII)
 
 
@@ -106,7 +122,7 @@ def pretoken_starts(raw: bytes) -> Offsets:
     """
     classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)
     if not raw.isascii():
-        classes = _with_signs_beyond_ascii(classes, np.frombuffer(raw, np.uint8))
+        classes = _with_signs_beyond_ascii(classes, raw)
     word = classes == WORD
     starts = classes == ALONE
     starts[1:] |= word[1:] & ~word[:-1]
@@ -114,13 +130,26 @@ def pretoken_starts(raw: bytes) -> Offsets:
     return np.flatnonzero(starts)
 
 
-def _with_signs_beyond_ascii(classes: Classes, raw: Classes) -> Classes:
+def _with_signs_beyond_ascii(classes: Classes, text: bytes) -> Classes:
+    raw = np.frombuffer(text, np.uint8)
     lead = np.flatnonzero((raw >= _FIRST_LEAD) & (raw <= _LAST_LEAD))
+    rare = [_starting(raw, prefix) for prefix in _PREFIXES if prefix[:1] in text]
+    lead = np.concatenate([lead, *rare]) if rare else lead
     alone = lead[_ALONE[_codes(raw, lead)]]
     classes = classes.copy()
     classes[alone] = ALONE
     classes[alone + 1] = classes[alone + 2] = TAIL
+    for first, seconds in _PAIRS.items():
+        if first in text:
+            pairs = np.flatnonzero(raw == ord(first))
+            pairs = pairs[seconds[raw[pairs + 1]]]
+            classes[pairs], classes[pairs + 1] = ALONE, TAIL
     return classes
+
+
+def _starting(raw: Classes, prefix: bytes) -> Offsets:
+    """Return where the two bytes of a prefix are, without a list of all places of the first, a script's letters."""
+    return np.flatnonzero((raw[:-1] == prefix[0]) & (raw[1:] == prefix[1]))
 
 
 def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[Any]:

@@ -1,38 +1,81 @@
-"""Sentence boundaries by rule, accurate enough for the segments of training sequences.
+"""Split documents into sentences by rule, in any language and script, with nothing to install.
 
-A sentence ends at `.`, `!`, `?` or an ellipsis that is followed by white space and a capital, a digit or an opening
-quote, unless the full stop belongs to an abbreviation (`Dr.`, `e.g.`, an initial). It also ends at the full stops of
-Chinese and Japanese, at a blank line, before a list item, and after 256 words. Compared with blingfire on 28,000
-sentences of GLUE, these rules find at least as many ends with the same precision (benchmarks/sentences.py).
+The rules start from those of Unicode (UAX 29, section 5) and add what that annex leaves to an implementation:
+
+- The marks that only end sentences, such as the ideographic full stop, the danda and the Arabic question mark, always
+  end one, with or without white space after them.
+- `.`, `!`, `?` and the ellipsis end one if white space and the beginning of a sentence follow: a capital, a digit, or
+  a letter of a script without capitals. In a paragraph written in lower case, a small letter is a beginning too.
+- A full stop ends none after an abbreviation, an initial or an ordinal (see `abbreviations`).
+- A blank line and a list item begin one.
+- Thai, Lao, Khmer, Burmese and Tibetan put a blank, and often nothing else, between sentences, but also between
+  clauses: what has no stop is cut at blanks into pieces of the usual length of a sentence.
+- After 256 words comes a cut in any case.
 
 Numpy finds the stops of many documents together and decides most of them. Python examines the others: one in ten in
-English, and in other languages those next to letters beyond ASCII.
+English.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable
 from enum import Enum, auto
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from train_jobs.corpus.tokenize.abbreviations import AFTER_ORDINAL, BEFORE_ORDINAL, NEVER_LAST
 from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
 
+SPLITTER = "rules 4"  # name and version: raise it when any text is split differently
+MAX_WORDS = 256  # limit for text without full stops, which would become one training example
+MIN_PIECE = 75  # characters of a piece of text without stops and without blanks between words
+BETWEEN = b"\n\n"  # separates documents
+
+Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+SENTENCE, PARAGRAPH = 1, 2  # marks of bytes where one begins
+_PADDING = bytes(8)  # so that reading ahead at the last bytes is safe
+_MOST_CLOSERS = 8  # after a stop; a stop with more of them is skipped
+_MOST_OPENERS = 3  # before the first letter of a sentence
+_BEHIND = 64  # bytes searched for the word before a stop
+_AHEAD = 64  # bytes searched for the word after it
+_NEWLINE, _FIRST_BEYOND_ASCII = ord("\n"), 0x80
+_LOWERED_SHARE = 50  # a paragraph is in lower case if at most one word in so many has a capital
+
 _STOP_SIGNS = ".!?\u2026"
-_BEFORE_WORD = "(['\"\u2018\u201c"
-_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # an initial; e.g, i.e, U.S, a.m
-_WORDS = (
-    "mr mrs ms dr prof st sr jr rev gen col capt lt sgt hon gov sen rep messrs mme mlle"
-    " vs cf al ca approx nos vol fig figs eq sec ch pp ed eds dept univ bros mt"
-    " jan feb mar apr jun jul aug sep sept oct nov dec"
-)
+_BEFORE_WORD = re.compile("[(\\[\u201c\u201e\u00ab\uff08\u3001-\u3011\u3400-\u4dbf\u4e00-\u9fff]")
+_QUOTES_BEFORE = "'\"\u2018\u201a"  # also apostrophes: only before a word
+_INITIALS = re.compile(r"(?:[^\W\d_]\.-?)*[^\W\d_]")  # an initial; e.g, i.e, U.S, a.m, J.-P
 _NUMBER = "no"
-_ABBREVIATIONS = frozenset(_WORDS.split())
-ABBREVIATED = _ABBREVIATIONS | {_NUMBER}  # all but initials
+_WORD = re.compile(r"\w+")
+_DATE_AHEAD = re.compile(rb"\d{1,2}\.\s?\d")  # the month and year of "3. 10. 1990", "2019. 3. 1"
+_LETTER_AHEAD = re.compile(r"[^\W\d_]\.")  # the second letter of "1000 a. C."
+_DATE_BEHIND = re.compile(rb"\d\.\s?\Z")
+
+# Kinds of characters, by what they do where a sentence ends or begins.
+OTHER, LOWER, UPPER, UNCASED, IDEOGRAPH, SPACELESS, DIGIT = range(7)
+OPENER, CLOSER, QUOTE, LEFT_QUOTE, STOP, ALWAYS, CONTINUES, SEMICOLON = range(7, 15)
+_ALWAYS = (  # Unicode's Sentence_Terminal, without those also used inside sentences
+    "\u3002\uff01\uff1f\uff61"  # Chinese and Japanese
+    "\u061f\u06d4\u0700\u0701\u0702\u07f9\u0589"  # Arabic, Urdu, Syriac, N'Ko, Armenian
+    "\u0964\u0965\u0df4\uabeb\ua876\ua877\u1c7e\u1c7f"  # danda and its like in the scripts of India
+    "\u104b\u17d4\u17d5\u1803\u1809\u1362\u1367\u1368"  # Burmese, Khmer, Mongolian, Ethiopic
+    "\u1b5a\u1b5b\u1b5e\u1b5f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\u1c3b\u1c3c\ua4ff\ua60e\ua6f3\ua6f7\u203c\u2047\u2048\u2049"
+)
+_CONTINUES = ",:;-\u2013\u2014\u2026\u060c\u061b\u3001\uff0c\uff1a\uff1b\u055d"  # never first in a sentence
+_SPACELESS = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19DF), (0x1A20, 0x1AAF))
+_IDEOGRAPHS = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
+_GEORGIAN = (0x10D0, 0x10FF)  # has capitals in Unicode that no prose uses
+_GUILLEMET = b"\xc2\xbb"  # closes behind a blank in French
+
+_PARAGRAPH = re.compile(rb"\n(?:[ \t]*\n|[ \t]*(?:[-*+]|\xe2\x80\xa2|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
 
 
 class StopKind(Enum):
@@ -40,60 +83,39 @@ class StopKind(Enum):
 
     ABBREVIATION = auto()
     """Never ends a sentence."""
+    LETTER = auto()
+    """A small letter, or one of a script without capitals. Ends one after a number: `5 m. The`, but not `500 a. C.`"""
     NUMBER = auto()
-    """Does not end a sentence if a number follows: `No. 5`, but `No. They`."""
+    """Ends none if a number follows: `No. 5`, but `No. They`."""
     PRONOUN = auto()
-    """Does not end a sentence at the beginning of a paragraph: `I. Newton`, but `It was I. Then`."""
+    """Ends none at the beginning of a paragraph: `I. Newton`, but `It was I. Nobody else`."""
     DIGITS = auto()
-    """Does not end a sentence at its beginning: `1. First item`."""
+    """Ends none at the beginning of a sentence, in a date and in an ordinal: `1. First item`, `am 3. Oktober`."""
 
 
 @lru_cache(maxsize=1 << 16)
 def stop_kind(word: bytes) -> StopKind | None:
-    """Return the kind of a word whose stop may not end a sentence; None if the stop ends one.
-
-    Args:
-        word: UTF-8, with adjacent signs, up to and including its stop.
-    """
+    """Return the kind of a word in UTF-8, with adjacent signs, up to its stop; None: the stop ends a sentence."""
     text = word.decode(errors="replace")
-    bare = text.rstrip(_STOP_SIGNS)
+    bare = _BEFORE_WORD.split(text.rstrip(_STOP_SIGNS))[-1].lstrip(_QUOTES_BEFORE)
+    if not text.endswith(f"{bare}."):
+        return None
     if bare.isdigit():
         return StopKind.DIGITS
-    if text != f"{bare}.":
-        return None
-    bare = bare.lstrip(_BEFORE_WORD)
     if bare == "I":
         return StopKind.PRONOUN
     if bare.lower() == _NUMBER:
         return StopKind.NUMBER
-    return StopKind.ABBREVIATION if bare.lower() in _ABBREVIATIONS or _INITIALS.fullmatch(bare) else None
-
-
-SPLITTER = "rules 3"  # part of the key of a store: increase it when any text is split differently
-MAX_WORDS = 256  # text without full stops would otherwise become one training example
-BETWEEN = b"\n\n"  # separates documents
-
-Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
-
-SENTENCE, PARAGRAPH = 1, 2  # marks of bytes where one begins
-_PADDING = bytes(8)  # makes reading ahead at the last bytes safe; as long as the words of `_keys`
-_MOST_CLOSERS = 8  # after a stop; a stop with more of them is skipped
-_BEHIND = 64  # bytes searched for the word before a stop
-_LONGEST_CHARACTER = 4  # bytes
-_NEWLINE, _FIRST_BEYOND_ASCII, _LEAD_OF_SIGNS = ord("\n"), 0x80, 0xE2
-_OPENERS = "\"'\u2018\u201c(["
-_RARER_OPENERS = "\u00a1\u00bf"
-
-_PARAGRAPH = re.compile(rb"\n(?:[ \t]*\n|[ \t]*(?:[-*+]|\xe2\x80\xa2|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
-_WIDE = rb"(?:\xe3\x80\x82|\xef\xbc[\x81\x9f])"  # the full stop, the exclamation and the question mark
-_WIDE_CLOSER = rb"(?:\xe3\x80[\x8d\x8f]|\xe2\x80[\x99\x9d]|[\"')])"
-_WIDE_STOP = re.compile(b"%b(?:%b|(?!%b))" % (_WIDE, _WIDE_CLOSER, _WIDE))
+    if len(bare) == 1 and bare.isalpha() and not bare.isupper():
+        return StopKind.LETTER
+    small = bare.lower()
+    known = small in NEVER_LAST or small.rpartition(".")[2] in NEVER_LAST
+    return StopKind.ABBREVIATION if known or _INITIALS.fullmatch(bare) else None
 
 
 def split_sentences(document: str) -> list[str]:
-    """Return the non-empty sentences of a clean document, with lines joined and repeated blanks removed."""
-    text = with_plain_blanks(document.encode())
+    """Return the sentences of a clean document, lines joined and blanks squeezed, none of them empty."""
+    text = with_plain_blanks(document.encode() + BETWEEN)
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
     found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]
@@ -101,173 +123,305 @@ def split_sentences(document: str) -> list[str]:
 
 
 def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
-    """Return the pre-tokens that begin a sentence.
+    """Return where sentences begin.
 
     Args:
         text: clean UTF-8 with plain blanks (see `clean`, `with_plain_blanks`), documents separated by `BETWEEN`.
-        starts: [pre-tokens] byte offsets of its pre-tokens, see `pretoken_starts`.
+        starts: [pre-tokens] where its pre-tokens start, see `pretoken_starts`.
 
     Returns:
-        [sentences] numbers of pre-tokens, ascending; the first is 0.
+        [sentences] numbers of the pre-tokens that begin a sentence, ascending; the first is 0.
     """
     if not len(starts):
         return starts
-    raw = np.frombuffer(text + _PADDING, np.uint8)
+    view = _View(text, starts)
     marks = np.zeros(len(text), np.uint8)
-    _mark_sentences(text, raw, starts, marks, paragraphs=_paragraphs(text, raw, starts))
-    return _bounded(raw, starts, np.flatnonzero(marks[starts]))
+    _mark_sentences(view, marks)
+    return _bounded(view, np.flatnonzero(marks[starts]))
 
 
-def _paragraphs(text: bytes, raw: Bytes, starts: Offsets) -> Offsets:
-    """Return the byte offsets where a sentence begins regardless of the text before it.
+class _View:
+    """Text in arrays: its bytes, its pre-tokens and the kinds of their first characters.
 
-    These are documents, paragraphs, list items and the text after a wide stop.
+    Attributes:
+        raw: uint8 [bytes + padding].
+        bounds: int64 [pre-tokens + 1] where pre-tokens start, and the length of the text.
+        kinds: uint8 [pre-tokens + 1] kinds of their first characters; CONTINUES at the end.
+        breaks: int64 [blank lines + 1] pre-tokens that begin a paragraph after a blank line, ascending from 0.
+        paragraphs: int64 the bytes where a paragraph or a list item begins.
     """
-    # Testing single bytes before the regular expression halved the time of the splitter.
-    newlines = np.flatnonzero(raw == _NEWLINE)
-    ahead = raw[newlines + 1]
-    blank = ahead == _NEWLINE
-    may_be = _MAY_BREAK[ahead] & (_LISTED[raw[newlines + 2]] | ~_LOWER[ahead])
-    breaks = [place for place in newlines[may_be].tolist() if _PARAGRAPH.match(text, place)]
-    stops = (_WIDE_STOP.match(text, place) for place in _wide_stops(raw).tolist())
-    breaks += [stop.end() - 1 for stop in stops if stop]
-    # A break is within a pre-token, since a pre-token includes the white space after it. The sentence begins with the
-    # next one.
-    behind = np.searchsorted(starts, np.append(newlines[blank], np.array(breaks, np.int64)), side="right")
-    return starts[np.append(behind[behind < len(starts)], 0)]
+
+    def __init__(self, text: bytes, starts: Offsets) -> None:
+        self.text = text
+        self.raw = np.frombuffer(text + _PADDING, np.uint8)
+        self.bounds = np.append(starts, len(text))
+        self.kinds = _kinds(self.raw, self.bounds)
+        newlines = np.flatnonzero(self.raw == _NEWLINE)
+        ahead = self.raw[newlines + 1]
+        double = newlines[ahead == _NEWLINE]
+        may_be = _MAY_BREAK[ahead] & (_LISTED[self.raw[newlines + 2]] | ~_LOWER[ahead])
+        single = [place for place in newlines[may_be].tolist() if _PARAGRAPH.match(text, place)]
+        behind = np.searchsorted(starts, double, side="right")
+        self.breaks = np.append(0, behind[behind < len(starts)])
+        items = np.searchsorted(starts, np.array(single, np.int64), side="right")
+        self.paragraphs = starts[np.append(self.breaks, items[items < len(starts)])]
+
+    def blank_before(self, pretokens: Offsets) -> Flags:
+        """Return for each pre-token whether white space precedes it."""
+        return _SPACES[self.raw[self.bounds[pretokens] - 1]]
+
+    def same_paragraph(self, pretokens: Offsets) -> Flags:
+        """Return for each pre-token whether it belongs to the paragraph of the one before it."""
+        at = self.bounds[pretokens]
+        return (self.raw[at - 1] != _NEWLINE) | (self.raw[at - 2] != _NEWLINE)
+
+    def lowered(self, pretokens: Offsets) -> Flags:
+        """Return for each pre-token whether its paragraph is in lower case: it starts so and has hardly a capital."""
+        if not len(pretokens):
+            return np.zeros(0, np.bool_)
+        of = np.searchsorted(self.breaks, pretokens, side="right") - 1
+        upper = np.add.reduceat(self.kinds == UPPER, self.breaks, dtype=np.int32)
+        lower = np.add.reduceat(self.kinds == LOWER, self.breaks, dtype=np.int32)
+        lowered = upper * _LOWERED_SHARE <= lower
+        for paragraph in np.unique(of[lowered[of] & (upper[of] > 0)]).tolist():
+            words = self.kinds[slice(*self.breaks[paragraph : paragraph + 2])]
+            lowered[paragraph] = np.argmax(words == UPPER) > np.argmax(words == LOWER)
+        return lowered[of]
 
 
-def _wide_stops(raw: Bytes) -> Offsets:
-    """Return the positions of the full stops of Chinese and Japanese."""
-    leads = np.flatnonzero((raw == 0xE3) | (raw == 0xEF))
-    second, third = raw[leads + 1], raw[leads + 2]
-    return leads[(second == 0x80) & (third == 0x82) | (second == 0xBC) & ((third == 0x81) | (third == 0x9F))]
+def _kinds(raw: Bytes, bounds: Offsets) -> Bytes:
+    """Return the kinds of the characters at `bounds`."""
+    table = kind_table()
+    first = raw[bounds]
+    kinds = table[first]
+    beyond = np.flatnonzero(first >= _FIRST_BEYOND_ASCII)
+    if len(beyond):
+        at = bounds[beyond]
+        lead = first[beyond].astype(np.uint32)
+        second, third = raw[at + 1] & np.uint32(0x3F), raw[at + 2] & np.uint32(0x3F)
+        codes = np.where(lead < 0xE0, (lead & 0x1F) << 6 | second, (lead & 0x0F) << 12 | second << 6 | third)
+        kinds[beyond] = table[np.where(lead < 0xF0, codes, 0)]  # characters of four bytes: historic scripts, emoji
+    kinds[-1] = CONTINUES
+    return kinds
 
 
-def _mark_sentences(text: bytes, raw: Bytes, starts: Offsets, marks: Bytes, *, paragraphs: Offsets) -> None:
-    """Mark the bytes where paragraphs and sentences begin, in place."""
-    bounds = np.append(starts, len(text))
-    stops, after, ends = _candidates(text, raw, bounds)
-    doubtful = _doubtful(raw, bounds, stops)
-    marks[after[~doubtful]] = SENTENCE
-    marks[paragraphs] = PARAGRAPH
-    # In order of the text: whether `1.` ends a sentence depends on whether one begins there. A memoryview reads and
-    # writes single bytes faster than a numpy array.
+@cache
+def kind_table() -> Bytes:
+    """Return uint8 [65,536] code point -> kind. Made on first use: 30 ms."""
+    table = bytearray(_kind(chr(code)) for code in range(1 << 16))
+    for ranges, kind in ((_SPACELESS, SPACELESS), (_IDEOGRAPHS, IDEOGRAPH), ((_GEORGIAN,), UNCASED)):
+        for first, last in ranges:
+            letters = (code for code in range(first, last + 1) if unicodedata.category(chr(code))[0] in "LM")
+            for code in letters:
+                table[code] = kind
+    for signs, kind in ((_CONTINUES, CONTINUES), (_STOP_SIGNS, STOP), (_ALWAYS, ALWAYS), (";", SEMICOLON)):
+        for sign in signs:
+            table[ord(sign)] = kind
+    for sign in "\"'":
+        table[ord(sign)] = QUOTE
+    return np.frombuffer(bytes(table), np.uint8)
+
+
+def _kind(character: str) -> int:
+    category = unicodedata.category(character)
+    by_category = {"Lu": UPPER, "Lt": UPPER, "Ll": LOWER, "Lo": UNCASED, "Lm": UNCASED, "Nd": DIGIT, "No": DIGIT}
+    by_category |= {"Ps": OPENER, "Pe": CLOSER, "Pi": LEFT_QUOTE, "Pf": QUOTE, "Mn": UNCASED, "Mc": UNCASED}
+    return OPENER if character in "\u00a1\u00bf" else by_category.get(category, OTHER)
+
+
+def _mark_sentences(view: _View, marks: Bytes) -> None:
+    """Mark the bytes where paragraphs and sentences begin."""
+    marks[_after_certain_stops(view)] = SENTENCE
+    stops, after = _candidates(view)
+    at, places = view.bounds[stops], view.bounds[after]
+    doubtful = _doubtful(view, stops)
+    marks[places[~doubtful]] = SENTENCE
+    marks[view.paragraphs] = PARAGRAPH
     seen = marks.data
-    for end, place in zip(ends[doubtful].tolist(), after[doubtful].tolist(), strict=True):
-        if not seen[place] and _is_end(text, end, place, seen):
+    ends = at + np.where(view.raw[at] < _FIRST_BEYOND_ASCII, 1, 3)
+    for end, place in zip(ends[doubtful].tolist(), places[doubtful].tolist(), strict=True):
+        if not seen[place] and _is_end(view.text, end, place, seen):
             seen[place] = SENTENCE
 
 
-def _candidates(text: bytes, raw: Bytes, bounds: Offsets) -> tuple[Offsets, Offsets, Offsets]:
-    """Find stops that are followed, after closing marks and white space, by a possible beginning of a sentence.
+def _after_certain_stops(view: _View) -> Offsets:
+    """Return the bytes after the stops that always end a sentence, and after the closing marks behind them."""
+    stops = np.flatnonzero(view.kinds == ALWAYS)
+    after = _last_closers(view, stops) + 1
+    follows = view.kinds[after]
+    return view.bounds[after[(after < len(view.bounds) - 1) & (follows != CONTINUES) & (follows != ALWAYS)]]
+
+
+def _candidates(view: _View) -> tuple[Offsets, Offsets]:
+    """Find stops after which, and after closing marks and white space, a sentence can begin.
 
     Returns:
         stops: [candidates] numbers of their pre-tokens.
-        after: [candidates] the byte where the next sentence would begin.
-        ends: [candidates] the byte after the stop.
+        after: [candidates] the pre-token where the next sentence would begin.
     """
-    stops = np.flatnonzero(_STOPS[_signs(raw, bounds[:-1])])
-    last = _last_closers(raw, bounds, stops)
-    stops, last = stops[last < len(bounds) - 2], last[last < len(bounds) - 2]
-    after = bounds[last + 1]
-    spaced = _SPACES[raw[after - 1]]
-    fits = spaced & _OPENING[_signs(raw, after)]
-    asked = np.flatnonzero(spaced & ~fits & (raw[after] >= _FIRST_BEYOND_ASCII))
-    fits[asked] = [_begins(_character(text, place)) for place in after[asked].tolist()]
-    stops, after = stops[fits], after[fits]
-    return stops, after, bounds[stops] + np.where(raw[bounds[stops]] < _FIRST_BEYOND_ASCII, 1, 3)
+    kinds = view.kinds
+    stops = np.flatnonzero(_STOPS[kinds])
+    semicolons = np.flatnonzero(kinds[stops] == SEMICOLON)
+    others = semicolons[~_GREEK[view.raw[view.bounds[stops[semicolons]] - 2]]]
+    stops = np.delete(stops, others) if len(others) else stops
+    after = _last_closers(view, stops) + 1
+    inside = after < len(view.bounds) - 1
+    stops, after = stops[inside], after[inside]
+    spaced = view.blank_before(after)
+    first = after[spaced]
+    follows = kinds[first]
+    asked = np.arange(len(first))
+    for _ in range(_MOST_OPENERS):  # the first letter behind opening marks and symbols decides
+        asked = asked[_SKIPPED[follows[asked]]]
+        if not len(asked):
+            break
+        ahead = first[asked] + 1
+        first[asked], follows[asked] = ahead, np.where(view.same_paragraph(ahead), kinds[ahead], CONTINUES)
+    begins = _BEGINS[follows]
+    small = np.flatnonzero(follows == LOWER)
+    begins[small] = view.lowered(first[small])
+    fits = kinds[after] == IDEOGRAPH  # Chinese and Japanese put no blank behind `!` and `?`
+    fits &= _EXCLAIMS[view.raw[view.bounds[stops]]]
+    fits[spaced] = begins
+    return stops[fits], after[fits]
 
 
-def _last_closers(raw: Bytes, bounds: Offsets, stops: Offsets) -> Offsets:
+def _last_closers(view: _View, stops: Offsets) -> Offsets:
     """Return for each stop the last of the closing marks that follow it directly, or the stop itself."""
-    # All stops advance together, by one mark per iteration; those without another mark leave `going`.
     last = stops.copy()
     going = np.arange(len(stops))
     for _ in range(_MOST_CLOSERS):
-        behind = bounds[last[going] + 1]
-        going = going[~_SPACES[raw[behind - 1]] & _CLOSING[_signs(raw, behind)]]
+        behind = last[going] + 1
+        blank, kinds = view.blank_before(behind), view.kinds[behind]
+        closing = ~blank & _CLOSING[kinds]
+        left = np.flatnonzero(closing & (kinds == LEFT_QUOTE))
+        if len(left):  # closes a quotation in German, opens the next one where no blank comes between
+            closing[left] = view.blank_before(np.minimum(behind[left] + 1, len(view.kinds) - 1))
+        quotes = np.flatnonzero(blank & (kinds == QUOTE))
+        if len(quotes):  # French puts a blank before the guillemet that closes
+            at = view.bounds[behind[quotes]]
+            right = (view.raw[at] == _GUILLEMET[0]) & (view.raw[at + 1] == _GUILLEMET[1])
+            right &= view.same_paragraph(behind[quotes])
+            closing[quotes] = right & view.blank_before(np.minimum(behind[quotes] + 1, len(view.kinds) - 1))
+        going = going[closing]
         if not len(going):
             break
         last[going] += 1
     return last
 
 
-def _doubtful(raw: Bytes, bounds: Offsets, stops: Offsets) -> Flags:
-    """Return bool [stops]: whether the word before a stop may have a `StopKind`, so that Python must decide."""
-    at = bounds[stops]
-    words = bounds[stops - 1]  # index -1, for the first pre-token, is the end of the text and gives a negative size
+def _doubtful(view: _View, stops: Offsets) -> Flags:
+    """Return whether the word before a stop may be of a `StopKind`."""
+    raw, at = view.raw, view.bounds[stops]
+    words = view.bounds[stops - 1]  # for the first pre-token the end of the text, which fits no size
     sizes = at - words
     before = raw[at - 1]
-    letters = (raw[at] == ord(".")) & _LETTERS[before]
-    doubtful = letters & (sizes == 1) | _DOUBTED[before] | (before >= _FIRST_BEYOND_ASCII) & (sizes <= _KEY_BYTES)
-    short = np.flatnonzero(letters & (sizes > 1) & (sizes <= _KEY_BYTES))
-    doubtful[short] = np.isin(_keys(raw, words[short], sizes[short]), _ABBREVIATED_KEYS)
+    full = raw[at] == ord(".")
+    letters = full & (_LETTERS[before] | (before >= _FIRST_BEYOND_ASCII))
+    beyond = before >= _FIRST_BEYOND_ASCII
+    doubtful = letters & (sizes > 0) & (sizes <= np.where(beyond, _LETTER_BYTES, 1)) | _DOUBTED[before]
+    keyed = np.flatnonzero(letters & (sizes > 1) & ((sizes <= _KEY_BYTES) | beyond))
+    keys, known = _keys(raw, words[keyed], np.minimum(sizes[keyed], _KEY_BYTES)), _abbreviated_keys()
+    doubtful[keyed] |= known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
     return doubtful
 
 
 def _keys(raw: Bytes, words: Offsets, sizes: Offsets) -> npt.NDArray[np.uint64]:
-    """Return short ASCII words in lower case, each as one uint64."""
-    # Eight bytes are compared as one number, so a set lookup needs no Python string per word. Setting bit 0x20 maps
-    # A-Z to a-z; the masks clear the bytes behind the word.
+    """Return the first bytes of words, ASCII in lower case, each as one number."""
     windows = np.lib.stride_tricks.sliding_window_view(raw, _KEY_BYTES)[words]
-    return windows.view(np.uint64)[:, 0] & _KEPT[sizes] | _LOWERED[sizes]
+    keys = windows.view(np.uint64)[:, 0] & _KEPT[sizes]
+    high = keys & _HIGH_BITS
+    return keys | _LOWERED[sizes] & ~(high >> np.uint64(2))  # 0x20, but for the bytes beyond ASCII
 
 
 def _is_end(text: bytes, end: int, place: int, seen: memoryview) -> bool:
-    """Return whether the stop before byte `end` ends a sentence.
-
-    Args:
-        text: UTF-8.
-        end: byte after the stop.
-        place: byte where the next sentence would begin.
-        seen: marks of all bytes before it.
-    """
+    """Return whether a sentence ends at the stop before `end`, given the sentences that begin before it."""
     word = text[max(end - _BEHIND, 0) : end].rsplit(None, 1)[-1]
     if not word.isascii():
-        word = _WIDE_STOP.split(word)[-1]
+        word = _ALWAYS_SIGNS.split(word)[-1]
     kind, begins = stop_kind(word), end - len(word)
+    if kind is StopKind.DIGITS:
+        return not seen[begins] and not _is_ordinal(text, begins, end, place)
+    if kind is StopKind.LETTER:
+        behind = _words_before(text, begins)
+        after_number = not seen[begins] and bool(behind) and behind[-1][-1].isdigit()
+        return after_number and not _LETTER_AHEAD.match(_words_after(text, place))
     return not (
         kind is StopKind.ABBREVIATION
-        or (kind is StopKind.NUMBER and _character(text, place).isdigit())
+        or (kind is StopKind.NUMBER and _words_after(text, place)[0].isdigit())
         or (kind is StopKind.PRONOUN and seen[begins] == PARAGRAPH)
-        or (kind is StopKind.DIGITS and seen[begins])
     )
 
 
-def _begins(character: str) -> bool:
-    """Return whether a sentence can begin with this character, which is not ASCII."""
-    return character.isupper() or character.isdigit() or character in _OPENERS + _RARER_OPENERS
+def _is_ordinal(text: bytes, begins: int, end: int, place: int) -> bool:
+    """Return whether the number at `begins` is an ordinal or part of a date rather than the end of a sentence."""
+    if _DATE_BEHIND.search(text, max(begins - 4, 0), begins) or _DATE_AHEAD.match(text, place):
+        return True
+    if end - begins > len("31."):
+        return False
+    follows = _WORD.match(_words_after(text, place).lower())
+    if follows and follows[0] in AFTER_ORDINAL:
+        return True
+    behind = [word.lower() for word in _words_before(text, begins)[-2:]]
+    return bool(behind) and behind[-1] in BEFORE_ORDINAL and behind != ["i", "am"]
 
 
-def _character(text: bytes, place: int) -> str:
-    return text[place : place + _LONGEST_CHARACTER].decode(errors="ignore")[0]
+def _words_before(text: bytes, place: int) -> list[str]:
+    """Return the last words before a place, none of them of another paragraph."""
+    return text[max(place - _BEHIND, 0) : place].rpartition(BETWEEN)[2].decode(errors="ignore").split()
 
 
-def _bounded(raw: Bytes, starts: Offsets, sentences: Offsets) -> Offsets:
-    """Return the sentences with additional beginnings in those of more than `MAX_WORDS` words."""
+def _words_after(text: bytes, place: int) -> str:
+    return text[place : place + _AHEAD].decode(errors="ignore")
+
+
+def _bounded(view: _View, sentences: Offsets) -> Offsets:
+    """Return the sentences with additional beginnings within those that are too long."""
     found = [sentences]
-    sizes = np.diff(np.append(sentences, len(starts)))
+    edges = np.append(sentences, len(view.bounds) - 1)
+    sizes = np.diff(edges)
     for number in np.flatnonzero(sizes > MAX_WORDS).tolist():
-        others = np.arange(sentences[number] + 1, sentences[number] + sizes[number])
-        found.append(others[_SPACES[raw[starts[others] - 1]]][MAX_WORDS - 1 :: MAX_WORDS])
-    return np.sort(np.concatenate(found)) if len(found) > 1 else sentences
+        others = np.arange(edges[number] + 1, edges[number + 1])
+        found.append(others[view.blank_before(others)][MAX_WORDS - 1 :: MAX_WORDS])
+    if (view.kinds == SPACELESS).any():
+        found.append(_pieces(view, edges))
+    if len(found) == 1:
+        return sentences
+    joined = np.sort(np.concatenate(found))
+    return joined[np.append(True, joined[1:] > joined[:-1])]
 
 
-def _signs(raw: Bytes, places: Offsets) -> npt.NDArray[np.uint16]:
-    """Return codes for the tables below: the byte, or 0x100 + third byte for dashes, quotation marks and ellipsis."""
-    # These signs are E2 80 xx in UTF-8, so a table of 512 entries covers them and ASCII.
-    codes = raw[places].astype(np.uint16)
-    lead = np.flatnonzero(codes == _LEAD_OF_SIGNS)
-    at = places[lead]
-    codes[lead] = np.where(raw[at + 1] == 0x80, raw[at + 2] + np.uint16(0x100), codes[lead])
-    return codes
+def _pieces(view: _View, edges: Offsets) -> Offsets:
+    """Return the beginnings of pieces within sentences of scripts that write no blank between words."""
+    spaceless = np.append(0, np.cumsum(view.kinds == SPACELESS))
+    share = spaceless[edges[1:]] - spaceless[edges[:-1]]
+    length = view.bounds[edges[1:]] - view.bounds[edges[:-1]]
+    shortest = MIN_PIECE * 3  # bytes: three a character in all these scripts
+    found = []
+    for number in np.flatnonzero((share * 2 > np.diff(edges)) & (length > 2 * shortest)).tolist():
+        blanks = np.arange(edges[number] + 1, edges[number + 1])
+        blanks = blanks[view.blank_before(blanks)]
+        at, end = view.bounds[blanks].tolist(), int(view.bounds[edges[number + 1]])
+        place = int(view.bounds[edges[number]])
+        while (chosen := bisect_left(at, place + shortest)) < len(at):
+            place = at[chosen]
+            if end - place < shortest // 2:
+                break
+            found.append(int(blanks[chosen]))
+    return np.array(found, np.int64)
 
 
 def _table(signs: str) -> Flags:
-    """Return a table over the codes of `_signs`, True for these signs."""
-    table = np.zeros(0x200, np.bool_)
-    table[[ord(sign) if sign.isascii() else 0x100 + sign.encode()[2] for sign in signs]] = True
+    """Return a table over bytes, True for these signs."""
+    table = np.zeros(256, np.bool_)
+    table[[ord(sign) for sign in signs]] = True
+    return table
+
+
+def _kinds_of(*kinds: int) -> Flags:
+    """Return a table over kinds, True for these."""
+    table = np.zeros(16, np.bool_)
+    table[list(kinds)] = True
     return table
 
 
@@ -275,19 +429,34 @@ def _packed(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(b"".join(word.ljust(_KEY_BYTES, b"\0") for word in words), np.uint64)
 
 
+@cache
+def _abbreviated_keys() -> npt.NDArray[np.uint64]:
+    """Return the keys of the last parts of all abbreviations, small and with a capital."""
+    lasts = {word.rpartition(".")[2] for word in (*NEVER_LAST, _NUMBER)}
+    words = [form.encode()[:_KEY_BYTES] for last in lasts for form in (last, last.capitalize())]
+    sizes = np.array([len(word) for word in words])
+    raw = np.frombuffer(b"".join(word.ljust(_KEY_BYTES, b"\0") for word in words), np.uint8)
+    return np.unique(_keys(raw, np.arange(len(words)) * _KEY_BYTES, sizes))
+
+
 _DIGITS = "0123456789"
 _SMALL = "abcdefghijklmnopqrstuvwxyz"
-_SPACES = _table(" \t\n\r")  # the same as in `pretokens`
-_STOPS = _table(".!?\u2026")
-_CLOSING = _table("\"'\u2019\u201d)]")
-_OPENING = _table(_SMALL.upper() + _DIGITS + _OPENERS)
+_ALWAYS_SIGNS = re.compile(b"|".join(sign.encode() for sign in _ALWAYS))
+_SPACES = _table(" \t\n\r")  # as pre-tokens have it
 _LOWER = _table(_SMALL)
 _LISTED = _table(".)")  # behind the letter of a list item
 _MAY_BREAK = _table(" \t-*+(" + _DIGITS + _SMALL)
-_MAY_BREAK[_LEAD_OF_SIGNS] = True  # a bullet
+_MAY_BREAK[0xE2] = True  # a bullet
 _LETTERS = _table(_SMALL + _SMALL.upper())
 _DOUBTED = _table(_DIGITS + ".!?")  # before a stop
+_EXCLAIMS = _table("!?")
+_GREEK = _table("\xce\xcf")  # first bytes of letters; behind them a semicolon is a question mark
+_STOPS = _kinds_of(STOP, SEMICOLON)
+_BEGINS = _kinds_of(UPPER, UNCASED, IDEOGRAPH, SPACELESS, DIGIT)
+_SKIPPED = _kinds_of(OPENER, QUOTE, LEFT_QUOTE, OTHER)
+_CLOSING = _kinds_of(CLOSER, QUOTE, LEFT_QUOTE, ALWAYS)
 _KEY_BYTES = 8
+_LETTER_BYTES = 4  # the longest character
 _KEPT = _packed(b"\xff" * size for size in range(_KEY_BYTES + 1))
 _LOWERED = _packed(b"\x20" * size for size in range(_KEY_BYTES + 1))
-_ABBREVIATED_KEYS = _packed(word.encode() for word in ABBREVIATED)
+_HIGH_BITS = _packed([b"\x80" * _KEY_BYTES])[0]
