@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.machine import describe
 from train_jobs.config import PredictConfig
-from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import read_folder
 from train_jobs.tasks.rows.tables import RowTable, read_table
 from train_jobs.tools.onnx import export_onnx
@@ -49,7 +49,7 @@ def classifier(checkpoint: Path, folder: Path) -> Path:
 def ours(folder: Path, precision: str) -> Answer:
     """Our predictor, as used by the job and the server."""
     config = PredictConfig(model=folder, input="requests.jsonl", batching={"precision": precision})
-    task = make_task(config, torch.device("cpu"))
+    task = load_predictor(config, torch.device("cpu"))
 
     def answer(texts: Sequence[str]) -> list[float]:
         found = task.predict(RowTable(Path("requests"), {"text": list(texts)}, [0] * len(texts)), 0)

@@ -19,7 +19,7 @@ from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.runtime.devices import is_out_of_memory, release_memory
 from train_jobs.inference.model_folder import Model
 from train_jobs.models.bert.attention import attend, attend_packed
-from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, Where, require_compiler
+from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, TokenPositions, require_compiler
 from train_jobs.models.bert.task_heads import OutputLayer
 from train_jobs.models.packing import Packing
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens, padded
@@ -39,7 +39,7 @@ class JointSelfAttention(nn.Module):
         self.joint.weight.copy_(torch.cat([part.weight for part in parts]))
         self.joint.bias.copy_(torch.cat([part.bias for part in parts]))
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
         """Map [B, S, H] or [T, H] to the same shape."""
         joint = self.joint(hidden).unflatten(-1, (3, self.heads, -1))
         if isinstance(where, Packing):
@@ -90,7 +90,7 @@ class Forward:
         self._beat = beat
 
     @torch.no_grad()  # not inference_mode, which forbids the trial run of attention's kernel
-    def each(self, sequences: Sequence[Tokens], compute: Callable[[TokenBatch], Iterable[Any]]) -> list[Any]:
+    def map(self, sequences: Sequence[Tokens], compute: Callable[[TokenBatch], Iterable[Any]]) -> list[Any]:
         """Return the results of `compute` for all sequences, in their order.
 
         If memory runs out, this and all later batches have half the tokens.

@@ -14,15 +14,24 @@ from typing import NamedTuple
 
 from train_jobs.config import DataError, PredictConfig, SpecError
 from train_jobs.tasks.entities.conll import DOCUMENT
-from train_jobs.tasks.rows.readers import LineReader, Reader, Row, Rows, RowStart, TextReader, bare, open_table
+from train_jobs.tasks.rows.readers import (
+    LineReader,
+    Reader,
+    Row,
+    Rows,
+    RowStart,
+    TextReader,
+    open_table,
+    strip_line_end,
+)
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, long_texts
 from train_jobs.tasks.squad.reading import Squad, read_squad
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
-MOST_CHARACTERS = 32_000_000  # of a window, whatever its number of rows
+MAX_WINDOW_CHARACTERS = 32_000_000  # of a window, whatever its number of rows
 PIECE = 256  # rows checked together
-MOST_NOTES = 20
+MAX_NOTES = 20
 
 Check = Callable[[RowTable, RowProblems], None]
 
@@ -60,7 +69,7 @@ class Input:
         return _table(reader, [(place, row) for place, row in found if isinstance(row, dict)])
 
 
-def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MOST_CHARACTERS) -> Input:
+def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MAX_WINDOW_CHARACTERS) -> Input:
     """Read all files once and cut them into windows.
 
     Args:
@@ -72,7 +81,7 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters
     Raises:
         DataError: a file has no row, or rows that cannot be used: each with its line.
     """
-    cutter, notes = _Cutter(rows, characters), []
+    cutter, notes = _WindowBuilder(rows, characters), []
     for number, reader in enumerate(readers):
         problems = RowProblems(
             f"{reader.path} has rows that cannot be used", fix=f"fix or delete those lines of {reader.path}"
@@ -88,17 +97,17 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters
             raise DataError(f"{reader.path} has no row", fix="fetch or create it again")
         if isinstance(reader, SquadReader):
             notes.extend(reader.squad.notes)
-    more = [f"and {len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
-    return Input(readers, cutter.windows, notes[:MOST_NOTES] + more)
+    more = [f"and {len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else []
+    return Input(readers, cutter.windows, notes[:MAX_NOTES] + more)
 
 
-def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequence[str], kind: str) -> list[Reader]:
+def open_readers(config: PredictConfig, columns: Sequence[str], *, formats: Sequence[str], kind: str) -> list[Reader]:
     """Open the files of a configuration.
 
     Args:
         config: names of the files.
         columns: columns to read from tables; other formats have fixed ones.
-        forms: formats that the task can read.
+        formats: formats that the task can read.
         kind: name of the task.
 
     Raises:
@@ -106,10 +115,10 @@ def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequen
         DataError: a file cannot be read, or lacks a column.
     """
     form = config.form(config.input[0])
-    if form not in forms:
+    if form not in formats:
         raise SpecError(
             f"cannot read the form {form} for {kind}",
-            facts={"need": ", ".join(forms), "have": config.input[0]},
+            facts={"need": ", ".join(formats), "have": config.input[0]},
             fix="--set data.format=FORM, or give another file",
         )
     return [_reader(config, form, path, columns) for path in config.input]
@@ -148,7 +157,7 @@ def _table(reader: Reader, rows: Sequence[tuple[RowStart, Row]]) -> RowTable:
     return RowTable(reader.path, columns, [place.line for place, _ in rows], unit=reader.unit)
 
 
-class _Cutter:
+class _WindowBuilder:
     """Cuts files into windows, row by row.
 
     Args:
@@ -191,7 +200,7 @@ class ConllReader(TextReader):
         begun: RowStart | None = None
         lines: list[list[str]] = []
         for place, line in self.lines(start):
-            fields = bare(line).split()
+            fields = strip_line_end(line).split()
             if fields and fields[0] != DOCUMENT:
                 begun = begun or place
                 lines.append(fields)

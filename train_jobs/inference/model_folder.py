@@ -41,7 +41,7 @@ HEADS = {
     "BertModel": EMBEDDINGS,
 }
 """Class of a model, in `architectures` of its config.json -> kind of prediction."""
-UNNAMED = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
 REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
 Model = Finetuned | BertForPreTraining
@@ -105,7 +105,7 @@ class Folder:
         """
         make, needed = MODELS[self.kind]
         model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
-        missing = [name for name in load_weights(model, self.path, leave=()) if name.startswith(needed)]
+        missing = [name for name in load_weights(model, self.path, ignore=()) if name.startswith(needed)]
         if missing:
             raise SpecError(
                 f"{self.path} has no head for {self.kind}",
@@ -146,7 +146,7 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
         raise SpecError(f"cannot predict with {path}", problems=problems)
     kind = _kind(path, config.get("architectures") or []) if task == AUTO else task
     labelled = kind in {CLASSIFICATION, TOKEN_CLASSIFICATION}
-    labels = tuple(saved_labels(path)) or UNNAMED if labelled else ()
+    labels = tuple(saved_labels(path)) or DEFAULT_LABELS if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
     threshold = config.get("null_threshold")
     return Folder(path, kind, model, config.get("vocab_size", 30_522), labels, problem, threshold)

@@ -29,7 +29,7 @@ BLOCK = 1 << 20
 VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 
-class Form(ABC):
+class OutputFormat(ABC):
     """A format of prediction files.
 
     Args:
@@ -49,7 +49,7 @@ class Form(ABC):
         """Join all parts, in their order."""
 
 
-class JsonLines(Form):
+class JsonLines(OutputFormat):
     """A JSON object on each line."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
@@ -80,7 +80,7 @@ class Tsv(JsonLines):
         whole.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
 
 
-class Parquet(Form):
+class Parquet(OutputFormat):
     """Parquet; a column copied from the input has the type of its values."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
@@ -117,7 +117,7 @@ class Parquet(Form):
         )
 
 
-class Npz(Form):
+class Npz(OutputFormat):
     """numpy's archive with one array, `embeddings`: fp32 [rows, size]."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
@@ -134,7 +134,7 @@ class Npz(Form):
                 stream.write(array.astype("<f4", copy=False).tobytes())
 
 
-FORMS: dict[str, type[Form]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
+OUTPUT_FORMATS: dict[str, type[OutputFormat]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
 
 
 def arrow_type(kind: Any) -> Any:
@@ -159,11 +159,11 @@ class PredictionParts:
 
     Args:
         path: the joined file.
-        form: its format.
+        output_format: its format.
     """
 
-    def __init__(self, path: Path, form: Form) -> None:
-        self.path, self._form = path, form
+    def __init__(self, path: Path, output_format: OutputFormat) -> None:
+        self.path, self._output_format = path, output_format
         self.folder = path.with_name(f"{path.name}.parts")
 
     def begin(self, identity: Mapping[str, Any], *, restart: bool) -> bool:
@@ -186,24 +186,24 @@ class PredictionParts:
 
     def has(self, number: int) -> bool:
         """Return whether the complete part of a window exists."""
-        return self._judged_file(number).is_file()
+        return self._score_inputs_file(number).is_file()
 
-    def write(self, number: int, records: Sequence[Record], judged: Mapping[str, Any]) -> None:
+    def write(self, number: int, records: Sequence[Record], score_inputs: Mapping[str, Any]) -> None:
         """Write the part of a window, then what its scores need."""
         with storage.storage_errors(self.folder, "the predictions"):
-            with whole_file(self._file(number)) as temporary:
-                self._form.write(temporary, records)
-            write_text(self._judged_file(number), json.dumps(judged))
+            with atomic_file(self._file(number)) as temporary:
+                self._output_format.write(temporary, records)
+            write_text(self._score_inputs_file(number), json.dumps(score_inputs))
 
-    def judged(self, count: int) -> list[dict[str, Any]]:
+    def score_inputs(self, count: int) -> list[dict[str, Any]]:
         """Return what the scores need of each of `count` windows."""
-        return [json.loads(self._judged_file(number).read_text(encoding="utf-8")) for number in range(count)]
+        return [json.loads(self._score_inputs_file(number).read_text(encoding="utf-8")) for number in range(count)]
 
     def join(self, count: int) -> None:
         """Join the parts into the file."""
         parts = [self._file(number) for number in range(count)]
-        with storage.storage_errors(self.path.parent, "the predictions"), whole_file(self.path) as temporary:
-            self._form.join(parts, temporary)
+        with storage.storage_errors(self.path.parent, "the predictions"), atomic_file(self.path) as temporary:
+            self._output_format.join(parts, temporary)
 
     def remove(self) -> None:
         """Delete the parts."""
@@ -212,12 +212,12 @@ class PredictionParts:
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}{self.path.suffix}"
 
-    def _judged_file(self, number: int) -> Path:
+    def _score_inputs_file(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Give a temporary path, which replaces the file once the block has written it and it is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

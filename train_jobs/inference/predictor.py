@@ -27,9 +27,9 @@ class Predicted:
 
     records: list[Record]
     """One record for each row, in their order: values of JSON, or arrays."""
-    judged: dict[str, Any]
+    score_inputs: dict[str, Any]
     """JSON document that the scores need; empty without gold values."""
-    cut: int = 0
+    truncated: int = 0
     """Number of truncated rows."""
 
 
@@ -43,9 +43,9 @@ class Predictor(ABC):
         forward: runs the model.
     """
 
-    forms: tuple[str, ...] = (*TABLES, LINES)
+    formats: tuple[str, ...] = (*TABLES, LINES)
     """Formats of input that it can read."""
-    usual_length: int | None = None
+    default_length: int | None = None
     """Tokens of a sequence unless configured; None: as many as the model has positions."""
 
     def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
@@ -57,7 +57,7 @@ class Predictor(ABC):
                 f"data.max_length {wanted} is more than the {folder.positions} positions of {folder.path}",
                 fix=f"--set data.max_length={folder.positions}",
             )
-        self.max_length = min(wanted or self.usual_length or folder.positions, folder.positions)
+        self.max_length = min(wanted or self.default_length or folder.positions, folder.positions)
 
     @property
     def text_columns(self) -> list[str]:
@@ -83,8 +83,8 @@ class Predictor(ABC):
     def fields(self) -> dict[str, Any]:
         """Return the fields of a record, with types as `prediction_files.arrow_type` reads them."""
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Return metrics from the `judged` documents of all rows."""
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Return metrics from the `score_inputs` documents of all rows."""
         raise AssertionError(f"{type(self).__name__} cannot be evaluated, and refuses it at its start")
 
     def tokens(self, table: RowTable) -> tuple[list[Tokens], int]:

@@ -26,10 +26,10 @@ from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 Floats = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.float32]
 MASK = "[MASK]"
-USUAL_TOP = 5
-STREAM = 7  # random stream that decides which tokens are masked
+DEFAULT_TOP_K = 5
+MASKING_STREAM = 7  # random stream that decides which tokens are masked
 TINY = 1e-300  # lower bound of a probability, so that a loss stays finite
-IS_ONE = 0.5  # minimum probability of one of several labels
+LABEL_THRESHOLD = 0.5  # minimum probability of one of several labels
 
 
 class LabelPredictor(Predictor):
@@ -68,14 +68,14 @@ class LabelPredictor(Predictor):
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
-        logits = np.array(self.forward.each(sequences, self._logits), np.float64)
+        logits = np.array(self.forward.map(sequences, self._logits), np.float64)
         records = [{"value": rounded(row[0])} if self.is_number else self._classes(row) for row in logits]
-        return Predicted(records, self._judged(table, logits) if self.config.evaluate else {}, cut)
+        return Predicted(records, self._score_inputs(table, logits) if self.config.evaluate else {}, cut)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        labels = np.concatenate([one["labels"] for one in judged])
-        predictions = np.concatenate([one["predictions"] for one in judged])
-        loss = sum(one["loss"] for one in judged) / len(labels)
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        labels = np.concatenate([one["labels"] for one in score_inputs])
+        predictions = np.concatenate([one["predictions"] for one in score_inputs])
+        loss = sum(one["loss"] for one in score_inputs) / len(labels)
         return {"loss": loss, **scores(self._metrics, labels, predictions)}
 
     def fields(self) -> dict[str, Any]:
@@ -103,7 +103,10 @@ class LabelPredictor(Predictor):
         order = np.argsort(-found, kind="stable")[: self.config.top_k]
         likely = {self.folder.labels[number]: rounded(found[number]) for number in order}
         if several:
-            return {"labels": [name for name, value in likely.items() if value >= IS_ONE], "probabilities": likely}
+            return {
+                "labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD],
+                "probabilities": likely,
+            }
         label, probability = next(iter(likely.items()))
         return {"label": label, "probability": probability, "probabilities": likely}
 
@@ -126,7 +129,7 @@ class LabelPredictor(Predictor):
         names = self.built_in.class_names
         return {label: ids.get(names[number], number) for number, label in enumerate(self.built_in.labels)}
 
-    def _judged(self, table: RowTable, logits: Floats) -> dict[str, Any]:
+    def _score_inputs(self, table: RowTable, logits: Floats) -> dict[str, Any]:
         problems = RowProblems("labels", fix="")
         labels = np.array(self._labels(table, problems))
         problems.check()
@@ -176,11 +179,11 @@ class MaskPredictor(Predictor):
             return self._evaluated(sequences, first, cut)
         mask = self.tokenizer.token_to_id(MASK)
         places = [np.flatnonzero(one.ids == mask) for one in sequences]
-        found = self.forward.each(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
+        found = self.forward.map(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
         return Predicted([{"masks": one} for one in found], {}, cut)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        loss, right, masked = (sum(one[key] for one in judged) for key in ("loss", "right", "masked"))
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        loss, right, masked = (sum(one[key] for one in score_inputs) for key in ("loss", "right", "masked"))
         mean = loss / max(masked, 1)
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
@@ -191,7 +194,7 @@ class MaskPredictor(Predictor):
 
     def _top(self, batch: TokenBatch, places: Sequence[Ints]) -> list[list[list[Record]]]:
         probabilities = torch.softmax(self._logits(batch, places), -1)
-        best = probabilities.topk(min(self.config.top_k or USUAL_TOP, probabilities.shape[-1]))
+        best = probabilities.topk(min(self.config.top_k or DEFAULT_TOP_K, probabilities.shape[-1]))
         records = iter(
             [
                 {"token": self.tokenizer.id_to_token(token), "probability": rounded(probability)}
@@ -205,7 +208,7 @@ class MaskPredictor(Predictor):
         masked = [self._masked(one, number) for number, one in enumerate(sequences, start=first)]
         hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
         wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
-        found = self.forward.each(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
+        found = self.forward.map(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
         sums = {key: float(sum(one[key] for one in found)) for key in ("loss", "right", "masked")}
         return Predicted(found, sums, cut)
 
@@ -218,7 +221,7 @@ class MaskPredictor(Predictor):
             one.ids[None],
             candidates[None],
             np.array([len(one.ids)]),
-            keys(self.config.masking.seed, STREAM, number),
+            keys(self.config.masking.seed, MASKING_STREAM, number),
             MaskingRule(self.config.masking.probability, len(one.ids), mask, self.tokenizer.get_vocab_size()),
         )
         return found.input_ids[0], found.positions[0][found.labels[0] >= 0]
@@ -265,7 +268,7 @@ class VectorPredictor(Predictor):
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
-        found = self.forward.each(sequences, self._vectors)
+        found = self.forward.map(sequences, self._vectors)
         return Predicted([{"embedding": vector} for vector in found], {}, cut)
 
     def fields(self) -> dict[str, Any]:

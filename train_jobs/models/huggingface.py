@@ -108,7 +108,7 @@ def load_weights(
     *,
     pieces: int = 0,
     words: Spellings = (),
-    leave: tuple[str, ...] = FINETUNED_HEADS,
+    ignore: tuple[str, ...] = FINETUNED_HEADS,
 ) -> list[str]:
     """Copy the weights of a Hugging Face folder into `model`, in place.
 
@@ -121,8 +121,8 @@ def load_weights(
         model: of the folder's shape.
         folder: holds config.json and model.safetensors, or else pytorch_model.bin.
         pieces: pieces of the folder's vocabulary; needed with `words`.
-        words: words that the model's vocabulary has in addition, see `with_words`.
-        leave: prefixes of tensors to ignore.
+        words: words that the model's vocabulary has in addition, see `append_words`.
+        ignore: prefixes of tensors to ignore.
 
     Returns:
         Names of the model's tensors that the folder lacks; they keep their values.
@@ -133,9 +133,9 @@ def load_weights(
     """
     _check_settings(folder, model.config)
     tensors = _read_tensors(folder).items()
-    found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(leave)}
+    found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(ignore)}
     if words:
-        found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
+        found |= {name: append_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
     absent = [name for name in targets if name not in found]
     _check_names(folder, found, targets, absent)
@@ -259,7 +259,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(sorted(names)[:_LISTED]) + more
 
 
-def with_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
+def append_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
     """Append a row for each new word to the rows of a vocabulary: the mean of the pieces that it was split into.
 
     Gee et al. 2022 transfer a vocabulary this way (Fast Vocabulary Transfer for Language Model Compression). For the
@@ -324,8 +324,8 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
     names = list(wanted.get("id2label", {}).values())
     alike = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
     if not alike or (names and sorted(have) != sorted(names)):
-        return load_weights(model, folder, leave=FINETUNED_HEADS)
-    absent = load_weights(model, folder, leave=())
+        return load_weights(model, folder, ignore=FINETUNED_HEADS)
+    absent = load_weights(model, folder, ignore=())
     if names and have != names and not any(name.startswith(FINETUNED_HEADS) for name in absent):
         assert isinstance(model.classifier, torch.nn.Linear), "only linear heads have labels"
         order = [have.index(name) for name in names]

@@ -62,7 +62,7 @@ class Packing(NamedTuple):
     """Groups that attention lays out together; empty: all sequences together. Set by the encoder."""
 
     @classmethod
-    def of(cls, batch: Mapping[str, Tensor]) -> Packing | None:
+    def from_batch(cls, batch: Mapping[str, Tensor]) -> Packing | None:
         """Return the packing among the tensors of a batch, or None."""
         if _PREFIX + "tokens" not in batch:
             return None
@@ -100,7 +100,7 @@ class Packing(NamedTuple):
 
 
 def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a batch for `Packing.of`, computed on the host, which knows the lengths.
+    """Return the arrays of a batch for `Packing.from_batch`, computed on the host, which knows the lengths.
 
     Args:
         lengths: int64 [B], tokens of each sequence, at least 1.

@@ -28,11 +28,11 @@ from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import ROWS
 from train_jobs.config import Config, FinetuneConfig, PretrainConfig
 
-STARTS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
+START_FLAGS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
 # keys with a flag of their own, or without effect on the result
-APART: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in STARTS)}
-TUNING_APART = {"init_from", "task", "resume", "per_task"}  # the same of a fine-tuning
-BY_START: set[KeyPath] = {
+FLAG_KEYS: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in START_FLAGS)}
+FINETUNING_FLAG_KEYS = {"init_from", "task", "resume", "per_task"}  # the same of a fine-tuning
+KEYS_SET_BY_START: set[KeyPath] = {
     *(("model", key) for key in SHAPE),
     ("model", ROWS),
     ("data", "vocabulary"),
@@ -50,7 +50,7 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     """
     recipe, sets = nearest_recipe(config)
     text = config["data"]["text"]
-    start = next(((key, flag, config[key]) for key, flag in STARTS.items() if config.get(key)), None)
+    start = next(((key, flag, config[key]) for key, flag in START_FLAGS.items() if config.get(key)), None)
     device, launch = _launch(attempt)
     compute = [f"compute.device={device}"]
     compute += [f"compute.threads_per_process={attempt.threads}"] if device == "cpu" else []
@@ -77,7 +77,7 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     }
 
 
-def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
+def finetuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     """Return the same words for a fine-tuning.
 
     Args:
@@ -89,7 +89,7 @@ def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[
         name: _values(FinetuneConfig, [*read_preset(name, FINETUNE_RECIPES), ConfigLayer("", given)])
         for name in preset_names(FINETUNE_RECIPES)
     }
-    wanted = [(path, value) for path, value in leaves(config) if path[0] not in TUNING_APART]
+    wanted = [(path, value) for path, value in leaves(config) if path[0] not in FINETUNING_FLAG_KEYS]
     recipe, sets = _nearest(bases, wanted)
     device, launch = _launch(attempt)
     return {
@@ -111,7 +111,7 @@ def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
 
     Left out are the text, the start of training and what it decides, and everything without effect on the result.
     """
-    left_out = APART | (BY_START if any(config.get(key) for key in STARTS) else set())
+    left_out = FLAG_KEYS | (KEYS_SET_BY_START if any(config.get(key) for key in START_FLAGS) else set())
     wanted = [(path, value) for path, value in leaves(config) if path not in left_out and path[0] != "card"]
     return _nearest({name: _values(PretrainConfig, read_preset(name)) for name in preset_names()}, wanted)
 

@@ -20,9 +20,16 @@ from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.artifacts.task_files import task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.engine.runtime import storage
-from train_jobs.records.commands import tuning_commands
-from train_jobs.records.finetuning_card import tuned_card
-from train_jobs.records.pretraining_lineage import TrainingStart, begun_facts, continued, ended_facts, with_facts, write
+from train_jobs.records.commands import finetuning_commands
+from train_jobs.records.finetuning_card import finetuning_card
+from train_jobs.records.pretraining_lineage import (
+    TrainingStart,
+    end_facts,
+    resumed_lineage,
+    start_facts,
+    with_facts,
+    write,
+)
 
 MODEL = "model"
 
@@ -39,14 +46,14 @@ def begin(config: FinetuneConfig, start: TrainingStart, *, rows: str, labels: Se
         ConflictError: the lineage of the initial model does not verify.
         StorageError: the file cannot be written.
     """
-    lineage = continued(start, FinetuneFacts)
+    lineage = resumed_lineage(start, FinetuneFacts)
     if lineage is None:
         before, data = initial_lineage(config.init_from), tables_link(config, rows)
         named = _named(config, before.head.name)
         facts = FinetuneFacts(
-            **begun_facts(start),
+            **start_facts(start),
             config=named,
-            commands=tuning_commands(named, start.attempt),
+            commands=finetuning_commands(named, start.attempt),
             task=config.task,
             labels=list(labels),
             seed=seed,
@@ -70,8 +77,8 @@ def describe(begun: Lineage, folder: Path, *, steps: int, best_step: int, metric
     Raises:
         StorageError: a file cannot be written.
     """
-    complete = with_facts(begun, **ended_facts(folder, steps, metrics), best_step=best_step)
-    write(complete, folder, card=tuned_card(complete))
+    complete = with_facts(begun, **end_facts(folder, steps, metrics), best_step=best_step)
+    write(complete, folder, card=finetuning_card(complete))
 
 
 def describe_best(output: Path, found: Mapping[str, Any]) -> None:
@@ -88,11 +95,11 @@ def describe_best(output: Path, found: Mapping[str, Any]) -> None:
     lineage = read_lineage(folder / LINEAGE_FILE)
     assert lineage is not None, "each seed wrote one with its model"
     complete = with_facts(lineage, over_seeds=found["metrics"], seeds=len(found["seeds"]), collapsed=found["collapsed"])
-    write(complete, folder, card=tuned_card(complete))
-    copy_of_model(output)
+    write(complete, folder, card=finetuning_card(complete))
+    copy_model_lineage(output)
 
 
-def copy_of_model(output: Path) -> None:
+def copy_model_lineage(output: Path) -> None:
     """Copy the lineage of the exported model to the folder of the run.
 
     Raises:

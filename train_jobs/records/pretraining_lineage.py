@@ -86,7 +86,7 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
         ConflictError: the lineage of the initial model does not verify.
         StorageError: the file cannot be written.
     """
-    lineage = continued(start, PretrainFacts)
+    lineage = resumed_lineage(start, PretrainFacts)
     if lineage is not None:
         _warn_of_another_model(config, lineage, cache)
         card = {"card": config.card.model_dump(mode="json")}  # the user may improve it at any time
@@ -95,13 +95,13 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
         phase = read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
-        facts = PretrainFacts(**begun_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
+        facts = PretrainFacts(**start_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
         lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
     write(lineage, start.output)
     return lineage
 
 
-def continued(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
+def resumed_lineage(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
     """Return the lineage that a resumed run began with, and one more attempt; None, with a warning, if it is lost."""
     if not start.attempt.step:
         return None
@@ -116,7 +116,7 @@ def continued(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | Non
     return with_facts(lineage, attempts=[*facts.attempts, start.attempt], ended=None, weights=None, metrics=None)
 
 
-def begun_facts(start: TrainingStart) -> dict[str, Any]:
+def start_facts(start: TrainingStart) -> dict[str, Any]:
     """Return the facts of a training run that are known at its start, by the names of `RunFacts`."""
     tags = start.tags
     commit = tags.get("orchestrator.commit")
@@ -154,11 +154,11 @@ def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metric
     Raises:
         StorageError: a file cannot be written.
     """
-    complete = with_facts(begun, **ended_facts(folder, steps, metrics), sequences=sequences)
+    complete = with_facts(begun, **end_facts(folder, steps, metrics), sequences=sequences)
     write(complete, folder, card=model_card(complete))
 
 
-def ended_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+def end_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return the facts of a training run that are known at its end, by the names of `RunFacts`."""
     return {
         "ended": _now(),

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class FinalEvaluation:
     """Scores and predictions of a fine-tuned model."""
 
     metrics: dict[str, float]
@@ -106,7 +106,7 @@ class Finetuning(ABC):
         """
 
     @abstractmethod
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Score the model again and predict; the result is the same on every process."""
 
     @abstractmethod

@@ -104,7 +104,7 @@ def run_task(
     job = FinetuneJob(
         config, initial, kind, lowercase, world, resolve_precision(config.train.precision, world.device), stop
     )
-    world.say(describe(job))
+    world.log(describe(job))
     if len(config.seeds) == 1:
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
     else:
@@ -123,8 +123,8 @@ def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -
     with metrics.mirrored(mirror_of(job, output, mirror), from_step=0):
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / seed_folder(seed)
-            job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
+            job.world.log(f"seed       {seed}, {number} of {len(job.config.seeds)}")
+            one = finished_result(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
             if one is None:
                 one = {**run_seed(job, seed, folder, mirror=None), "config": trajectory(job, seed)}
                 if job.world.is_main:
@@ -183,9 +183,9 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     resume(loop, config)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
     if config.train.micro_batch_size == "auto":
-        world.say(f"batch      micro batches of {loop.micro_batch_size} (auto)")
+        world.log(f"batch      micro batches of {loop.micro_batch_size} (auto)")
     if not loop.state.step and absent:
-        world.say(f"head       new: {', '.join(absent)}")
+        world.log(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
     start = TrainingStart(attempt, model, absent, output, read_tags(os.environ))
     begun = (
@@ -224,7 +224,7 @@ def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Lo
             "device": world.device_name,
         },
     )
-    services = LoopServices.of(config.checkpoint, output, world, steps=steps, stop=job.stop)
+    services = LoopServices.from_config(config.checkpoint, output, world, steps=steps, stop=job.stop)
     parameters = task.model.named_parameters()
     optimizer = build_optimizer(config.optimizer, parameters, layer_decay=config.optimizer.layer_decay)
     return Loop(task, optimizer, world, policy, services)
@@ -239,7 +239,7 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
     task.model.load_state_dict(checkpoint.weights())
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
-        found = task.conclude(loop.micro_batch_size)
+        found = task.evaluate_final(loop.micro_batch_size)
     if begun is not None:
         with storage.storage_errors(output, "the export"):
             for name, text in found.files.items():
@@ -257,13 +257,13 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics
                 ),
             )
-            finetuning_lineage.copy_of_model(output)
+            finetuning_lineage.copy_model_lineage(output)
         figures = "  ".join(f"{name} {value:.4f}" for name, value in found.metrics.items())
         print(f"best at step {step}: {figures}", flush=True)
     return {"best_step": step, "metrics": found.metrics, **found.settings, "model": str(output / "model")}
 
 
-def finished(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
+def finished_result(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
     """Return the result of a finished run; None if it is not finished.
 
     Args:

@@ -72,7 +72,7 @@ class TokenBatch(NamedTuple):
         packed: dict[str, npt.NDArray[Any]] = packing_arrays(lengths, size) if unpad else {}
         named = {"input_ids": input_ids, "token_type_ids": segments, "lengths": lengths, **packed}
         there = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
-        packing = Packing.of(there)
+        packing = Packing.from_batch(there)
         masked = packing is None and bool(lengths.min() < size)
         mask = length_mask(there["lengths"], size) if masked else None
         return cls(there["input_ids"], there["token_type_ids"], mask, packing, there["lengths"], rows)
@@ -122,7 +122,7 @@ class EncodedRows:
     """[rows] position of the second text; the row's length without one."""
     targets: Targets
     """[rows] or [rows, 2], as in a batch."""
-    cut: int = 0
+    truncated: int = 0
     """Number of truncated rows."""
 
     def __len__(self) -> int:
@@ -205,7 +205,7 @@ def special_ids(tokenizer: Tokenizer) -> tuple[int, int]:
     return cls, sep
 
 
-def joined(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> Tokens:
+def join_segments(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> Tokens:
     """Return [CLS] first [SEP], or [CLS] first [SEP] second [SEP]."""
     ids = [cls, *first, sep]
     behind = [] if second is None else [*second, sep]
@@ -235,7 +235,7 @@ def encode_texts(
     for one, other in zip(first, second, strict=False):
         kept, kept_other = truncated_lengths(len(one), len(other or ()), room)
         cut += kept + kept_other < len(one) + len(other or ())
-        found.append(joined(cls, sep, one[:kept], None if other is None else other[:kept_other]))
+        found.append(join_segments(cls, sep, one[:kept], None if other is None else other[:kept_other]))
     return found, cut
 
 

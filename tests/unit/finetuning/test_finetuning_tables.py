@@ -90,14 +90,14 @@ def test_of_very_many_wrong_rows_ten_are_spelled_out(tmp_path: Path) -> None:
 
 def test_rows_that_are_passed_over_are_told(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\nnot this\n0\tb\n")
-    table = read_table(path, ["label", "text"], pass_over=True)
+    table = read_table(path, ["label", "text"], skip_malformed=True)
     assert rows_of(table) == [("1", "a"), ("0", "b")]
     assert table.lines == [2, 4]
     assert table.notes == [f"{path}:3: left out: 0 tabs, need 1"]
 
 
 def test_an_empty_row_is_never_passed_over(tmp_path: Path) -> None:
-    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], pass_over=True).problems
+    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], skip_malformed=True).problems
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.parquet"])

@@ -21,7 +21,7 @@ TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
 def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, characters=10**6, **keys):
     config = PredictConfig(**{"model": "model", "input": path, **keys})
-    readers = open_readers(config, columns, forms=FORMS, kind="text-classification")
+    readers = open_readers(config, columns, formats=FORMS, kind="text-classification")
     return read_input(readers, check, rows=window, characters=characters)
 
 
@@ -164,7 +164,7 @@ def test_a_missing_file_and_a_file_of_another_form(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
     with pytest.raises(SpecError, match="cannot read the form conll for question-answering"):
-        open_readers(config, ["text"], forms=TABLES, kind="question-answering")
+        open_readers(config, ["text"], formats=TABLES, kind="question-answering")
 
 
 def test_lines_have_no_columns(tmp_path):

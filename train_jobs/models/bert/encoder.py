@@ -21,7 +21,7 @@ from train_jobs.models.bert.primitives import Dropout, Linear, embedding, joint_
 from train_jobs.models.packing import Packing
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
-Where = Tensor | Packing | None
+TokenPositions = Tensor | Packing | None
 """Positions of tokens: for padded sequences a mask, bool [B, 1, 1, S], or None without padding; or the packing."""
 
 
@@ -65,7 +65,7 @@ class SelfAttention(nn.Module):
         self.key = Linear(config.hidden_size, config.hidden_size)
         self.value = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
         """[B, S, H] or [T, H], where -> the same shape."""
         joint = joint_linear(hidden, (self.query, self.key, self.value)).unflatten(-1, (3, self.heads, -1))
         dropout = self.dropout_prob if self.training else 0.0
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         self.self = SelfAttention(config)
         self.output = ResidualOutput(config, config.hidden_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
         """[B, S, H] or [T, H], where -> the same shape."""
         return self.output(self.self(hidden, where), hidden)
 
@@ -122,7 +122,7 @@ class EncoderLayer(nn.Module):
         self.intermediate = Intermediate(config)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
         """[B, S, H] or [T, H], where -> the same shape."""
         attended = self.attention(hidden, where)
         return self.output(self.intermediate(attended), attended)
@@ -137,7 +137,7 @@ class Encoder(nn.Module):
         self.compiled = False
         self._head_size = config.hidden_size // config.num_attention_heads
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
         """[B, S, H] or [T, H], where -> the same shape."""
         if isinstance(where, Packing):
             where = where._replace(kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size))

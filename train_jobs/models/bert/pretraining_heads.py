@@ -156,7 +156,7 @@ def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, nex
     Returns:
         The sums; the two losses have gradients.
     """
-    input_ids, packing = batch["input_ids"], Packing.of(batch)
+    input_ids, packing = batch["input_ids"], Packing.from_batch(batch)
     mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded and packing is None else None
     places = {} if packing is None else {"packing": packing}
     mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], mask, batch["masked_positions"], **places)

@@ -34,22 +34,22 @@ from torch import Tensor, nn
 
 PIECE = 1024  # tokens; of 256, 512, 768, 1024 and all of 2048 or 4096, the fastest on AMX units
 
-_halves: ContextVar[dict[int, Tensor] | None] = ContextVar("halves", default=None)
+_low_precision_weights: ContextVar[dict[int, Tensor] | None] = ContextVar("halves", default=None)
 
 
 @contextmanager
 def gradients_in_place() -> Iterator[None]:
     """Add gradients in place, to `.grad` where it exists; weights must not change within the context."""
-    token = _halves.set({})
+    token = _low_precision_weights.set({})
     try:
         yield
     finally:
-        _halves.reset(token)
+        _low_precision_weights.reset(token)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[..., K], [N, K], [N] -> [..., N]."""
-    if _own_way(x, weight):
+    if _uses_own_backward(x, weight):
         return _Dense.apply(x, 1, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -57,7 +57,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def joint_linear(x: Tensor, layers: Sequence[nn.Linear]) -> Tensor:
     """Several dense layers with biases on one input, as one product: [..., K] -> [..., sum of N]."""
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    if _own_way(x, weights[0]):
+    if _uses_own_backward(x, weights[0]):
         return _Dense.apply(x, len(layers), *weights, *biases)
     return F.linear(x, torch.cat(tuple(weights)), torch.cat(tuple(biases)))
 
@@ -77,7 +77,7 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-def _own_way(x: Tensor, weight: Tensor) -> bool:
+def _uses_own_backward(x: Tensor, weight: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and torch.is_autocast_enabled("cpu")
@@ -87,9 +87,9 @@ def _own_way(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _half(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def _low_precision(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return the weights, concatenated, as `dtype`."""
-    held = _halves.get()
+    held = _low_precision_weights.get()
     if held is None:
         return _joined(weights, dtype)
     key = id(weights[0])  # always followed by the same other weights
@@ -104,7 +104,7 @@ def _joined(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _adds_in_place(weight: Tensor) -> bool:
-    return _halves.get() is not None and weight.grad is not None
+    return _low_precision_weights.get() is not None and weight.grad is not None
 
 
 def _accumulate(weight: Tensor, grad: Tensor) -> Tensor | None:
@@ -123,7 +123,7 @@ class _Dense(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, count: int, *parameters: Tensor | None) -> Tensor:
         dtype = torch.get_autocast_dtype("cpu")
         weights, biases = parameters[:count], [bias for bias in parameters[count:] if bias is not None]
-        x, half = x.to(dtype), _half([weight for weight in weights if weight is not None], dtype)
+        x, half = x.to(dtype), _low_precision([weight for weight in weights if weight is not None], dtype)
         ctx.save_for_backward(x)
         ctx.weights, ctx.biases, ctx.half = weights, biases, half
         with torch.autocast("cpu", enabled=False):

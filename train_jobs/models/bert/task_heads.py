@@ -108,7 +108,7 @@ class BertForQuestionAnswering(Finetuned):
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
         """[B, S, H], or packed [T, H] -> logits [B, S, 2] of the first and of the last token."""
-        return _laid_out(self.qa_outputs(hidden), packing)
+        return _to_padded(self.qa_outputs(hidden), packing)
 
 
 class BertForTokenClassification(Finetuned):
@@ -123,10 +123,10 @@ class BertForTokenClassification(Finetuned):
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
         """[B, S, H], or packed [T, H] -> logits [B, S, C]."""
-        return _laid_out(self.classifier(self.dropout(hidden)), packing)
+        return _to_padded(self.classifier(self.dropout(hidden)), packing)
 
 
-def _laid_out(logits: Tensor, packing: Packing | None) -> Tensor:
+def _to_padded(logits: Tensor, packing: Packing | None) -> Tensor:
     """[B, S, N], or packed [T, N] -> [B, S, N]; values at padded positions are undefined and must not be used."""
     return logits if packing is None else packing.lay_out(logits)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, did_you_mean
-from train_jobs.tasks.rows.readers import LineReader, bare
+from train_jobs.tasks.rows.readers import LineReader, strip_line_end
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that starts a document
@@ -94,7 +94,7 @@ def read_conll(
     found = Sentences(path, [], [])
     need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
     for (_, line), written in reader.lines():
-        columns = _BLANKS.split(bare(written).strip(" \t"))
+        columns = _BLANKS.split(strip_line_end(written).strip(" \t"))
         if columns == [""] or columns[0] == DOCUMENT:
             begun = False
             continue
@@ -105,7 +105,7 @@ def read_conll(
             problems.add(f"{path}:{line}", f"{len(columns)} columns, need {least}")
             continue
         word, tag = columns[word_column - 1], columns[(tag_column or 0) - 1] if tagged else ""
-        if tagged and (wrong := _wrong(tag, known)):
+        if tagged and (wrong := _tag_problem(tag, known)):
             problems.add(f"{path}:{line}", wrong)
             continue
         if len(word) > LONG_TEXT:
@@ -119,7 +119,7 @@ def read_conll(
     return found
 
 
-def _wrong(tag: str, known: Sequence[str] | None) -> str:
+def _tag_problem(tag: str, known: Sequence[str] | None) -> str:
     if not _TAG.fullmatch(tag):
         return f"invalid tag {tag!r}, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"
     if known is not None and tag not in known:

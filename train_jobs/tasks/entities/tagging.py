@@ -24,7 +24,7 @@ from train_jobs.tasks.entities.conll import (
     read_conll,
     tag_names,
 )
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.rows.tables import official_path
 from train_jobs.tasks.sequences import IGNORED, Ints, RowBatch, TaggedRows
 
@@ -47,7 +47,7 @@ class TaggedSentences:
     """[words] number of each word's first token, counted over all rows."""
 
     @classmethod
-    def of(
+    def encode(
         cls, sentences: Sentences, names: tuple[str, ...], tokenizer: Tokenizer, *, max_length: int
     ) -> TaggedSentences:
         """Encode the sentences of a file."""
@@ -77,7 +77,8 @@ class Words(TokenizedTask):
         files = read_sets(config.data)
         names = tag_names(files["train"])
         sets = {
-            name: TaggedSentences.of(one, names, tokenizer, max_length=config.max_length) for name, one in files.items()
+            name: TaggedSentences.encode(one, names, tokenizer, max_length=config.max_length)
+            for name, one in files.items()
         }
         notes = [note for one in files.values() for note in one.notes]
         return cls(config=config, rows=sets["train"].rows, labels=names, notes=notes, sets=sets)
@@ -150,7 +151,7 @@ class Tagging(Finetuning):
         """
         return self._measure(micro_batch_size)[0]
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return files of words with their gold and predicted tags, and the scores of a test set with tags."""
         metrics, tags = self._measure(micro_batch_size)
         files = {"dev.txt": conll_text(self._dev.sentences.words, self._dev.sentences.tags, tags)}
@@ -160,7 +161,7 @@ class Tagging(Finetuning):
             if gold:
                 scores = entity_scores(gold, found)
                 metrics |= {f"test_{name}": scores[name] for name in ("precision", "recall", "f1")}
-        return Conclusion(metrics, files)
+        return FinalEvaluation(metrics, files)
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[list[str]]]:
         logits, tags = self._predict(self._dev, micro_batch_size)

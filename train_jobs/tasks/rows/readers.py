@@ -130,7 +130,7 @@ class LineReader(TextReader):
 
     def rows(self, start: RowStart | None = None) -> Rows:
         for place, line in self.lines(start):
-            text = bare(line)
+            text = strip_line_end(line)
             yield place, dict.fromkeys(self.columns, text) if text.strip() else EMPTY_ROW
 
 
@@ -139,7 +139,7 @@ class JsonReader(TextReader):
 
     def rows(self, start: RowStart | None = None) -> Rows:
         for place, line in self.lines(start):
-            row = json_row(bare(line))
+            row = json_row(strip_line_end(line))
             if isinstance(row, dict) and (missing := [name for name in self.columns if name not in row]):
                 yield place, f"there is no column {', '.join(map(repr, missing))}; have {', '.join(row) or 'none'}"
             else:
@@ -147,7 +147,7 @@ class JsonReader(TextReader):
 
     def names(self) -> list[str]:
         """Return the columns that any row has."""
-        rows = (json_row(bare(line)) for _, line in self.lines())
+        rows = (json_row(strip_line_end(line)) for _, line in self.lines())
         return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
 
 
@@ -169,7 +169,7 @@ class TableReader(TextReader):
         self._separator, self._fields = separator, self._quoted_fields if quoted else self._plain_fields
         self._has_header = header is None
         self._header = next(self._fields(None), (RowStart(0, 1), []))[1] if header is None else list(header)
-        self._places = column_places(f"{path}:1", self._header, columns)
+        self._places = column_indices(f"{path}:1", self._header, columns)
 
     def rows(self, start: RowStart | None = None) -> Rows:
         what = "tabs" if self._separator == "\t" else "commas"
@@ -191,7 +191,7 @@ class TableReader(TextReader):
 
     def _plain_fields(self, start: RowStart | None) -> Iterator[tuple[RowStart, list[str]]]:
         for place, line in self.lines(start):
-            yield place, bare(line).split(self._separator)
+            yield place, strip_line_end(line).split(self._separator)
 
     def _quoted_fields(self, start: RowStart | None) -> Iterator[tuple[RowStart, list[str]]]:
         lines = self.lines(start)
@@ -223,7 +223,7 @@ class ParquetReader(Reader):
         super().__init__(path, columns)
         with self._errors(), pq.ParquetFile(path) as file:
             self._names = list(file.schema_arrow.names)
-            column_places(str(path), self._names, columns)
+            column_indices(str(path), self._names, columns)
             sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         self._firsts = [sum(sizes[:number]) for number in range(len(sizes))]
 
@@ -288,18 +288,18 @@ def open_table(
     return (JsonReader if kind == "jsonl" else ParquetReader)(path, columns)
 
 
-def whole_text(path: Path) -> tuple[str, list[str]]:
+def read_text(path: Path) -> tuple[str, list[str]]:
     """Return a file's text without its byte-order mark, and notes on that and on CRLF."""
     reader = LineReader(path, [])
     return "".join(line for _, line in reader.lines()), reader.notes
 
 
-def bare(line: str) -> str:
+def strip_line_end(line: str) -> str:
     """Return a line without its end."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
+def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
     """Return the index in the header of each column.
 
     Raises:

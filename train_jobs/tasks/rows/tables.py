@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
 from train_jobs.config.tasks import OfficialFile
-from train_jobs.tasks.rows.readers import EMPTY_ROW, column_places, open_table
+from train_jobs.tasks.rows.readers import EMPTY_ROW, column_indices, open_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -86,7 +86,7 @@ def read_table(
     format: str | None = None,  # noqa: A002  # the word for it
     header: Sequence[str] | None = None,
     quoting: bool | None = None,
-    pass_over: bool = False,
+    skip_malformed: bool = False,
 ) -> RowTable:
     """Read some columns of a table.
 
@@ -95,7 +95,7 @@ def read_table(
 
     Args:
         path, columns, format, header, quoting: see `open_table`.
-        pass_over: TSV without quoting: leave out a row with a wrong number of fields, with a note.
+        skip_malformed: TSV without quoting: leave out a row with a wrong number of fields, with a note.
 
     Raises:
         DataError: no such file, not UTF-8, a missing column, no row, or rows that cannot be used: each with its line.
@@ -108,7 +108,7 @@ def read_table(
             table.lines.append(place.line)
             for name, values in table.columns.items():
                 values.append(row[name])
-        elif pass_over and row != EMPTY_ROW:
+        elif skip_malformed and row != EMPTY_ROW:
             table.notes.append(f"{path}:{place.line}: left out: {row}")
         else:
             problems.add(f"{path}:{reader.unit}{place.line}", row)
@@ -259,7 +259,7 @@ def dataset_table(name: str, split: str, dataset: Dataset, columns: Sequence[str
         DataError: a column is missing.
     """
     path = Path(f"{name}@{SPLITS[split]}")
-    column_places(str(path), dataset.column_names, columns)
+    column_indices(str(path), dataset.column_names, columns)
     with _errors(name):
         values = {column: _named(dataset[column][:], dataset.features[column]) for column in columns}
     table = RowTable(path, values, list(range(1, len(dataset) + 1)), unit="row ")

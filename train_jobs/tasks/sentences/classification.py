@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
 from train_jobs.tasks.sentences.glue import is_collapsed, predictions_text, scores
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
@@ -42,7 +42,7 @@ class Texts(TokenizedTask):
 
     def describe(self) -> list[str]:
         counts = ", ".join(f"{name} {len(split):,}" for name, split in self.sets.items())
-        cut = ", ".join(f"{split.cut:,} of {name}" for name, split in self.sets.items() if split.cut)
+        cut = ", ".join(f"{split.truncated:,} of {name}" for name, split in self.sets.items() if split.truncated)
         what = f"classes {', '.join(self.labels)}" if self.labels else "a number"
         return [
             f"task       {self.config.task}: {what}; scored by {' and '.join(self.data.task.metrics)}",
@@ -85,7 +85,7 @@ class Classification(Finetuning):
         found = {key: float(np.mean([one[key] for one in each.values()])) for key in next(iter(each.values()))}
         return found if len(each) == 1 else {**found, **{f"{name}_score": one["score"] for name, one in each.items()}}
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return the metrics of dev, and a table of predictions for each test set."""
         files = {
             f"{name}.tsv": predictions_text(
@@ -93,7 +93,7 @@ class Classification(Finetuning):
             )
             for name, encoded in self._test.items()
         }
-        return Conclusion(self.validate(micro_batch_size), files)
+        return FinalEvaluation(self.validate(micro_batch_size), files)
 
     def predict(self, encoded: EncodedRows, micro_batch_size: int) -> Outputs:
         """Return logits, [rows, classes], or numbers, [rows, 1], in the order of the rows, on every process."""

@@ -83,10 +83,10 @@ def has_training_data(config: FinetuneConfig) -> bool:
 
 def _read_own_tables(data: ExamplesConfig) -> TaskData:
     if data.dataset is not None:
-        task, splits = read_named(data, data.dataset)
+        task, splits = read_dataset_task(data, data.dataset)
     else:
         files = {"train": data.train, "dev": data.validation, "test": data.test}
-        task, splits = read_own(data, {split: path for split, path in files.items() if path is not None})
+        task, splits = read_table_task(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test)
 
@@ -133,7 +133,9 @@ def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path 
             glue, official.paths, need="GLUE's folder as its download script makes it", fix="--set data.glue=FOLDER"
         )
     columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
-    table = read_table(file, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)
+    table = read_table(
+        file, columns, format="tsv", header=official.header, quoting=False, skip_malformed=task.known_flaws
+    )
     found = make_examples(task, table, labelled=official.labelled, empty_texts=task.known_flaws)
     differs = official_differences(official, file, len(found))
     if official.sha256 is not None and not differs:
@@ -142,7 +144,7 @@ def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path 
     return found
 
 
-def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
+def read_table_task(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
     """Read a task of the user's own, and its splits.
 
     Its classes are those of the training data, sorted as numbers if every one is an integer, else alphabetically.
@@ -163,8 +165,8 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sentenc
     return _assemble_task(columns, tables, labelled, names.get("test", []))
 
 
-def read_named(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
-    """Read a task of the user's own from the splits of a dataset, as `read_own` does from files.
+def read_dataset_task(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
+    """Read a task of the user's own from the splits of a dataset, as `read_table_task` does from files.
 
     Args:
         name: NAME[:CONFIGURATION].

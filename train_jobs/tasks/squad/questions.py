@@ -14,7 +14,7 @@ from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SQUAD_2
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch
 from train_jobs.tasks.squad.reading import Squad, read_sets
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
@@ -31,7 +31,7 @@ class EncodedQuestions:
     """The windows, with the first and the last token of the answer as targets."""
 
     @classmethod
-    def of(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
+    def encode(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
         """Cut the contexts of a file into windows."""
         windows = make_windows(
             squad.questions,
@@ -58,16 +58,16 @@ class Questions(TokenizedTask):
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Questions:
         """Read and encode everything that training, evaluation and prediction need."""
-        sets = {name: EncodedQuestions.of(squad, config, tokenizer) for name, squad in read_sets(config).items()}
-        notes = [note for asked in sets.values() for note in asked.squad.notes]
+        sets = {name: EncodedQuestions.encode(squad, config, tokenizer) for name, squad in read_sets(config).items()}
+        notes = [note for encoded in sets.values() for note in encoded.squad.notes]
         return cls(config=config, rows=sets["train"].rows, notes=notes, sets=sets)
 
     def describe(self) -> list[str]:
         version_2 = self.config.task == SQUAD_2
         what = "the answer in a text, or that it has none" if version_2 else "the answer in a text"
         counts = (
-            f"{name} {len(asked.squad.questions):,} questions in {len(asked.rows):,} sequences"
-            for name, asked in self.sets.items()
+            f"{name} {len(encoded.squad.questions):,} questions in {len(encoded.rows):,} sequences"
+            for name, encoded in self.sets.items()
         )
         return [
             f"task       {self.config.task}: {what}; scored by F1{' at the best threshold' if version_2 else ''}",
@@ -97,7 +97,7 @@ class QuestionAnswering(Finetuning):
         """Return loss, and the official scores of the dev set in percent, see `scores`."""
         return self._measure(micro_batch_size)[0]
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return predictions in the format of the official script; for 2.0 with the best threshold for F1 on dev."""
         metrics, found = self._measure(micro_batch_size)
         threshold = metrics["best_f1_thresh"] if self._version_2 else None
@@ -109,7 +109,7 @@ class QuestionAnswering(Finetuning):
             for name, predictions in sets.items()
             for file, text in prediction_files(predictions, threshold=threshold).items()
         }
-        return Conclusion(metrics, files, {} if threshold is None else {"null_threshold": threshold})
+        return FinalEvaluation(metrics, files, {} if threshold is None else {"null_threshold": threshold})
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[Prediction]]:
         logits = self._span_logits(self._dev, micro_batch_size)
@@ -117,18 +117,18 @@ class QuestionAnswering(Finetuning):
         loss = mean_span_loss(self._dev.rows, logits)
         return {"loss": loss, **scores(self._dev.squad, found, version_2=self._version_2)}, found
 
-    def _span_logits(self, asked: EncodedQuestions, micro_batch_size: int) -> Floats:
-        return self._token_logits(asked.rows, 2, micro_batch_size)
+    def _span_logits(self, encoded: EncodedQuestions, micro_batch_size: int) -> Floats:
+        return self._token_logits(encoded.rows, 2, micro_batch_size)
 
-    def _predict(self, asked: EncodedQuestions, logits: Floats) -> list[Prediction]:
+    def _predict(self, encoded: EncodedQuestions, logits: Floats) -> list[Prediction]:
         """Return the answer to each question, in their order."""
-        each = np.split(logits, asked.rows.begins[1:])
+        each = np.split(logits, encoded.rows.begins[1:])
         found = []
-        for question, group in groupby(zip(asked.windows, each, strict=True), lambda pair: pair[0].question):
+        for question, group in groupby(zip(encoded.windows, each, strict=True), lambda pair: pair[0].question):
             windows, outputs = zip(*group, strict=True)
             found.append(
                 predict(
-                    asked.squad.questions[question],
+                    encoded.squad.questions[question],
                     windows,
                     [(one[:, 0], one[:, 1]) for one in outputs],
                     version_2=self._version_2,

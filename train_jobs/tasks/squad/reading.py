@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from train_jobs.config import DataError, FinetuneConfig
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
-from train_jobs.tasks.rows.readers import half_character, whole_text
+from train_jobs.tasks.rows.readers import half_character, read_text
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems, official_differences, official_path
 
 
@@ -63,7 +63,7 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     seen: set[str] = set()
     surrogates = "\\ud" in raw.lower()
     for context, qa in _each(path, document):
-        if lacking := _lacks(context, qa) or (surrogates and half_character([context, qa])):
+        if lacking := _missing_fields(context, qa) or (surrogates and half_character([context, qa])):
             problems.add(_where(path, raw, qa), lacking)
             continue
         question = _question(context, qa)
@@ -87,7 +87,7 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
 
 def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
     """Return text, JSON, and notes on what is unusual in it."""
-    raw, notes = whole_text(path)
+    raw, notes = read_text(path)
     try:
         document = json.loads(raw)
     except json.JSONDecodeError as problem:
@@ -115,7 +115,7 @@ def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
             ) from None
 
 
-def _lacks(context: Any, qa: Any) -> str:
+def _missing_fields(context: Any, qa: Any) -> str:
     """Return what a question lacks; "" if it is complete."""
     if not isinstance(qa, dict):
         return "is not a JSON object"
