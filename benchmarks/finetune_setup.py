@@ -105,6 +105,6 @@ def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
         config=shape,
         vocab_size=initial.rows,
         tokenizer=TokenizerFiles(initial.vocabulary, lowercase=True),
-        more=label_settings(bert, labels),
+        config_entries=label_settings(bert, labels),
     )
     return folder

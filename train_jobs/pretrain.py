@@ -227,7 +227,7 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
-            more=exported_as(model, config.model),
+            config_entries=exported_as(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),

@@ -62,7 +62,7 @@ def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: Wo
     weights = initial_weights(folder, hashes) or "0"
     _require_same(world, weights, "initial model", {"where": folder, "weights": weights})
     pieces, spellings = spell_added_tokens(config.data)
-    absent = load_weights(model, folder, pieces=pieces, words=spellings)
+    absent = load_weights(model, folder, pieces=pieces, new_words=spellings)
     world.log(f"weights    {folder}, SHA-256 {weights[:8]}")
     if spellings:
         world.log(f"words      {len(spellings)} added, each the mean of the pieces that spelled it")

@@ -39,12 +39,12 @@ class JointSelfAttention(nn.Module):
         self.joint.weight.copy_(torch.cat([part.weight for part in parts]))
         self.joint.bias.copy_(torch.cat([part.bias for part in parts]))
 
-    def forward(self, hidden: Tensor, where: TokenPositions) -> Tensor:
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
         """Map [B, S, H] or [T, H] to the same shape."""
         joint = self.joint(hidden).unflatten(-1, (3, self.heads, -1))
-        if isinstance(where, Packing):
-            return attend_packed(joint, where, dropout=0.0).flatten(-2)
-        return attend(joint, mask=where, dropout=0.0).flatten(-2)
+        if isinstance(positions, Packing):
+            return attend_packed(joint, positions, dropout=0.0).flatten(-2)
+        return attend(joint, mask=positions, dropout=0.0).flatten(-2)
 
 
 @torch.no_grad()

@@ -252,7 +252,7 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 config=job.shape,
                 vocab_size=job.initial.rows,
                 tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase),
-                more={**label_settings(task.model, job.kind.labels), **found.settings},
+                config_entries={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics
                 ),

@@ -77,7 +77,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save(model: Finetuned | BertForPreTraining, folder: Path, vocabulary: Path, **more: Any) -> Path:
-    export(model, folder, config=SHAPE, vocab_size=64, tokenizer=TokenizerFiles(vocabulary, lowercase=True), more=more)
+    export(
+        model,
+        folder,
+        config=SHAPE,
+        vocab_size=64,
+        tokenizer=TokenizerFiles(vocabulary, lowercase=True),
+        config_entries=more,
+    )
     return folder
 
 
