@@ -67,7 +67,7 @@ def test_a_read_only_disk_is_refused(disk: Disk, name: str) -> None:
 @pytest.mark.parametrize("name", ["file", "file/output", "file/deep/output"])
 def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageError, match="making the output folder failed") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder") as caught:
         storage.require_writable(tmp_path / name)
     assert str(tmp_path / "file") in str(caught.value)
     assert "chmod" not in str(caught.value)
@@ -86,8 +86,8 @@ def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
 @pytest.mark.parametrize(
     ("problem", "begins"),
     [
-        (OSError(errno.ENOSPC, "x"), "the disk is full"),
-        (OSError(errno.EDQUOT, "x"), "the disk is full"),
+        (OSError(errno.ENOSPC, "x"), "cannot write the export: the disk is full"),
+        (OSError(errno.EDQUOT, "x"), "cannot write the export: the disk is full"),
         (OSError(errno.EROFS, "x"), "cannot write"),
         (PermissionError(errno.EACCES, "x"), "cannot write"),
     ],
@@ -135,7 +135,7 @@ def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], 
         disk.resize(16 * 4096)
     else:
         disk.make_read_only()
-    begins = {"full": "cannot write the export: the disk is full", "read-only": "cannot write the export: permission"}[
+    begins = {"full": "cannot write the export: the disk is full", "read-only": "cannot write the export: permission denied, or a read-only file system"}[
         state
     ]
     with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
