@@ -100,7 +100,7 @@ class Finetuning(ABC):
             self._device_weights = torch.from_numpy(self._weights).to(world.device)
 
     def counts(self, batch: RowBatch) -> list[float]:
-        """Return the denominator of the mean loss for this share: labelled targets, or the sum of their class weights."""
+        """Return the denominator of the mean loss for this share: labelled targets, or the sum of their weights."""
         # With class weights the mean divides by the sum of weights, as torch's cross entropy with reduction="mean"
         # does.
         targets = batch.targets

@@ -22,7 +22,7 @@ from train_jobs.models.packing import Packing, packing_arrays
 Ints = npt.NDArray[np.int64]
 Targets = npt.NDArray[np.generic]
 
-IGNORED = -100  # class of a row or token without a label; a number without a label is NaN
+IGNORED = -100  # target of an unlabelled class; NaN for numbers
 # Global batches whose rows are sorted by length together: transformers' group_by_length uses 50 batches as well.
 # Sorting a whole epoch would make its batches the same in every epoch.
 GROUPED_BATCHES = 50
@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
     ids: Ints
     """[length]"""
     second: int
-    """Position of the second segment; the length if there is none."""
+    """Position of the second segment, or the length of a single text."""
 
 
 class TokenBatch(NamedTuple):
@@ -138,7 +138,7 @@ class EncodedRows:
 
     @cached_property
     def begins(self) -> Ints:
-        """[rows] index of each row's first token in all tokens of the split."""
+        """[rows] index of each row's first token among the tokens of the split."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
@@ -164,7 +164,7 @@ class EncodedRows:
         return RowBatch(*arrays, targets)
 
     def tokens_of(self, rows: Ints) -> Ints:
-        """Return the indices of the tokens of `rows` in all tokens of the split, in the order of `rows`."""
+        """Return the indices of the tokens of `rows` among the tokens of the split, in the order of `rows`."""
         return np.concatenate([np.arange(self.begins[row], self.begins[row] + self.lengths[row]) for row in rows])
 
     def blank_targets(self, rows: int, size: int) -> Targets:
@@ -268,8 +268,8 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
         second: tokens of the second text.
         room: tokens that fit, without special tokens.
     """
-    # The result of removing one token at a time from the longer text, in one step. In a tie Hugging Face's fast
-    # tokenizer shortens the first text for an odd `room`, so the halves are unequal in the same direction.
+    # The result of removing one token at a time from the longer text, in one step. An odd `room` leaves one token more
+    # to the longer text, and in a tie to the second, as Hugging Face's fast tokenizer does.
     if first + second <= room:
         return first, second
     shorter = min(first, second)
@@ -279,7 +279,7 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def epoch_batches(lengths: Ints, *, global_batch_size: int, seed: int, epoch: int, group_by_length: bool) -> list[Ints]:
-    """Return the row indices of each global batch of an epoch; every row occurs once, and the last batch may be smaller.
+    """Return the row indices of each global batch of an epoch; every row occurs once, the last batch may be smaller.
 
     Args:
         lengths: tokens of each row.

@@ -135,9 +135,8 @@ def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], 
         disk.resize(16 * 4096)
     else:
         disk.make_read_only()
-    begins = {"full": "cannot write the export: the disk is full", "read-only": "cannot write the export: permission denied, or a read-only file system"}[
-        state
-    ]
+    reasons = {"full": "the disk is full", "read-only": "permission denied, or a read-only file system"}
+    begins = f"cannot write the export: {reasons[state]}"
     with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
         write(disk.folder / "file")
     assert caught.value.message == begins

@@ -78,10 +78,13 @@ def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
 
 
 def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
-    assert "there is no column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
+    assert "unknown column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
     (folder / "validation-00000-of-00001.parquet").unlink()
     told = message(folder)
-    assert (told.message, told.facts["have"]) == (f"the dataset {folder} has no split validation", "train, test")
+    assert (told.message, told.facts["have"]) == (
+        f"cannot use the dataset {folder}: missing split validation",
+        "train, test",
+    )
     assert "cannot read the dataset" in message(tmp_path / "none").message
 
 

@@ -175,7 +175,7 @@ def test_a_test_set_may_lack_labels_and_dev_may_not(tmp_path: Path) -> None:
     bare = put(tmp_path / "bare.tsv", "text\nc\n")
     _, splits = read_table_task(TEXT, {"train": train, "test": bare})
     assert (splits["test"].texts, splits["test"].labels) == (["c"], None)
-    assert "there is no column 'label'" in problems(TEXT, train=train, dev=bare)[0]
+    assert "unknown column 'label'" in problems(TEXT, train=train, dev=bare)[0]
 
 
 def test_columns_must_differ() -> None:
@@ -196,9 +196,7 @@ def test_a_column_nearly_called_like_the_label_is_told(tmp_path: Path, name: str
     path = put(tmp_path / name, content)
     test = read_table_task(TEXT, {"train": train, "test": path})[1]["test"]
     assert test.labels is None
-    assert test.notes == [
-        f"{path}: there is no column 'label' (did you mean \"{told}\"?): read as a set without labels"
-    ]
+    assert test.notes == [f"{path}: missing column 'label' (did you mean \"{told}\"?): read as a set without labels"]
 
 
 def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) -> None:
@@ -211,7 +209,7 @@ def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) 
         read_table_task(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
     )
     some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
-    assert problems(TEXT, train=train, test=some) == [f"{some}:2: there is no column 'label'; have text"]
+    assert problems(TEXT, train=train, test=some) == [f"{some}:2: missing column 'label'; have text"]
     wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")
     assert problems(TEXT, train=train, test=wrong)[0].startswith(f"{wrong}:2: label 'z' is not in {train}")
 

@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, as the engine trains them."""
+"""Named entity recognition: a tag for each word, as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """The sentences of a file, and their sequences."""
+    """Sentences of a file, and their sequences."""
 
     sentences: Sentences
     rows: TaggedRows
@@ -73,7 +73,7 @@ class Words(TokenizedTask):
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Words:
-        """Read and encode everything that training, evaluation and prediction need."""
+        """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         files = read_sets(config.data)
         names = tag_names(files["train"])
         sets = {
@@ -111,7 +111,7 @@ def read_sets(data: ExamplesConfig) -> dict[str, Sentences]:
     known = tag_names(train)
     if known == ("O",):
         raise DataError(
-            f"cannot train: {train.path} has no entity",
+            f"cannot train: {train.path} contains no entity",
             facts={"where": f"{train.path}, column {data.tag_column or 'the last'}"},
             fix="--set data.tag_column=N, counted from 1",
         )
@@ -138,7 +138,7 @@ def _find(folder: Path | None, split: str) -> Path:
 
 
 class Tagging(Finetuning):
-    """Learns a tag for each word, predicted at its first piece."""
+    """Training of a tag for each word, at its first piece (Devlin et al. 2019, section 5.3)."""
 
     def __init__(self, model: Finetuned, task: Words, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
@@ -166,6 +166,7 @@ class Tagging(Finetuning):
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[list[str]]]:
         logits, tags = self._predict(self._dev, micro_batch_size)
         found = entity_scores(self._dev.sentences.tags, tags)
+        # Every report must have the same metrics: a type that neither gold nor predictions contain counts as 0.
         types = {f"f1_{name[2:]}": 0.0 for name in self._names if name != "O"}
         targets = torch.from_numpy(self._dev.rows.targets[self._dev.firsts])
         loss = class_loss(torch.from_numpy(logits), targets) / len(targets)

@@ -1,4 +1,4 @@
-"""Answers as spans of a text, or none: SQuAD 1.1 and 2.0, as the engine trains them."""
+"""Extractive question answering, SQuAD 1.1 and 2.0, as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from train_jobs.tasks.squad.spans import ContextWindow, Prediction, make_windows
 
 @dataclass(frozen=True)
 class EncodedQuestions:
-    """The questions of a file, and their sequences."""
+    """Questions of a file, and their sequences."""
 
     squad: Squad
     windows: list[ContextWindow]
@@ -32,7 +32,7 @@ class EncodedQuestions:
 
     @classmethod
     def encode(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
-        """Cut the contexts of a file into windows."""
+        """Split the contexts of a file into windows and encode them."""
         windows = make_windows(
             squad.questions,
             tokenizer,
@@ -57,7 +57,7 @@ class Questions(TokenizedTask):
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Questions:
-        """Read and encode everything that training, evaluation and prediction need."""
+        """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         sets = {name: EncodedQuestions.encode(squad, config, tokenizer) for name, squad in read_sets(config).items()}
         notes = [note for encoded in sets.values() for note in encoded.squad.notes]
         return cls(config=config, rows=sets["train"].rows, notes=notes, sets=sets)
@@ -82,7 +82,7 @@ class Questions(TokenizedTask):
 
 
 class QuestionAnswering(Finetuning):
-    """Learns the first and the last token of an answer; both are [CLS] where a sequence has none."""
+    """Training of the first and the last token of answers; both are [CLS] in a sequence without an answer."""
 
     def __init__(self, model: Finetuned, task: Questions, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
@@ -90,7 +90,7 @@ class QuestionAnswering(Finetuning):
         self._version_2, self._evaluation = task.config.task == SQUAD_2, task.config.evaluation
 
     def counts(self, batch: RowBatch) -> list[float]:
-        """Return the number of sequences that count."""
+        """Return the number of labelled sequences."""
         return [float((batch.targets[:, 0] != IGNORED).sum())]
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
@@ -148,8 +148,10 @@ def mean_span_loss(rows: EncodedRows, logits: Floats) -> float:
 
     Args:
         rows: rows with their targets.
-        logits: [tokens of all rows, 2].
+        logits: [tokens of all rows, 2], of the first and of the last token.
     """
+    # On the host, from logits that are gathered anyway: log-sum-exp of each sequence without a padded copy. fp64, since
+    # the reduction adds up to 384 terms one after the other.
     normalisers = np.logaddexp.reduceat(logits.astype(np.float64), rows.begins, axis=0)
     chosen = np.take_along_axis(logits, rows.begins[:, None] + rows.targets.astype(np.int64), axis=0)
     return float((normalisers - chosen).mean())
@@ -169,6 +171,6 @@ def scores(squad: Squad, predictions: Sequence[Prediction], *, version_2: bool) 
         return {**found, "score": found["f1"], "collapsed": float(found["exact_match"] == 0)}
     null_odds = {found.id: found.null_odds for found in predictions}
     found = score_v2(squad.questions, answers, null_odds, threshold=0.0)
-    silent = 100 * sum(not question.answers for question in squad.questions) / len(squad.questions)
+    never_answering = 100 * sum(not question.answers for question in squad.questions) / len(squad.questions)
     kept = {name: value for name, value in found.items() if not name.endswith("total")}
-    return {**kept, "score": found["best_f1"], "collapsed": float(found["best_f1"] <= silent)}
+    return {**kept, "score": found["best_f1"], "collapsed": float(found["best_f1"] <= never_answering)}

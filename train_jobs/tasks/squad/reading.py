@@ -1,4 +1,4 @@
-"""SQuAD's files: JSON of articles, paragraphs and questions, official or the user's own."""
+"""Reader of SQuAD's format: JSON with articles, paragraphs and questions, official or the user's own."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     raw, document, notes = _document(path)
     problems = RowProblems(f"{path} has questions that cannot be used", fix=f"fix or delete those questions of {path}")
     version = str(document.get("version") or "").removeprefix("v")
+    # SQuAD 2.0 files of users often lack the version, so the key that only 2.0 has decides as well.
     found = Squad(path, [], version.startswith("2") or '"is_impossible"' in raw, notes)
     seen: set[str] = set()
+    # searched once in the raw text, since serialising every question again would double the reading time
     surrogates = "\\ud" in raw.lower()
     for context, qa in _each(path, document):
         if lacking := _missing_fields(context, qa) or (surrogates and half_character([context, qa])):
@@ -96,7 +98,7 @@ def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
             facts={"where": f"{path}:{problem.lineno}, column {problem.colno}", "why": problem.msg},
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path} is not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
+        raise DataError(f"cannot read {path}: not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
     return raw, document, notes
 
 
@@ -109,9 +111,9 @@ def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
                     yield paragraph["context"], qa
         except (KeyError, TypeError) as problem:
             raise DataError(
-                f"{path} is not in SQuAD's format",
+                f"cannot read {path}: not in SQuAD's format",
                 facts={"where": f"article {article_number}", "lacks": problem},
-                fix="each article has paragraphs, each paragraph a context and qas",
+                fix="give each article paragraphs, and each paragraph a context and qas",
             ) from None
 
 
@@ -162,6 +164,7 @@ def _contradictions(qa: dict[str, Any], question: Question, *, training: bool, v
 
 def _where(path: Path, raw: str, qa: Any) -> str:
     """Return the place of a question: the line of its id, and the id, since official files have one line only."""
+    # Found by its id in the raw text: the JSON parser does not keep positions.
     name = qa.get("id") if isinstance(qa, dict) else None
     line = raw.count("\n", 0, max(raw.find(json.dumps(name)), 0)) + 1
     return f"{path}:{line}: question {name}"
@@ -218,7 +221,7 @@ def _check_version(task: str, squad: Squad) -> None:
     if without and task == SQUAD_1:
         more = f" and {len(without) - LISTED:,} more" if len(without) > LISTED else ""
         raise DataError(
-            f"{squad.path} has questions without an answer, which {SQUAD_1} does not allow",
+            f"cannot use {squad.path} for {SQUAD_1}: it has questions without an answer",
             facts={"where": f"question {', '.join(without[:LISTED])}{more}"},
             fix=f"--set task={SQUAD_2}",
         )
