@@ -1,7 +1,7 @@
-"""The input of a prediction, in windows of rows.
+"""Input of a prediction, in windows of rows.
 
-One pass over the files finds the start of each window and every row that cannot be used. Later any window is read
-alone, so an input may be larger than memory, and no invalid row surprises after an hour's work.
+One pass over the files finds the start of each window and every row that cannot be used. Windows are then read one by
+one, so the input may be larger than memory, and an invalid row is reported before prediction starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from train_jobs.tasks.squad.reading import Squad, read_squad
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
-MAX_WINDOW_CHARACTERS = 32_000_000  # of a window, whatever its number of rows
+MAX_WINDOW_CHARACTERS = 32_000_000  # of a window: a limit for memory, since rows may be books
 PIECE = 256  # rows checked together
 MAX_NOTES = 20
 
@@ -40,11 +40,11 @@ class RowWindow(NamedTuple):
     """Rows that are read, predicted and written together."""
 
     file: int
-    """Number of its file."""
+    """Index of its file."""
     place: RowStart
     """Start of its first row."""
     first: int
-    """Number of its first row, counted over all files."""
+    """Index of its first row among the rows of all files."""
     rows: int
 
 
@@ -55,7 +55,7 @@ class Input:
     readers: Sequence[Reader]
     windows: list[RowWindow]
     notes: list[str]
-    """What is unusual in the files, each with its place."""
+    """Warnings about the files, each with its line."""
 
     @property
     def rows(self) -> int:
@@ -70,11 +70,11 @@ class Input:
 
 
 def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MAX_WINDOW_CHARACTERS) -> Input:
-    """Read all files once and cut them into windows.
+    """Read all files once, check all rows, and split them into windows.
 
     Args:
         readers: readers of the files.
-        check: adds the problems of some rows.
+        check: function that adds the problems of rows.
         rows: maximum rows of a window.
         characters: maximum characters of a window with several rows.
 
@@ -117,9 +117,9 @@ def open_readers(config: PredictConfig, columns: Sequence[str], *, formats: Sequ
     form = config.form(config.input[0])
     if form not in formats:
         raise SpecError(
-            f"cannot read the form {form} for {kind}",
+            f"cannot read the format {form} for {kind}",
             facts={"need": ", ".join(formats), "have": config.input[0]},
-            fix="--set data.format=FORM, or give another file",
+            fix="--set data.format=FORMAT, or use another file",
         )
     return [_reader(config, form, path, columns) for path in config.input]
 
@@ -133,9 +133,9 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
         return ConllReader(path, columns, word=data.word_column, tag=data.tag_column)
     if form == "lines" and len(columns) > 1:
         raise SpecError(
-            f"{path} has one text on each line, and no columns",
+            f"cannot read columns of {path}: it has one text per line",
             facts={"need": ", ".join(columns)},
-            fix="give a table: .tsv, .csv, .jsonl or .parquet",
+            fix="use a table: .tsv, .csv, .jsonl or .parquet",
         )
     if form == "lines":
         return LineReader(path, columns)
@@ -143,7 +143,7 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
 
 
 def _pieces(reader: Reader, problems: RowProblems) -> Iterator[list[tuple[RowStart, Row]]]:
-    """Yield lists of PIECE rows; add a problem for each row that cannot be used."""
+    """Yield lists of up to PIECE rows; add a problem for each row that cannot be used."""
     rows = reader.rows()
     while some := list(islice(rows, PIECE)):
         for place, row in some:
@@ -158,7 +158,7 @@ def _table(reader: Reader, rows: Sequence[tuple[RowStart, Row]]) -> RowTable:
 
 
 class _WindowBuilder:
-    """Cuts files into windows, row by row.
+    """Builder of windows, row by row.
 
     Args:
         rows: maximum rows of a window.
@@ -171,6 +171,7 @@ class _WindowBuilder:
 
     def add(self, file: int, place: RowStart, row: Row) -> None:
         """Add a row to the last window, or begin a new one with it."""
+        # Windows never span two files: each is read with one reader, from one start.
         size = sum(len(value) for value in row.values() if isinstance(value, str))
         self._characters += size
         last = self.windows[-1] if self.windows else None
@@ -182,7 +183,7 @@ class _WindowBuilder:
 
 
 class ConllReader(TextReader):
-    """A file of sentences: a word, optional other columns and its tag on each line; an empty line ends one.
+    """Reader of CoNLL files: a word, optional columns and a tag on each line; an empty line ends a sentence.
 
     Args:
         path: the file.
@@ -223,7 +224,7 @@ class ConllReader(TextReader):
 
 
 class SquadReader(Reader):
-    """A SQuAD file, which is one line of JSON, so it is read at opening."""
+    """Reader of SQuAD files, which are one JSON document and therefore read as a whole when opened."""
 
     unit = "question "
 

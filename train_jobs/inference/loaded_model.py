@@ -1,4 +1,4 @@
-"""Loads a model for prediction: for the job, the server and the benchmark."""
+"""Loading of a model for prediction, for the job, the server and the benchmark."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def load_predictor(config: PredictConfig, device: torch.device, beat: Callable[[
     Args:
         config: the configuration.
         device: device to compute on.
-        beat: called after each batch.
+        beat: called after each batch, for the watchdog.
 
     Raises:
-        UserError: the folder holds no such model.
+        UserError: the folder contains no model of this kind, or it cannot be loaded.
     """
     config = with_task_columns(config)
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION

@@ -1,6 +1,6 @@
-"""Prediction files: a complete part for each window, joined into one file when all windows are predicted.
+"""Prediction files: one part per window, joined into one file once all windows are predicted.
 
-The parts are in the folder FILE.parts with the identity of the predictions: parts of an earlier start are kept if it
+The parts are in the folder FILE.parts, with the identity of the predictions. A later start reuses them if its identity
 is the same.
 """
 
@@ -30,7 +30,7 @@ VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 
 class OutputFormat(ABC):
-    """A format of prediction files.
+    """Format of prediction files.
 
     Args:
         kept: columns copied from the input, which come first.
@@ -58,26 +58,26 @@ class JsonLines(OutputFormat):
                 stream.write(json.dumps(record, ensure_ascii=False, default=_plain) + "\n")
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        with path.open("wb") as whole:
-            self._head(whole)
+        with path.open("wb") as joined:
+            self._head(joined)
             for part in parts:
                 with part.open("rb") as stream:
-                    shutil.copyfileobj(stream, whole, BLOCK)
+                    shutil.copyfileobj(stream, joined, BLOCK)
 
-    def _head(self, whole: Any) -> None:
-        """Write what precedes the rows."""
+    def _head(self, stream: Any) -> None:
+        """Write the header of the joined file, if the format has one."""
 
 
 class Tsv(JsonLines):
-    """Tabs between fields, no quoting; texts escape tabs, line ends and backslashes as JSON does, others are JSON."""
+    """TSV without quoting: texts escape tabs, line ends and backslashes like JSON; other values are JSON."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             for record in records:
                 stream.write("\t".join(map(_field, record.values())) + "\n")
 
-    def _head(self, whole: Any) -> None:
-        whole.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
+    def _head(self, stream: Any) -> None:
+        stream.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
 
 
 class Parquet(OutputFormat):
@@ -101,6 +101,7 @@ class Parquet(OutputFormat):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # A part whose column has no value, or only whole numbers, has another type than the others.
         try:
             schema = pa.unify_schemas([pq.read_schema(part) for part in parts], promote_options="permissive")
         except pa.ArrowException as problem:
@@ -127,6 +128,7 @@ class Npz(OutputFormat):
     def join(self, parts: Sequence[Path], path: Path) -> None:
         arrays = [np.load(part, mmap_mode="r") for part in parts]
         shape = (sum(map(len, arrays)), arrays[0].shape[1])
+        # Written as a stream instead of numpy.savez, which needs all vectors in memory. zip64: more than 2 GiB.
         with zipfile.ZipFile(path, "w") as archive, archive.open("embeddings.npy", "w", force_zip64=True) as stream:
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_2_0(stream, header)
@@ -167,14 +169,17 @@ class PredictionParts:
         self.folder = path.with_name(f"{path.name}.parts")
 
     def begin(self, identity: Mapping[str, Any], *, restart: bool) -> bool:
-        """Prepare the folder; parts of other predictions are deleted.
+        """Prepare the folder; delete the parts of other predictions.
 
         Args:
-            identity: JSON document of everything that determines the predictions.
+            identity: JSON document of all values that determine the predictions.
             restart: delete all existing parts.
 
         Returns:
-            Whether the parts of an earlier start are kept.
+            Whether parts of an earlier start are reused.
+
+        Raises:
+            StorageError: the folder cannot be written.
         """
         with storage.storage_errors(self.folder, "the predictions"):
             if not restart and read_object(self.folder / IDENTITY) == identity:
@@ -189,14 +194,19 @@ class PredictionParts:
         return self._score_inputs_file(number).is_file()
 
     def write(self, number: int, records: Sequence[Record], score_inputs: Mapping[str, Any]) -> None:
-        """Write the part of a window, then what its scores need."""
+        """Write the part of a window, then its score inputs.
+
+        Raises:
+            StorageError: the disk is full or read-only.
+        """
+        # The order matters: the second file marks the window as complete, see `has`.
         with storage.storage_errors(self.folder, "the predictions"):
             with atomic_file(self._file(number)) as temporary:
                 self._output_format.write(temporary, records)
             write_text(self._score_inputs_file(number), json.dumps(score_inputs))
 
     def score_inputs(self, count: int) -> list[dict[str, Any]]:
-        """Return what the scores need of each of `count` windows."""
+        """Return the score inputs of `count` windows, in their order."""
         return [json.loads(self._score_inputs_file(number).read_text(encoding="utf-8")) for number in range(count)]
 
     def join(self, count: int) -> None:
@@ -218,7 +228,7 @@ class PredictionParts:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path, which replaces the file once the block has written it and it is on the disk."""
+    """Yield a temporary path; after the body it is synced to the disk and replaces `path` atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

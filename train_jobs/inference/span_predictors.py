@@ -1,4 +1,4 @@
-"""Spans of a text: named entities, and answers to questions."""
+"""Predictors of spans: named entities, and answers to questions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class TaggedWords(NamedTuple):
 
 
 class TagPredictor(Predictor):
-    """Named entities of a text, or a tag for each word of a split sentence, predicted at its first piece."""
+    """Predictor of named entities in texts, or of a tag for each word of a split sentence, at its first piece."""
 
     formats = (*TABLES, LINES, "conll")
 
     @property
     def is_split(self) -> bool:
-        """Whether the input consists of words, not of text."""
+        """Whether the input is split into words (CoNLL) instead of text."""
         return self.config.form(self.config.input[0]) == "conll"
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
@@ -83,7 +83,9 @@ class TagPredictor(Predictor):
         return found
 
     def _of_texts(self, texts: Sequence[str]) -> list[Record]:
-        """Predict texts; a long one in sequences that overlap by half, each word where it has the most context."""
+        """Return the records of texts."""
+        # Long texts in windows that overlap by half, as for SQuAD: each token is predicted where it has the most
+        # context, and an entity at the border of one window is inside of another.
         encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         room = self.max_length - 2
         spans = [window_spans(len(one.ids), room, room // 2) for one in encoded]
@@ -105,6 +107,7 @@ class TagPredictor(Predictor):
         return records
 
     def _text_record(self, text: str, one: Encoding, tags: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> Record:
+        # a word's tag is that of its first piece, as in training
         starts = [place for place, word in enumerate(one.word_ids) if not place or one.word_ids[place - 1] != word]
         ends = [after - 1 for _, after in pairwise([*starts, len(one.ids)])]
 
@@ -142,7 +145,7 @@ def _entity_records(
 
 
 class AnswerPredictor(Predictor):
-    """An answer to each question: a span of its context, or none.
+    """Predictor of answers: spans of a context, or no answer.
 
     Set `squad` before the first prediction if the input is in SQuAD's format.
     """
@@ -157,10 +160,11 @@ class AnswerPredictor(Predictor):
 
     @property
     def threshold(self) -> float | None:
-        """Odds above which there is no answer; None: every question has an answer."""
+        """Odds above which there is no answer. None: every question has an answer."""
         wanted = self.config.answers.null_threshold
         if wanted != AUTO:
             return wanted
+        # SQuAD's version decides for its files, whatever the model was tuned on: 1.1 has no unanswerable question.
         tuned = self.folder.null_threshold
         if not self.squad:
             return tuned

@@ -1,4 +1,4 @@
-"""Predictions for whole texts: labels or numbers, words for masks, and vectors."""
+"""Predictors for whole texts: labels or numbers, words for [MASK], and embeddings."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Vectors = npt.NDArray[np.float32]
 MASK = "[MASK]"
 DEFAULT_TOP_K = 5
 MASKING_STREAM = 7  # random stream that decides which tokens are masked
-TINY = 1e-300  # lower bound of a probability, so that a loss stays finite
+TINY = 1e-300  # lower bound of a probability, so that its logarithm is finite
 LABEL_THRESHOLD = 0.5  # minimum probability of one of several labels
 
 
 class LabelPredictor(Predictor):
-    """A label for each text or pair of texts, with probabilities; several labels; or a number.
+    """Predictor of a label with probabilities, of several labels, or of a number, for texts or pairs of texts.
 
     Raises:
         SpecError: the configuration scores a model of several labels.
@@ -162,7 +162,7 @@ def with_task_columns(config: PredictConfig) -> PredictConfig:
 
 
 class MaskPredictor(Predictor):
-    """Words for [MASK]; or scores of a language model on words that are masked here."""
+    """Predictor of words for [MASK]; with `evaluate`, scores of a language model on randomly masked words."""
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
         super().check(table, problems)
@@ -171,7 +171,7 @@ class MaskPredictor(Predictor):
         for row in range(len(table)):
             values = [table.columns[column][row] for column in self.text_columns]
             if all(isinstance(value, str) and MASK not in value for value in values):
-                problems.add(table.where(row), f"there is no {MASK} in the text")
+                problems.add(table.where(row), f"no {MASK} in the text")
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
@@ -184,6 +184,7 @@ class MaskPredictor(Predictor):
 
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         loss, right, masked = (sum(one[key] for one in score_inputs) for key in ("loss", "right", "masked"))
+        # exp overflows a float above 709; a row that is too short for a mask counts nothing
         mean = loss / max(masked, 1)
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
@@ -213,7 +214,8 @@ class MaskPredictor(Predictor):
         return Predicted(found, sums, cut)
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
-        """Return the ids of a sequence with some masked, and the masked positions, drawn from seed and row number."""
+        """Return the ids of a sequence with some tokens masked, and the masked positions."""
+        # Random numbers depend on the seed and the row's index only, so scores do not depend on windows or processes.
         mask = self.tokenizer.token_to_id(MASK)
         assert mask is not None, "read_folder checked it"
         candidates = (one.ids != self.cls) & (one.ids != self.sep)
@@ -239,7 +241,8 @@ class MaskPredictor(Predictor):
         ]
 
     def _logits(self, batch: TokenBatch, places: Sequence[Ints]) -> Tensor:
-        """Return fp32 logits, [masks of all sequences, pieces], without the rows that only pad the table."""
+        """Return fp32 logits of masked positions, [masks of all sequences, pieces]."""
+        # Only these positions go through the decoder, and padding rows of the table are dropped: they are no pieces.
         model = self.forward.model
         assert isinstance(model, BertForPreTraining), "only this class predicts masks"
         hidden = model.bert(*batch[:4])
@@ -255,7 +258,7 @@ class MaskPredictor(Predictor):
 
 
 class VectorPredictor(Predictor):
-    """A vector for each text: the mean over its tokens, or that of [CLS].
+    """Predictor of embeddings: the mean over the tokens of a text, or the vector of [CLS].
 
     Raises:
         SpecError: the configuration scores vectors.

@@ -170,7 +170,7 @@ def test_tasks_without_data_are_told_and_cost_the_zip_alone(
     assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
     told = capsys.readouterr().out
     assert f"warning: {few} has no training data for CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: skipped" in told
-    assert "warning: no submission.zip: GLUE's server would refuse these predictions\n  CoLA.tsv: missing" in told
+    assert "warning: no submission.zip: GLUE's server would reject these predictions\n  CoLA.tsv: missing" in told
     assert "  RTE.tsv: 6 predictions, need 3,000" in told
     assert not (tmp_path / "out" / "submission.zip").exists()
     result = result_of(tmp_path)

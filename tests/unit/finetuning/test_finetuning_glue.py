@@ -245,7 +245,7 @@ def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> No
     assert set(caught.value.problems) == {
         "AX.tsv: missing",
         "MNLI.tsv: unknown to GLUE's server",
-        "STS-B.tsv: row 7: nan is not a number",
+        "STS-B.tsv: row 7: nan is not a finite number",
         "RTE.tsv: 2,999 predictions, need 3,000",
     }
     assert not (tmp_path / "glue.zip").exists()

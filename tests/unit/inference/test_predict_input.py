@@ -163,10 +163,10 @@ def test_all_wrong_rows_are_named_at_once(tmp_path):
 def test_a_missing_file_and_a_file_of_another_form(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
-    with pytest.raises(SpecError, match="cannot read the form conll for question-answering"):
+    with pytest.raises(SpecError, match="cannot read the format conll for question-answering"):
         open_readers(config, ["text"], formats=TABLES, kind="question-answering")
 
 
 def test_lines_have_no_columns(tmp_path):
-    with pytest.raises(SpecError, match="one text on each line, and no columns"):
+    with pytest.raises(SpecError, match="it has one text per line"):
         opened(written(tmp_path / "a.txt", "one\n"), ("text", "id"))

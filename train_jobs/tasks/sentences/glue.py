@@ -304,7 +304,7 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
             problems.append(f"{name}.tsv: row {strange[0]}: {values[strange[0]]} is not a finite number")
     if problems:
         raise DataError(
-            "cannot write the submission: GLUE's server would reject these predictions",
+            "GLUE's server would reject these predictions",
             problems=problems,
             fix="predict every task's official test set, AX with the model of MNLI",
         )
