@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def write_files(
     task: str, glue: Path, squad: Path | None, folder: Path, rows: int | None, *, short: bool = True
 ) -> dict[str, Path]:
-    """Writes the files of a contest, and returns them by what `Contest` calls them.
+    """Write the files of a contest; return them by the names of `Contest`'s fields.
 
     Args:
         task: one of TASKS.
@@ -75,7 +75,7 @@ def _questions(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> 
 
 
 def _sentences(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> dict[str, Path]:
-    """Runs of words with a capital are names, and of digits numbers: true of no language, and learned like any tags."""
+    """Write sentences with rule-based tags: capitalised words are names, digits are numbers."""
     for (name, parts), count in zip(splits.items(), (rows, DEV_SENTENCES), strict=True):
         found = [_WORD.findall(text) for part in parts for text in part["context"].split(". ")]
         words = _drawn([sentence for sentence in found if 0 < len(sentence) <= WORDS], count)

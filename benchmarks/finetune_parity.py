@@ -88,18 +88,18 @@ def exact(arguments: argparse.Namespace) -> bool:
 
 
 def pairs(one: Outcome, other: Outcome) -> str:
-    """Some of both losses."""
+    """Return every seventh loss of both, as text."""
     return " ".join(f"{a:.6f}/{b:.6f}" for a, b in list(zip(one.losses, other.losses, strict=True))[::7])
 
 
 def share_alike(one: Outcome, other: Outcome) -> float:
-    """Share of equal predictions; of numbers, those that are within 0.001 of each other, the precision they have."""
+    """Return the share of equal predictions; numbers count as equal within 0.001, their printed precision."""
     each = zip(one.predictions, other.predictions, strict=True)
     return statistics.fmean(abs(a - b) <= NUMBERS_WITHIN if isinstance(a, float) else a == b for a, b in each)
 
 
 def statistical(arguments: argparse.Namespace) -> bool:
-    """Makes the runs that are not made yet, prints the difference of means; True if it is within 2 standard errors."""
+    """Make the missing runs and print the differences of means; return whether all are within 2 standard errors."""
     file: Path = arguments.runs
     file.parent.mkdir(parents=True, exist_ok=True)
     made = {(run["task"], run["seed"], run["by"]): run for run in read_runs(file)}
@@ -122,13 +122,13 @@ def statistical(arguments: argparse.Namespace) -> bool:
 
 
 def read_runs(file: Path) -> list[dict[str, Any]]:
-    """The runs that are done."""
+    """Return the finished runs."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
-    """Prints means, standard deviations and the interval of the difference."""
+    """Print means, standard deviations and the interval of the difference; return whether all contain 0."""
     lines = [
         "| task, score | ours, mean +- sd | Trainer, mean +- sd | difference, +- 2 standard errors | |",
         "|---|---|---|---|---|",
@@ -151,7 +151,7 @@ def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Prints tables; 1 if something is not as asked."""
+    """Print tables; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--glue", type=Path, required=True, help="folder of GLUE")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face BERT, uncased")

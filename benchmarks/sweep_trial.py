@@ -1,4 +1,4 @@
-"""A trial of benchmarks.sweep_overhead that does next to nothing: it reports its metric twice and ends.
+"""Trivial trial of benchmarks.sweep_overhead: it reports its metric twice and ends.
 
 python -S benchmarks/sweep_trial.py RUN_FOLDER
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def run(folder: Path) -> None:
-    """Makes the one attempt."""
+    """Run the only attempt."""
     state = json.loads((folder / "state.json").read_text())
     config = json.loads((folder / "config.json").read_text())
     attempt = {"started": time.time()}

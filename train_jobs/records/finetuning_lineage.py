@@ -38,9 +38,11 @@ def begin(config: FinetuneConfig, start: TrainingStart, *, rows: str, labels: Se
     """Write OUTPUT/lineage.json for a training that starts or resumes; call it on the main process.
 
     Args:
-        rows: hash of the rows that training sees.
-        labels: names of what is predicted.
-        seed: seed of this training.
+        config: the configuration.
+        start: this start of the job.
+        rows: SHA-256 of the encoded training rows.
+        labels: names of classes or tags.
+        seed: seed of this run.
 
     Raises:
         ConflictError: the lineage of the initial model does not verify.

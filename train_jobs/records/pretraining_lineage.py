@@ -77,9 +77,12 @@ class TrainingStart:
 def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache: Path) -> Lineage:
     """Write OUTPUT/lineage.json for a run that starts or resumes; call it on the main process.
 
-    A resumed run keeps the ancestors that it began with, whatever has become of their folders.
+    A resumed run keeps its recorded ancestors, even if their folders no longer exist.
 
     Args:
+        config: the configuration.
+        store: token store of the run.
+        start: this start of the job.
         cache: folder of token stores.
 
     Raises:
@@ -102,7 +105,13 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
 
 
 def resumed_lineage(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
-    """Return the lineage that a resumed run began with, and one more attempt; None, with a warning, if it is lost."""
+    """Return the lineage of a resumed run with one more attempt; None for a new run or a lost lineage.
+
+    Args:
+        start: this start of the job.
+        facts_type: type of the run's facts.
+    """
+    # Lineage is a record, not an input: a damaged file must not keep a run from resuming, so it is only a warning.
     if not start.attempt.step:
         return None
     try:
@@ -163,6 +172,7 @@ def end_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[st
     return {
         "ended": _now(),
         "steps": steps,
+        # JSON has no NaN, and a lineage that other programs cannot parse would be worthless
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "weights": file_sha256(folder / WEIGHTS),
     }
@@ -276,7 +286,13 @@ def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path
 
 
 def with_facts(lineage: Lineage, **changes: Any) -> Lineage:
-    """Return the lineage with other facts of its head, which gets another hash."""
+    """Return the lineage with changed facts of its head.
+
+    Args:
+        lineage: the lineage.
+        changes: names of facts and their new values.
+    """
+    # The head is linked again: its hash covers its facts, so an edited link would no longer verify.
     head = lineage.head
     facts = FACTS[head.kind].model_validate(head.facts).model_copy(update=changes)
     again = Link.make(head.kind, head.name, facts, parents=lineage.parents(head))
