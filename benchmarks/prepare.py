@@ -143,7 +143,8 @@ class Benchmark:
         print("\n| store, GB | first batch after opening, s | examples/s, planned and sliced | laid out as sequences |")
         print("|---|---|---|---|")
         print(
-            f"| {found['bytes'] / 1e9:.2f} | {found['first']:.2f} | {found['slices']:,.0f} | {found['sequences']:,.0f} |"
+            f"| {found['bytes'] / 1e9:.2f} | {found['first']:.2f} | {found['slices']:,.0f} |"
+            f" {found['sequences']:,.0f} |"
         )
 
     def wikipedia(self, text_speed: float) -> None:

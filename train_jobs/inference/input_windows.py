@@ -81,6 +81,7 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters
     Raises:
         DataError: a file has no row, or rows that cannot be used: each with its line.
     """
+    # Problems are collected per file: the user can fix all rows of a file before the next attempt.
     cutter, notes = _WindowBuilder(rows, characters), []
     for number, reader in enumerate(readers):
         problems = RowProblems(
@@ -214,6 +215,7 @@ class ConllReader(TextReader):
     def _sentence(self, place: RowStart, lines: list[list[str]]) -> Row | str:
         width = len(lines[0])
         for number, fields in enumerate(lines):
+            # The first line decides: a line with a missing column would otherwise take its tag from another column.
             if len(fields) != width:
                 return f"line {place.line + number}: {len(fields)} columns, need {width}"
         if width < self._least:

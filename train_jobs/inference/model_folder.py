@@ -134,6 +134,7 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
+    # Only keys that are present: for others the defaults are those of BERT-base, in transformers as in ModelConfig.
     shape = {key: config[key] for key in SHAPE if key in config}
     try:
         model = ModelConfig(

@@ -42,11 +42,27 @@ class OutputFormat(ABC):
 
     @abstractmethod
     def write(self, path: Path, records: Sequence[Record]) -> None:
-        """Write a part."""
+        """Write a part.
+
+        Args:
+            path: path of the part.
+            records: records of the window, in the order of rows.
+
+        Raises:
+            DataError: the format cannot store the values of a copied column.
+        """
 
     @abstractmethod
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Join all parts, in their order."""
+        """Join all parts, in their order.
+
+        Args:
+            parts: paths of the parts.
+            path: path of the joined file.
+
+        Raises:
+            DataError: the format cannot store the values of a copied column.
+        """
 
 
 class JsonLines(OutputFormat):
@@ -84,6 +100,11 @@ class Parquet(OutputFormat):
     """Parquet; a column copied from the input has the type of its values."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
+        """Write a part; see `OutputFormat.write`.
+
+        Raises:
+            DataError: a copied column has values of several types.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -98,6 +119,11 @@ class Parquet(OutputFormat):
         pq.write_table(pa.table(columns), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
+        """Join all parts; see `OutputFormat.join`.
+
+        Raises:
+            DataError: a copied column has other types in other parts.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -127,6 +153,8 @@ class Npz(OutputFormat):
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
         arrays = [np.load(part, mmap_mode="r") for part in parts]
+        # The header precedes the data and contains the number of rows, so all parts are opened first; they are only
+        # mapped.
         shape = (sum(map(len, arrays)), arrays[0].shape[1])
         # Written as a stream instead of numpy.savez, which needs all vectors in memory. zip64: more than 2 GiB.
         with zipfile.ZipFile(path, "w") as archive, archive.open("embeddings.npy", "w", force_zip64=True) as stream:
@@ -229,6 +257,7 @@ class PredictionParts:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; after the body it is synced to the disk and replaces `path` atomically."""
+    # In the same folder: a rename is atomic within one file system only. The pid keeps two jobs with one output apart.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

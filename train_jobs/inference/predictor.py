@@ -92,7 +92,11 @@ class Predictor(ABC):
         """Return name -> type of a record's fields, as `prediction_files.arrow_type` reads types."""
 
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Return metrics from the `score_inputs` of all windows."""
+        """Return metrics from the `score_inputs` of all windows.
+
+        Raises:
+            AssertionError: this kind of prediction has no scores; its constructor refuses `evaluate`.
+        """
         raise AssertionError(f"{type(self).__name__} cannot be evaluated, and refuses it at its start")
 
     def tokens(self, table: RowTable) -> tuple[list[Tokens], int]:

@@ -99,6 +99,7 @@ class TagPredictor(Predictor):
         for text, one, some in zip(texts, encoded, spans, strict=True):
             both: list[npt.NDArray[Any]] = [np.zeros(len(one.ids), dtype) for dtype in (np.int64, np.float32)]
             best = best_window(len(one.ids), some)
+            # 1:-1 below leaves out [CLS] and [SEP], so that positions match those of the text without special tokens.
             for number, (begin, end) in enumerate(some):
                 mine = best[begin:end] == number
                 for whole, part in zip(both, next(found), strict=True):
@@ -138,6 +139,7 @@ def _entity_records(
     """Return the entities of words; `described` adds the text and the place of each."""
     found = []
     for entity in entities(tags):
+        # The mean, not the product: otherwise long entities would always have a lower probability than short ones.
         probability = float(np.mean(probabilities[entity.first : entity.last + 1]))
         text, place = described(entity)
         found.append({"type": entity.type, "text": text, "probability": rounded(probability), **place})
@@ -185,6 +187,8 @@ class AnswerPredictor(Predictor):
             max_query_length=min(data.max_query_length, self.max_length // 2),
         )
         logits = self.forward.map([Tokens(one.input_ids, one.first) for one in windows], self._logits)
+        # Windows of all questions go through the model together, sorted by length, and are then sorted by question
+        # again.
         mine: list[list[int]] = [[] for _ in questions]
         for number, window in enumerate(windows):
             mine[window.question].append(number)
@@ -239,6 +243,8 @@ class AnswerPredictor(Predictor):
         return [(one[:length, 0], one[:length, 1]) for one, length in zip(each, batch.lengths.tolist(), strict=True)]
 
     def _record(self, found: Prediction) -> Record:
+        # The candidates have probabilities over the n best answers, including no answer; 0 if the text is not one of
+        # them.
         text = found.text(self.threshold)
         probability = next((one["probability"] for one in found.candidates if one["text"] == text), 0.0)
         begin = found.begin if text else None

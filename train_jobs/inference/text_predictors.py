@@ -68,6 +68,7 @@ class LabelPredictor(Predictor):
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
+        # fp64: a difference of probabilities close to 1 is below the resolution of fp32.
         logits = np.array(self.forward.map(sequences, self._logits), np.float64)
         records = [{"value": rounded(row[0])} if self.is_number else self._classes(row) for row in logits]
         return Predicted(records, self._score_inputs(table, logits) if self.config.evaluate else {}, cut)
@@ -122,6 +123,8 @@ class LabelPredictor(Predictor):
 
     def _known_labels(self) -> dict[str, int]:
         """Return label in the input -> its id: names, and numbers where no built-in task names them."""
+        # A model fine-tuned elsewhere may number classes differently than the official files, so labels are matched by
+        # name.
         ids = {name: number for number, name in enumerate(self.folder.labels)}
         by_number = {str(number): number for number in ids.values()}
         if self.built_in is None:
@@ -131,6 +134,7 @@ class LabelPredictor(Predictor):
 
     def _score_inputs(self, table: RowTable, logits: Floats) -> dict[str, Any]:
         problems = RowProblems("labels", fix="")
+        # `check` has accepted these rows before, so this cannot fail for a file that did not change meanwhile.
         labels = np.array(self._labels(table, problems))
         problems.check()
         if self.is_number:
@@ -146,6 +150,7 @@ class LabelPredictor(Predictor):
 
 def softmax(logits: Floats) -> Floats:
     """Return probabilities, [..., C]."""
+    # The maximum is subtracted so that exp cannot overflow.
     found = np.exp(logits - logits.max(-1, keepdims=True))
     return found / found.sum(-1, keepdims=True)
 
@@ -285,6 +290,7 @@ class VectorPredictor(Predictor):
             pooled = (hidden[:, 0] if packing is None else packing.first(hidden)).float()
         else:
             laid_out = hidden if packing is None else packing.lay_out(hidden)
+            # Padding must not enter the mean: embeddings would depend on the other texts of the batch.
             real = length_mask(batch.lengths, laid_out.shape[1])[..., None]
             pooled = laid_out.float().masked_fill(~real, 0).sum(1) / batch.lengths[:, None]
         if wanted.normalise:

@@ -49,7 +49,7 @@ LIMITS = (
 
 
 class FinetuningCard:
-    """Facts that the sections of a card use.
+    """Facts of a lineage that the sections of a card use.
 
     Args:
         lineage: lineage of a complete fine-tuning.
@@ -98,6 +98,7 @@ def finetuning_card(lineage: Lineage) -> str:
 
 def front_matter(card: FinetuningCard) -> dict[str, Any]:
     """Return the metadata of a card; empty values are unknown."""
+    # The Hub shows every metric of the front matter as an evaluation result; loss and collapsed are not results.
     metrics = {(name, name): value for name, value in (card.run.metrics or {}).items() if name not in NOT_HUB_METRICS}
     task = {"type": card.kind, "name": card.kind.replace("-", " ").capitalize()}
     dataset = {"type": card.dataset or "table", "name": card.task_name}

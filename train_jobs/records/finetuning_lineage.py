@@ -107,6 +107,7 @@ def copy_model_lineage(output: Path) -> None:
     Raises:
         StorageError: it cannot be written.
     """
+    # A copy, since the run's file has the lineage of its start only, and the model's has the final metrics and weights.
     with storage.storage_errors(output, "the lineage"):
         write_text(output / LINEAGE_FILE, (output / MODEL / LINEAGE_FILE).read_text(encoding="utf-8"))
 
@@ -128,6 +129,7 @@ def tables_link(config: FinetuneConfig, rows: str) -> Link:
 def _named(config: FinetuneConfig, model: str) -> dict[str, Any]:
     """Return the configuration with names in place of paths."""
     tree = config.model_dump(mode="json")
+    # Bare names: a card is published, and paths would reveal user names and machines.
     paths = {key: value for key, value in config.data.model_dump().items() if isinstance(value, Path)}
     tree["data"] |= {key: path.resolve().name for key, path in paths.items()}
     if config.data.dataset is not None and Path(config.data.dataset).is_dir():
