@@ -69,10 +69,12 @@ def exact(arguments: argparse.Namespace) -> bool:
                 batch=size,
                 max_length=LENGTHS.get(task, 128),
             )
+            # One head for both: heads that each program initialises itself would differ from the first step on.
             contest = replace(contest, model=with_head(contest, folder / "model"))
             batches = epoch_batches(
                 np.zeros(STEPS * size), global_batch_size=size, seed=contest.seed, epoch=0, group_by_length=False
             )
+            # Our order of rows, which the Trainer then follows.
             one, other = ours(contest), trainer(contest, np.concatenate(batches).tolist())
         apart = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
         alike = share_alike(one, other)
@@ -116,6 +118,7 @@ def statistical(arguments: argparse.Namespace) -> bool:
                     run["seconds"] = round(outcome.seconds, 1)
                     made[task, seed, by] = run
                     stream.write(json.dumps(run) + "\n")
+                    # Runs take minutes each: a killed benchmark loses only the current one.
                     stream.flush()
                     print(json.dumps(run), flush=True)
     return compare([run for (_, seed, _), run in made.items() if seed <= arguments.seeds], arguments)
@@ -138,6 +141,7 @@ def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
         each = [[run["score"] for run in runs if (run["task"], run["by"]) == (task, by)] for by in PEERS]
         means, spreads = [statistics.fmean(values) for values in each], [statistics.stdev(values) for values in each]
         difference = means[0] - means[1]
+        # Standard error of a difference of two independent means (Welch): the programs share no random numbers.
         error = sum(spread**2 / len(values) for spread, values in zip(spreads, each, strict=True)) ** 0.5
         within = abs(difference) <= 2 * error
         passed &= within

@@ -25,6 +25,7 @@ WINDOW = "1200,760"
 
 def submit() -> tuple[Path, float]:
     """Run the default job; return its folder and the seconds of the command."""
+    # An empty home: the first run of a new user also creates the MLflow store and the token store.
     home = tempfile.mkdtemp(prefix="first-light-")
     started = time.perf_counter()
     done = subprocess.run(

@@ -106,6 +106,7 @@ def main() -> None:
         count = steps if recipe == "base" else 20 * steps
         with tempfile.TemporaryDirectory() as place:
             loop, task = make_loop(recipe, Path(place), world)
+            # Warm-up: the first steps allocate memory and create oneDNN primitives for each shape.
             timed_steps(loop, 2)
             taken: dict[bool, list[float]] = {True: [], False: []}
             for _ in range(rounds):

@@ -39,6 +39,8 @@ def write(texts: list[str], folder: Path, size: int) -> int:
     while written < size:
         with (folder / f"copy-{copy:03d}.txt").open("w", encoding="utf-8") as stream:
             for number, text in enumerate(texts):
+                # Exact duplicates would be dropped by the pipeline, and the large sizes would measure the same text as
+                # the small one.
                 document = f"{text}\nCopy {copy}, document {number}.\n\n" if copy else f"{text}\n\n"
                 stream.write(document)
                 written += len(document.encode())

@@ -133,9 +133,11 @@ def step(cluster: Cluster, work: Work, nodes: int, *, sharded: bool = False, red
         reductions: of a step; the engine's is 1, whatever the number of micro batches.
     """
     gpus = GPUS * nodes
+    # Within a node the ring uses the links between GPUs; across nodes the slower of link and network limits it.
     rate = LINE_SHARE * (cluster.link if nodes == 1 else min(cluster.link, cluster.network))
     once_around = (gpus - 1) / gpus * work.bytes / rate
     update = LAMB_PASSES * work.bytes / cluster.memory
+    # The embedding table is one tensor, so the process that owns it has at least that much to update.
     part = max(1 / gpus, work.largest / work.parameters)
     return Step(
         passes=share(work, nodes) * work.flops / (cluster.peak * cluster.utilisation),

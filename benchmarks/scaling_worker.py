@@ -69,6 +69,7 @@ class CountedWorld(World):
         stage = self.activity.stage.name
         self.ledger.bytes[stage] += size
         self.ledger.collectives[stage] += collectives
+        # Without the barrier, the time until the slowest process arrives would count as communication.
         with self.ledger.timed(f"{stage} wait"):
             self.barrier()
         with self.ledger.timed(f"{stage} exchange"):

@@ -69,6 +69,7 @@ def whole_sentences(path: Path, column: int) -> Iterator[str]:
     """Yield a column's values that look like a sentence, shuffled, so that neighbours are unrelated."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    # Neighbours of one document could continue each other, and a splitter may use that.
     random.Random(0).shuffle(rows)
     for row in rows:
         sentence = " ".join(row[column].split()) if len(row) > column else ""
@@ -81,6 +82,7 @@ def agreement(split: Splitter, sentences: list[str]) -> tuple[float, float]:
     found = true = both = 0
     for start in range(0, len(sentences) - TOGETHER + 1, TOGETHER):
         group = sentences[start : start + TOGETHER]
+        # Positions without blanks: splitters differ in the white space that they keep.
         ours, theirs = places(split(" ".join(group))), places(group)
         found, true, both = found + len(ours), true + len(theirs), both + len(ours & theirs)
     return both / true, both / found

@@ -44,6 +44,7 @@ def torchrun_directly(folder: Path, stores: Path) -> Timing:
         *(str(BIN / "torchrun"), "--nproc-per-node", "1", "--master-port", "0", "-m", "train_jobs.pretrain"),
         *("--config", "tiny", "--output", str(folder), "--cache", str(stores), "--device", "cpu", *words),
     ]
+    # As the orchestrator sets them, or the comparison would measure threads.
     threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), "OMP_WAIT_POLICY": "PASSIVE"}
     return _time(command, folder / "metrics.jsonl", threads)
 
@@ -68,6 +69,7 @@ def _time(command: list[str], place: Path, more: Mapping[str, str], before: set[
         files = [place] if before is None else [run / "outputs/metrics.jsonl" for run in set(place.glob("*")) - before]
         if any(file.exists() and file.stat().st_size for file in files):
             first = time.perf_counter() - started
+        # A short interval: it is the resolution of the measurement.
         time.sleep(0.005)
     _, err = process.communicate()
     assert process.returncode == 0, err

@@ -117,6 +117,7 @@ def run_sweep(spec: dict[str, Any], file: Path) -> Sweep:
     sweeps = Orchestrator().sweeps
     planned = sweeps.plan(file=file)
     try:
+        # A sweep of an earlier start has the same name: the conflict is the normal case of a resumed benchmark.
         sweep = sweeps.submit(planned)
     except ConflictError:
         sweep = sweeps.attach(planned.record.name)

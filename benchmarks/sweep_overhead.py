@@ -133,6 +133,7 @@ def plain_loop(source: list[Path], to: Path) -> float:
     while waiting or running:
         while waiting and len(running) < SLOTS:
             running.append(subprocess.Popen(command(waiting.pop()), stdin=subprocess.DEVNULL, start_new_session=True))
+        # Waits without reaping: `poll` below must still find the exit code.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # whichever ends first
         running = [process for process in running if process.poll() is None]
     return time.perf_counter() - started

@@ -32,6 +32,7 @@ def run(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # The driver takes a run for alive while this lock is held, as it does with a real supervisor.
     with Path(sys.argv[1], "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(Path(sys.argv[1]))

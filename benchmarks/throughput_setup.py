@@ -85,6 +85,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     )
     count = arguments.micro_batch * arguments.accumulation * BATCHES
     batch, _ = source.batch(Cursor(), global_batch_size=count, rank=0, world_size=1)
+    # Saved once and read by every contestant: equal batches, and no tokenisation or masking in the measured steps.
     save_file({name: torch.from_numpy(array) for name, array in batch.arrays().items()}, folder / "batches.safetensors")
     real = float(batch.lengths.mean())
     setup = Setup(

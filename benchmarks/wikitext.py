@@ -72,6 +72,7 @@ def library_passages(article: Article) -> str:
             code.remove(node)
         except ValueError:  # it went with one that it was in
             continue
+    # Parsed again after the removal, since templates and tables can leave markup that was nested in them.
     lines = [line for line in str(code).split("\n") if not line.strip().startswith(NO_PROSE_LINES)]
     return str(mwparserfromhell.parse("\n".join(lines)).strip_code())
 
