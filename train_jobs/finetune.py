@@ -31,7 +31,7 @@ from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import require_determinism
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.tasks.replicates import RESULT, finished, run_task
+from train_jobs.tasks.replicates import RESULT, finished_result, run_task
 from train_jobs.tasks.sentences.glue import collect_predictions, glue_table, table_text, write_submission
 from train_jobs.tasks.sentences.task_data import has_training_data, read_data
 from train_jobs.tools.mirror import MirrorThread
@@ -64,7 +64,7 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
         result = run_glue(config, output, world=world, stop=stop)
     else:
         result = run_task(config, output, world=world, stop=stop, mirror=MirrorThread)
-        world.say(f"exported {output / 'model'}")
+        world.log(f"exported {output / 'model'}")
     distributed.stop()
     return result
 
@@ -72,7 +72,7 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
 def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest) -> dict[str, Any]:
     """Train all GLUE tasks that have data and are not finished, and write their table and their zip file."""
     tasks = tasks_with_data(config, world)
-    results = {name: finished(output / name, task, world) for name, task in tasks.items()}
+    results = {name: finished_result(output / name, task, world) for name, task in tasks.items()}
     for name, task in tasks.items():
         if results[name] is None:
             read_data(task)  # reports invalid rows of any task before the first is trained
@@ -80,14 +80,14 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
     mirror = MirrorThread(output / METRICS_FILE, config) if world.is_main else None
     with metrics.mirrored(mirror, from_step=0):
         for number, (name, task) in enumerate(tasks.items(), start=1):
-            world.say(
+            world.log(
                 f"glue       {name}, {number} of {len(tasks)}{'' if results[name] is None else ': finished before'}"
             )
             results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirror=None)
             table = glue_table({done: result for done, result in results.items() if result is not None})
             metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
         metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})
-        world.say(table_text(table))
+        world.log(table_text(table))
         missing = [name for name in GLUE_TASKS if name not in tasks]
         result: dict[str, Any] = {"task": GLUE, "table": table, "missing": missing}
         if world.is_main:
@@ -112,7 +112,7 @@ def tasks_with_data(config: FinetuneConfig, world: World) -> dict[str, FinetuneC
             fix="--set data.glue=FOLDER, or orchestrator data fetch glue --to FOLDER",
         )
     if missing := [name for name in tasks if name not in found]:
-        world.say(f"warning: {config.data.glue} has no training data for {', '.join(missing)}: skipped")
+        world.log(f"warning: {config.data.glue} has no training data for {', '.join(missing)}: skipped")
     return found
 
 
@@ -150,4 +150,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

@@ -42,9 +42,9 @@ from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
-from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
-from train_jobs.inference.prediction_files import FORMS, PredictionParts
+from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
 from train_jobs.tasks.rows.tables import RowTable
@@ -95,14 +95,14 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
     stop.listen()
     storage.require_writable(output)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    task = make_task(config, world.device, world.activity.beat)
+    task = load_predictor(config, world.device, world.activity.beat)
     rows = read_rows(task)
     path = output / config.output
     job = PredictJob(config, task, rows, PredictionParts(path, form(task)), identity(config, world.device), world, stop)
-    world.say(describe(job))
+    world.log(describe(job))
     known = finished(job, output)
     if known is not None:
-        world.say(f"nothing to do: {path} already exists")
+        world.log(f"nothing to do: {path} already exists")
         result = known
     else:
         with Watchdog(config.watchdog, world, output):
@@ -123,7 +123,7 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
         windows = undone(job)
         before = job.input.rows - sum(window.rows for _, window in windows)
         if resumed and before:
-            world.say(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
+            world.log(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
         done = go_through(job, windows, before, metrics)
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
@@ -153,13 +153,13 @@ def go_through(job: PredictJob, windows: list[tuple[int, RowWindow]], before: in
                 found = job.task.predict(table := next(tables), window.first)
                 kept = ({name: table.columns[name][row] for name in job.config.data.keep} for row in range(len(table)))
                 records = [{**some, **record} for some, record in zip(kept, found.records, strict=True)]
-                job.parts.write(part, records, {**found.judged, CUT: found.cut})
+                job.parts.write(part, records, {**found.score_inputs, CUT: found.truncated})
             rows = window.rows
-        shared = world.sum_(torch.tensor([rows, job.stop.asked], dtype=torch.int64, device=world.device)).tolist()
+        shared = world.sum_(torch.tensor([rows, job.stop.requested], dtype=torch.int64, device=world.device)).tolist()
         done = Done(done.rows + shared[0], time.monotonic() - began)
         report(job, done, before, metrics)
         if shared[1] and number + 1 < rounds:
-            raise job.stop.ending()
+            raise job.stop.preempted()
     return done
 
 
@@ -180,25 +180,25 @@ def report(job: PredictJob, done: Done, before: int, metrics: MetricsLog) -> Non
     total, rate = job.input.rows, done.rows / max(done.seconds, 1e-6)
     rows = before + done.rows
     left = clock((total - rows) / max(rate, 1e-6))
-    job.world.say(f"rows {rows:>{len(f'{total:,}')},}/{total:,}  {rate:,.1f} rows/s  eta {left}")
+    job.world.log(f"rows {rows:>{len(f'{total:,}')},}/{total:,}  {rate:,.1f} rows/s  eta {left}")
     metrics.report(rows, {"rows": float(rows), "rows_per_second": rate})
 
 
 def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> dict[str, Any]:
     """Score the predictions if configured, and join their parts."""
     count, config = len(job.input.windows), job.config
-    judged = job.parts.judged(count)
+    score_inputs = job.parts.score_inputs(count)
     result: dict[str, Any] = {
         "task": job.task.folder.kind,
         "model": str(config.model),
         "predictions": str(job.parts.path),
         "rows": job.input.rows,
-        CUT: sum(one[CUT] for one in judged),
+        CUT: sum(one[CUT] for one in score_inputs),
         "seconds": round(done.seconds, 3),
         "rows_per_second": round(done.rows / max(done.seconds, 1e-6), 1),
     }
     if config.evaluate:
-        scores = job.task.scores(judged)
+        scores = job.task.scores(score_inputs)
         result["metrics"] = scores
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
@@ -228,7 +228,7 @@ def read_rows(task: Predictor) -> Input:
     Raises:
         UserError: files that the task cannot read, or rows that cannot be used: each with its line.
     """
-    readers = open_readers(task.config, task.columns, forms=task.forms, kind=task.folder.kind)
+    readers = open_readers(task.config, task.columns, formats=task.formats, kind=task.folder.kind)
     if isinstance(task, AnswerPredictor):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
         if task.config.evaluate and not task.squad:
@@ -249,7 +249,7 @@ def form(task: Predictor) -> Any:
         raise SpecError(
             f"invalid data.keep: the output has a column {', '.join(both)} of its own", fix="rename it in the input"
         )
-    return FORMS[suffix](keep, fields)
+    return OUTPUT_FORMATS[suffix](keep, fields)
 
 
 def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
@@ -309,8 +309,10 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(arguments.config, arguments.sets, flags)
         predict(config, output=arguments.output, device=arguments.device)
 
-    return boundary.run(job, arguments.output, kept="predicted windows are kept, the same command resumes after them")
+    return boundary.run(
+        job, arguments.output, resume_hint="predicted windows are kept, the same command resumes after them"
+    )
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

@@ -143,11 +143,11 @@ def main(argv: list[str] | None = None) -> int:
     def job() -> None:
         stop = StopRequest()
         stop.listen()
-        with stop.at_once(KEPT):
+        with stop.interruptible(KEPT):
             prepare(read_config(arguments.config, arguments.sets), output=arguments.output, cache=cache, node=node)
 
-    return boundary.run(job, arguments.output, kept=KEPT)
+    return boundary.run(job, arguments.output, resume_hint=KEPT)
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

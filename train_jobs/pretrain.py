@@ -93,7 +93,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     if config.train.deterministic:
         require_determinism()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    with stop.at_once("what is prepared is kept, the same command resumes from it"):
+    with stop.interruptible("what is prepared is kept, the same command resumes from it"):
         store = find_store(config, cache, world)
     config = on_store(config, store.manifest)
     loop = make_loop(config, store, parts, output, world, stop)
@@ -103,7 +103,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         absent = load_initial_model(loop.task.model, config, world, cache / HASHES)
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
-    world.say(describe(config, store, loop))
+    world.log(describe(config, store, loop))
     attempt = pretraining_lineage.this_attempt(world, loop.policy.precision, loop.state.step)
     begun = None
     if world.is_main:
@@ -136,7 +136,7 @@ def make_loop(
             "device": world.device_name,
         },
     )
-    services = LoopServices.of(
+    services = LoopServices.from_config(
         config.checkpoint,
         output,
         world,
@@ -189,8 +189,8 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
     """
     if (named := store_folder(config.data, config.data.store)) is not None:
         return TokenStore.open(named)
-    world = world or distributed.alone()
-    with storage.storage_errors(cache, "making the folder of token stores"):
+    world = world or distributed.single_process_world()
+    with storage.storage_errors(cache, "the folder of token stores"):
         node = Node.among(world, cache)
     found = fingerprint(config.data.text, cache / HASHES)
     if node.size > 1:
@@ -227,7 +227,7 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
-            more=exported_as(model, config.model),
+            config_entries=exported_as(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
@@ -309,4 +309,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

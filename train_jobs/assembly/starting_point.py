@@ -62,13 +62,13 @@ def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: Wo
     weights = initial_weights(folder, hashes) or "0"
     _require_same(world, weights, "initial model", {"where": folder, "weights": weights})
     pieces, spellings = spell_added_tokens(config.data)
-    absent = load_weights(model, folder, pieces=pieces, words=spellings)
-    world.say(f"weights    {folder}, SHA-256 {weights[:8]}")
+    absent = load_weights(model, folder, pieces=pieces, new_words=spellings)
+    world.log(f"weights    {folder}, SHA-256 {weights[:8]}")
     if spellings:
-        world.say(f"words      {len(spellings)} added, each the mean of the pieces that spelled it")
+        world.log(f"words      {len(spellings)} added, each the mean of the pieces that spelled it")
     if absent:
         heads = ", ".join(sorted({".".join(name.split(".")[:2]) for name in absent}))
-        world.say(f"warning: the initial model does not hold {heads}: drawn from train.seed")
+        world.log(f"warning: the initial model does not hold {heads}: drawn from train.seed")
     return absent
 
 
@@ -105,7 +105,7 @@ def begin_phase(loop: Loop, config: PretrainConfig, store: TokenStore) -> None:
             fix="--set data.vocabulary=FILE, its vocab.txt",
         )
     loop.begin_phase(Checkpoint(phase.folder, phase.step))
-    loop.world.say(
+    loop.world.log(
         f"phase      weights and moments of step {phase.step} from {phase.folder}, SHA-256 {phase.files[WEIGHTS][:8]}"
     )
 
@@ -166,7 +166,7 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
             fix="another --output, or the configuration that the run started with",
         )
     loop.restore(checkpoint)
-    loop.world.say(f"resumed at step {checkpoint.step} from {checkpoint.folder}")
+    loop.world.log(f"resumed at step {checkpoint.step} from {checkpoint.folder}")
     now = {
         "world_size": loop.world.size,
         "threads": torch.get_num_threads(),
@@ -177,7 +177,7 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
     if config.train.micro_batch_size == "auto" and differs.keys() & {"world_size", "device"}:
         loop.state.micro_batch_size = None  # another size may fit there
     if differs:
-        loop.world.say(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")
+        loop.world.log(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

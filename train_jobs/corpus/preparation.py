@@ -140,7 +140,7 @@ def make_store(
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
     if find() is None:
-        with storage_errors(folder, "making the token store"), _exclusive(folder, node, progress):
+        with storage_errors(folder, "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
                     _clear_folder(folder, replace=options.replace)

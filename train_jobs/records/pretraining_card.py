@@ -50,7 +50,7 @@ LIMITS_OF_BASE = " Documents held out here may have been among those that the ba
 
 
 class PretrainingCard:
-    """Facts that the sections of a card use.
+    """Facts of a lineage that the sections of a card use.
 
     Args:
         lineage: lineage of a complete pretraining run.
@@ -91,7 +91,7 @@ def model_card(lineage: Lineage) -> str:
 
 def front_matter(card: PretrainingCard) -> dict[str, Any]:
     """Return the metadata of a card; empty values are unknown."""
-    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}  # next-sentence prediction is no task of the Hub
+    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}  # the Hub has no task for next-sentence prediction
     found = card.run.metrics or {}
     metrics = {(kind, METRICS[name][0]): found.get(name) for name, kind in kinds.items()}
     task = {"type": "fill-mask", "name": "Masked language modelling"}
@@ -165,7 +165,7 @@ def _optimizer(name: str) -> str:
 def _result_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     found = card.run.metrics or {}
     others = {name: (escaped(name), "{:.4f}") for name in found if name not in METRICS and name != "loss"}
-    for name, (label, style) in {**METRICS, **others}.items():  # others are those of an objective that is not ours
+    for name, (label, style) in {**METRICS, **others}.items():  # others are metrics of a user's own objective
         if name in found:
             value = found[name]
             yield f"{label}, held-out text", style.format(value) if value is not None else "not finite"
@@ -174,6 +174,7 @@ def _result_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
 def _verdict(card: PretrainingCard) -> str:
     metrics = card.run.metrics or {}
     loss, entropy = metrics.get("mlm_loss"), metrics.get("unigram_entropy")
+    # A falling loss alone proves little: down to this value a model only learns token frequencies.
     known = "the loss of a model that knows only the frequency of each piece of the vocabulary"
     if loss is None or entropy is None or loss >= entropy:
         return (

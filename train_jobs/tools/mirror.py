@@ -158,7 +158,7 @@ class MirrorThread(SinkThread[Mirror]):
         super().__init__(
             "mlflow-mirror",
             lambda: from_environment(metrics_file, parameters),
-            trouble=f"MLflow is not reachable, metrics wait in {metrics_file}",
+            failure=f"MLflow is not reachable, metrics wait in {metrics_file}",
             every_seconds=every_seconds,
         )
         self._file = metrics_file
@@ -255,7 +255,7 @@ class TensorBoardThread(SinkThread[TensorBoard]):
         super().__init__(
             "tensorboard",
             lambda: TensorBoard(metrics_file, folder),
-            trouble=f"the event file cannot be written, metrics are in {metrics_file}",
+            failure=f"the event file cannot be written, metrics are in {metrics_file}",
             every_seconds=every_seconds,
         )
         self._on = on

@@ -38,7 +38,7 @@ from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.model_folder import TOKENIZER_FILE, Folder, Model, read_folder
-from train_jobs.inference.prediction_files import whole_file
+from train_jobs.inference.prediction_files import atomic_file
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -111,7 +111,7 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
     assert program is not None, "the exporter returns a program unless it writes the file itself"
     with storage.storage_errors(path.parent, "the export"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary:
+        with atomic_file(path) as temporary:
             program.save(temporary)
             difference = _difference(graph, folder, temporary)
             for name in BESIDE:

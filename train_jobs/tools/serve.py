@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ARCHIVE = "train_jobs.zip"
-MOST_TEXTS, MOST_TOP, USUAL_TOP = 64, 100, 5
+MOST_TEXTS, MOST_TOP, DEFAULT_TOP_K = 64, 100, 5
 LARGEST_REQUEST = 1024 * 1024
 _LOADED: dict[str, Any] = {}
 
@@ -46,10 +46,10 @@ def load(folder: Path) -> None:
     import torch
 
     from train_jobs.config import PredictConfig
-    from train_jobs.inference.loaded_model import make_task
+    from train_jobs.inference.loaded_model import load_predictor
 
     config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
-    _LOADED["task"] = make_task(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    _LOADED["task"] = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def run(raw: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(raw: str) -> dict[str, Any]:
 
     try:
         document = json.loads(raw)
-        inputs, top = document["inputs"], document.get("top", USUAL_TOP)
+        inputs, top = document["inputs"], document.get("top", DEFAULT_TOP_K)
         _check(inputs, top)
         return {"outputs": _answers(inputs, top)}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:

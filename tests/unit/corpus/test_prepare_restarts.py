@@ -109,7 +109,7 @@ def test_a_full_disk_keeps_what_is_done(text: list[str], undisturbed: dict[str, 
         process = start(words)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("error[storage]: the disk is full: making the token store failed")
+        assert err.startswith("error[storage]: cannot write the token store: the disk is full")
         assert "Traceback" not in err
         assert list((disk / "store" / "parts").glob("documents-*.json"))
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
@@ -123,7 +123,7 @@ def test_a_read_only_disk_is_named(text: list[str], tmp_path: Path) -> None:
         process = start(command(text, tmp_path, f"store={disk / 'store'}"))
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("error[storage]: cannot write: making the token store failed")
+        assert err.startswith("error[storage]: cannot write the token store: permission denied")
         assert str(disk / "store") in err
 
 

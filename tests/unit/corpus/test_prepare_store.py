@@ -260,7 +260,7 @@ def test_text_of_no_use_leaves_nothing(tmp_path: Path) -> None:
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     corpus, parent = corpus_file(), tmp_path / "stores"
     parent.mkdir(mode=0o555)
-    with pytest.raises(StorageError, match="cannot write: making the token store") as caught:
+    with pytest.raises(StorageError, match="cannot write the token store: permission denied") as caught:
         prepare(corpus, parent / "one")
     assert caught.value.facts["where"] == parent / "one"
 

@@ -184,8 +184,8 @@ class Noted(BertPretraining):
         """As it is; noted in STEP-RANK.json."""
         batch, following = super().train_batch(cursor)
         step = self._loop.state.step
-        self._stop.asked = step == self._stop_at
-        if not self._stop.asked:
+        self._stop.requested = step == self._stop_at
+        if not self._stop.requested:
             (self._notes / f"{step}-{self._loop.world.rank}.json").write_text(json.dumps(batch.input_ids.tolist()))
         return batch, following
 

@@ -233,7 +233,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "prefetch": None,
     }
     services: dict[str, Any] = {
-        "checkpoints": CheckpointStore.of(saving, folder),
+        "checkpoints": CheckpointStore.from_config(saving, folder),
         "cadence": Cadence(saving),
         "metrics": MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
         "progress": ProgressLine(config.steps, io.StringIO()),
@@ -349,7 +349,7 @@ def main(folder: Path) -> None:
 
 
 def _ask(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
-    stop.asked = stop.asked or when
+    stop.requested = stop.requested or when
     return loss
 
 

@@ -90,7 +90,7 @@ def stopped(folder: Path, *, at: int, began: float = 0.0) -> None:
     loop = timed_loop(folder, clock, stop=stop)
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == at - 1
+        stop.requested = batch == at - 1
         return clock.tick(batch, loss)
 
     loop.task.trouble = trouble  # type: ignore[attr-defined]

@@ -371,8 +371,8 @@ def test_full_disk_loses_only_this_checkpoint(disk: Disk, asynchronous: bool) ->
     assert steps_of(store) == [4, 8]
     assert {problem.facts["where"] for problem in problems} == {store.root}
     messages = [problem.message for problem in problems]
-    foreseen = messages.count("the disk is too full: the checkpoint of step 8 needs more than is free")
-    hit = messages.count("the disk is full: the checkpoint of step 8 failed")
+    foreseen = messages.count("cannot write the checkpoint of step 8: not enough disk space")
+    hit = messages.count("cannot write the checkpoint of step 8: the disk is full")
     assert foreseen + hit == len(messages)
     assert foreseen > 0
     assert hit >= 3, "optimizer, state, commit"
@@ -382,6 +382,6 @@ def test_a_disk_that_turns_read_only_is_a_storage_error(disk: Disk) -> None:
     store = CheckpointStore(disk.folder / "checkpoints", keep_last=2)
     save(store, 4)
     disk.make_read_only()
-    with pytest.raises(StorageError, match="cannot write: the checkpoint of step 8 failed"):
+    with pytest.raises(StorageError, match="cannot write the checkpoint of step 8: permission denied"):
         save(store, 8)
     assert newest_step(store) == 4

@@ -160,7 +160,7 @@ def test_a_stop_after_a_skip_resumes_into_the_same_run(tmp_path: Path) -> None:
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == 2
+        stop.requested = batch == 2
         return bad(2, value=float("inf"))(batch, loss)
 
     def task(trouble: Trouble) -> ToyTask:
@@ -193,6 +193,6 @@ def test_a_scale_of_another_precision_is_not_taken_over(tmp_path: Path) -> None:
 def test_sigterm_is_a_request_to_stop() -> None:
     stop = StopRequest()
     stop.listen()
-    assert not stop.asked
+    assert not stop.requested
     os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked
+    assert stop.requested

@@ -192,7 +192,7 @@ def stopped_at(number: int, folder: Path, **changes: Any) -> Loop:
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = stop.asked or batch == number
+        stop.requested = stop.requested or batch == number
         return loss
 
     return make_loop(ToyTask(dropout=0.3, trouble=trouble), folder, stop=stop, **changes)
@@ -221,7 +221,7 @@ def test_a_stop_right_after_a_checkpoint_does_not_save_again(tmp_path: Path) -> 
     with pytest.raises(Preempted):
         run(loop)
     assert saved_in(tmp_path) == [2]
-    again = make_loop(ToyTask(), tmp_path, stop=StopRequest(asked=True))
+    again = make_loop(ToyTask(), tmp_path, stop=StopRequest(requested=True))
     checkpoint = again.services.checkpoints.newest()
     assert checkpoint is not None
     again.restore(checkpoint)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.reporting.metrics import ProgressLine
-from train_jobs.engine.runtime.devices import explain_memory_error, is_out_of_memory, no_smaller_batch
+from train_jobs.engine.runtime.devices import explain_memory_error, is_out_of_memory, micro_batch_error
 
 ON_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")
 
@@ -44,7 +44,7 @@ def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
     loop = make_loop(cramped(fits=1, dropout=0.3), tmp_path, micro_batch_size=4, progress=ProgressLine(6, shown))
     run(loop)
     assert [line for line in shown.getvalue().splitlines() if line.startswith("warning: ")] == [
-        f"warning: out of memory in step 3 with micro batches of {before} sequences; they have {after} from here on"
+        f"warning: out of memory in step 3 with micro batches of {before} sequences; continuing with {after}"
         for before, after in ((4, 2), (2, 1))
     ]
     assert [state_at(tmp_path, step)["micro_batch_size"] for step in (2, 4, 6)] == [4, 1, 1]
@@ -79,7 +79,7 @@ def test_one_sequence_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     loop = make_loop(cramped(fits=0), tmp_path, micro_batch_size=2)
     with pytest.raises(OutOfMemoryError, match="out of memory in step 3") as caught:
         run(loop)
-    assert caught.value.facts["need"] == "more than there is for a micro batch of 1"
+    assert caught.value.facts["need"] == "more memory for a micro batch of 1"
     assert caught.value.fix == "start a new run with a shorter data.sequence_length or a smaller model"
     assert loop.state.step == 2
 
@@ -88,16 +88,16 @@ def test_a_recipe_of_micro_batches_is_not_changed(tmp_path: Path) -> None:
     loop = make_loop(cramped(fits=1), tmp_path, micro_batch_size=3, loss_normalization="micro_batch")
     with pytest.raises(OutOfMemoryError, match="step 3") as caught:
         run(loop)
-    assert "another recipe" in caught.value.facts["why"]
+    assert "change the recipe" in caught.value.facts["why"]
     assert caught.value.fix is not None
     assert "--set train.micro_batch_size=2 or --set train.loss_normalization=global" in caught.value.fix
     assert loop.state.micro_batch_size == 3
 
 
 def test_what_frees_memory_and_goes_on_is_named_first() -> None:
-    told = no_smaller_batch(1, step=3, device=ALONE.device, can_shard=True)
+    told = micro_batch_error(1, step=3, device=ALONE.device, can_shard=True)
     assert told.fix is not None
-    assert told.fix.startswith("--set optimizer.sharded=true, which resumes from the last checkpoint; else start")
+    assert told.fix.startswith("resume with --set optimizer.sharded=true, or start")
 
 
 def test_other_errors_are_not_tried_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.checkpoint.serialization import carried_over
+from train_jobs.engine.checkpoint.serialization import transfer_state
 from train_jobs.engine.loop.loop import Loop, LoopState
 from train_jobs.engine.runtime.devices import LossScale
 
@@ -106,9 +106,9 @@ def test_a_parameter_that_only_one_of_them_trains_is_no_obstacle() -> None:
         "param_groups": [{"params": [0, 1], "param_names": ["a", "b"], "lr": 1.0}],
     }
     own = {"state": {}, "param_groups": [{"params": [0, 1], "param_names": ["b", "c"], "lr": 2.0}]}
-    found = carried_over(earlier, own)
+    found = transfer_state(earlier, own)
     assert found["param_groups"] == own["param_groups"]
     assert found["state"].keys() == {0}
     assert (found["state"][0]["step"].item(), found["state"][0]["momentum"].tolist()) == (0.0, [0.0, 0.0])
     both = {"state": {}, "param_groups": [{"params": [0], "param_names": ["a"], "lr": 2.0}]}
-    assert carried_over(earlier, both)["state"][0]["step"] == 0
+    assert transfer_state(earlier, both)["state"][0]["step"] == 0

@@ -88,7 +88,7 @@ def test_what_every_size_needs_is_counted_once() -> None:
 def test_no_memory_for_one_sequence_is_an_error() -> None:
     with pytest.raises(OutOfMemoryError, match="out of memory in step 1") as caught:
         found(Hungry(), 0.5)
-    assert caught.value.facts["need"] == "more than there is for a micro batch of 1"
+    assert caught.value.facts["need"] == "more memory for a micro batch of 1"
 
 
 def test_all_processes_take_what_fits_on_every_one(scenes: Path) -> None:

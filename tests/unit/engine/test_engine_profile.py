@@ -135,7 +135,7 @@ def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path)
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == 3
+        stop.requested = batch == 3
         return loss
 
     loop = make_loop(ToyTask(trouble=trouble), tmp_path / "stopped", stop=stop)

@@ -29,12 +29,12 @@ FOUND = [Commit(10, 5.0), Commit(15, None), Commit(20, 3.0), Commit(30, 4.0), Co
     ],
 )
 def test_what_any_rule_keeps_is_kept(retention: Retention, kept: set[int]) -> None:
-    assert retention.keeps(FOUND) == kept
-    assert retention.keeps(FOUND[::-1]) == kept
+    assert retention.steps_to_keep(FOUND) == kept
+    assert retention.steps_to_keep(FOUND[::-1]) == kept
 
 
 def test_nothing_is_kept_of_nothing() -> None:
-    assert Retention(3, best=2, every=1).keeps([]) == set()
+    assert Retention(3, best=2, every=1).steps_to_keep([]) == set()
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_any_cadence_resumed_run_is_bit_exact(tmp_path: Path, seed: int, asynchr
 def test_the_time_before_a_checkpoint_counts_in_the_next_report(tmp_path: Path) -> None:
     """Else a resumed run's first rate would be that of a few steps, or of none."""
     stop = StopRequest()
-    task = ToyTask(trouble=at_batch(2, lambda: setattr(stop, "asked", True)))
+    task = ToyTask(trouble=at_batch(2, lambda: setattr(stop, "requested", True)))
     with pytest.raises(Preempted):
         run(make_loop(task, tmp_path, stop=stop, log_every=4))
     stored = json.loads((tmp_path / "checkpoints" / "step-00000003" / "state.json").read_text())["meter"]
@@ -213,7 +213,7 @@ def test_a_run_ends_when_its_last_checkpoint_is_committed(tmp_path: Path) -> Non
 def test_a_stop_is_one_once_its_checkpoint_is_committed(tmp_path: Path, batch: int) -> None:
     """At step 4 there is a checkpoint already, still being written."""
     stop = StopRequest()
-    task = ToyTask(trouble=at_batch(batch, lambda: setattr(stop, "asked", True)))
+    task = ToyTask(trouble=at_batch(batch, lambda: setattr(stop, "requested", True)))
     loop = make_loop(task, tmp_path, stop=stop, checkpoint={"every": 4})
     with pytest.raises(Preempted):
         run_on_a_busy_machine(loop)

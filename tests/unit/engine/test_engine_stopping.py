@@ -32,8 +32,8 @@ def stop() -> StopRequest:
 
 def test_the_first_ctrl_c_asks_and_the_second_ends(stop: StopRequest, capfd: pytest.CaptureFixture[str]) -> None:
     signal.raise_signal(signal.SIGINT)
-    assert stop.asked
-    assert stop.ending().by == "Ctrl-C"
+    assert stop.requested
+    assert stop.preempted().by == "Ctrl-C"
     assert capfd.readouterr().err == "Ctrl-C: stopping after this step; a second Ctrl-C ends the job immediately\n"
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -49,17 +49,17 @@ def test_work_without_steps_breaks_off_at_once_and_but_once(
         finally:
             signal.raise_signal(signal.SIGTERM)  # while it cleans up
 
-    with pytest.raises(Preempted) as caught, stop.at_once(KEPT):
+    with pytest.raises(Preempted) as caught, stop.interruptible(KEPT):
         work()
-    assert (caught.value.by, caught.value.kept) == (by, KEPT)
-    with pytest.raises(Preempted), stop.at_once(KEPT):
+    assert (caught.value.by, caught.value.resume_hint) == (by, KEPT)
+    with pytest.raises(Preempted), stop.interruptible(KEPT):
         raise AssertionError("it was asked before")
     assert capfd.readouterr().err == ""
 
 
 def test_an_eviction_breaks_off_such_work_too(stop: StopRequest) -> None:
-    with pytest.raises(Preempted), stop.at_once(KEPT):
-        stop._announced("Preempt of this machine")
+    with pytest.raises(Preempted), stop.interruptible(KEPT):
+        stop._handle_eviction("Preempt of this machine")
 
 
 def test_a_shell_that_ignores_ctrl_c_for_its_jobs_is_obeyed() -> None:
@@ -73,8 +73,8 @@ def test_a_shell_that_ignores_ctrl_c_for_its_jobs_is_obeyed() -> None:
     [
         (Preempted(), 75, "stopped by SIGTERM; a checkpoint is committed"),
         (Preempted("Ctrl-C"), 130, "stopped by Ctrl-C; a checkpoint is committed"),
-        (Preempted("Ctrl-C", kept=KEPT), 130, f"stopped by Ctrl-C; {KEPT}"),
-        (KeyboardInterrupt(), 130, "ended by Ctrl-C; the same command resumes from what was saved before"),
+        (Preempted("Ctrl-C", resume_hint=KEPT), 130, f"stopped by Ctrl-C; {KEPT}"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C; the same command resumes from the last saved state"),
     ],
 )
 def test_a_job_that_is_stopped_says_so_in_a_line(
@@ -98,7 +98,7 @@ def test_an_output_that_is_a_file_is_told(
     assert boundary.run(lambda: storage.require_writable(output), output) == 1
     assert pretrain.main(["--config", "tiny", "--output", str(output)]) == 1
     errors = capsys.readouterr().err
-    assert errors.count("error[storage]: a part of the path is a file: making the output folder failed") == 2
+    assert errors.count("error[storage]: cannot write the output folder: a part of the path is a file") == 2
     assert "Traceback" not in errors
 
 

@@ -41,7 +41,10 @@ def test_json_on_a_full_disk_keeps_the_old_file(disk: Disk) -> None:
     path = disk.folder / "result.json"
     storage.write_json(path, {"a": 1})
     disk.resize(2 * 4096)
-    with pytest.raises(StorageError, match="the disk is full: result failed"), storage.storage_errors(path, "result"):
+    with (
+        pytest.raises(StorageError, match="cannot write result: the disk is full"),
+        storage.storage_errors(path, "result"),
+    ):
         storage.write_json(path, {"long": "x" * 100_000})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [found.name for found in disk.folder.iterdir()] == ["result.json"]
@@ -56,7 +59,7 @@ def test_a_folder_that_can_be_written_is_made_and_left_empty(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", [".", "new"])
 def test_a_read_only_disk_is_refused(disk: Disk, name: str) -> None:
     disk.make_read_only()
-    with pytest.raises(StorageError, match="cannot write: making the output folder failed") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder: permission denied") as caught:
         storage.require_writable(disk.folder / name)
     assert caught.value.facts["where"] == disk.folder / name
 
@@ -64,7 +67,7 @@ def test_a_read_only_disk_is_refused(disk: Disk, name: str) -> None:
 @pytest.mark.parametrize("name", ["file", "file/output", "file/deep/output"])
 def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageError, match="making the output folder failed") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder") as caught:
         storage.require_writable(tmp_path / name)
     assert str(tmp_path / "file") in str(caught.value)
     assert "chmod" not in str(caught.value)
@@ -75,7 +78,7 @@ def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
     disk.resize(2 * storage.MIB)
     folder = disk.folder / "not" / "yet" / "there"
     storage.require_free(folder, storage.MIB, "the export")
-    with pytest.raises(StorageError, match="the disk is too full: the export") as caught:
+    with pytest.raises(StorageError, match="cannot write the export: not enough disk space") as caught:
         storage.require_free(folder, 3 * storage.MIB, "the export")
     assert caught.value.facts == {"need": "3.0 MiB", "have": "2.0 MiB", "where": folder}
 
@@ -83,8 +86,8 @@ def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
 @pytest.mark.parametrize(
     ("problem", "begins"),
     [
-        (OSError(errno.ENOSPC, "x"), "the disk is full"),
-        (OSError(errno.EDQUOT, "x"), "the disk is full"),
+        (OSError(errno.ENOSPC, "x"), "cannot write the export: the disk is full"),
+        (OSError(errno.EDQUOT, "x"), "cannot write the export: the disk is full"),
         (OSError(errno.EROFS, "x"), "cannot write"),
         (PermissionError(errno.EACCES, "x"), "cannot write"),
     ],
@@ -105,7 +108,7 @@ def test_unwritable_file_elsewhere_is_named(tmp_path: Path) -> None:
     text, folder = tmp_path / "my text.txt", tmp_path / "out"
     found = storage.explain(refused(text), folder, "the run's output")
     assert found is not None
-    assert str(found) == f"error[storage]: no permission: {text}\n  fix  chmod u+rwX '{text}'"
+    assert str(found) == f"error[storage]: cannot access {text}: permission denied\n  fix  chmod u+rwX '{text}'"
     for ours in (folder, folder / "a" / "b", tmp_path, folder.with_name(".out.7.tmp")):
         found = storage.explain(refused(ours), folder, "the run's output")
         assert found is not None
@@ -132,7 +135,8 @@ def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], 
         disk.resize(16 * 4096)
     else:
         disk.make_read_only()
-    begins = {"full": "the disk is full: the export failed", "read-only": "cannot write: the export failed"}[state]
+    reasons = {"full": "the disk is full", "read-only": "permission denied, or a read-only file system"}
+    begins = f"cannot write the export: {reasons[state]}"
     with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
         write(disk.folder / "file")
     assert caught.value.message == begins
@@ -140,7 +144,7 @@ def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], 
 
 def test_what_is_explained_is_not_explained_again(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageError, match="the disk is full: the inner failed"),
+        pytest.raises(StorageError, match="cannot write the inner: the disk is full"),
         storage.storage_errors(tmp_path, "the outer"),
         storage.storage_errors(tmp_path, "the inner"),
     ):

@@ -268,7 +268,7 @@ def test_bad_lines_end_the_job_with_their_places(
 def test_a_column_without_entities_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_conll(tmp_path / "t.txt", 5, 0, columns="{word} {tag} O")
     assert run(tmp_path, settings(bert, "NER", {"train": path, "validation": path})) == 2
-    assert f"cannot train: {path} has no entity" in capsys.readouterr().err
+    assert f"cannot train: {path} contains no entity" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_files_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

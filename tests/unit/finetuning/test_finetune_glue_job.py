@@ -149,10 +149,10 @@ def test_another_configuration_does_not_pass_for_what_was_done(
 ) -> None:
     assert run(done.parent, job(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
     told = capsys.readouterr().err
-    assert "error[conflict]: the output folder holds a finished run of another configuration" in told
+    assert "error[conflict]: cannot start: the output folder contains a finished run with another configuration" in told
     assert "optimizer.learning_rate: 0.003 -> 0.002" in told
     assert run(done.parent, job(bert, glue), "--set", "resume=never") == 1
-    assert "error[conflict]: the output folder holds a finished run\n" in capsys.readouterr().err
+    assert "error[conflict]: cannot start: the output folder contains a finished run\n" in capsys.readouterr().err
     assert run(done.parent, job(bert, glue), "--set", "data.max_length=24") == 1
     assert "start.max_length: 32 -> 24" in capsys.readouterr().err
 
@@ -170,7 +170,7 @@ def test_tasks_without_data_are_told_and_cost_the_zip_alone(
     assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
     told = capsys.readouterr().out
     assert f"warning: {few} has no training data for CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: skipped" in told
-    assert "warning: no submission.zip: GLUE's server would refuse these predictions\n  CoLA.tsv: missing" in told
+    assert "warning: no submission.zip: GLUE's server would reject these predictions\n  CoLA.tsv: missing" in told
     assert "  RTE.tsv: 6 predictions, need 3,000" in told
     assert not (tmp_path / "out" / "submission.zip").exists()
     result = result_of(tmp_path)

@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config=SHAPE,
         vocab_size=15,
         tokenizer=TokenizerFiles(vocabulary, lowercase=True),
-        more=more,
+        config_entries=more,
     )
     for number, split in enumerate(("train", "dev")):
         table(root / f"{split}.tsv", number)

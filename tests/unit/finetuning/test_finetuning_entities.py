@@ -54,7 +54,7 @@ def test_sentences_are_read(tmp_path: Path, newline: str, end: str) -> None:
 def test_columns_may_be_two_and_stand_behind_tabs(tmp_path: Path) -> None:
     found = read_conll(put(tmp_path / "t.txt", "\ufeffNew\u00a0York\tB-LOC\n \t\nis\tO"))
     assert found.words == [["New\u00a0York"], ["is"]]
-    assert found.notes[0].startswith(f"{tmp_path}/t.txt:1: begins with a byte-order mark")
+    assert found.notes[0].startswith(f"{tmp_path}/t.txt:1: a byte-order mark")
 
 
 def test_wrong_lines_are_named(tmp_path: Path) -> None:

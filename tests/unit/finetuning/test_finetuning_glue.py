@@ -161,7 +161,7 @@ def test_flaws_of_qqp_are_told_and_those_of_others_refused(tmp_path: Path) -> No
     found = read_split(GLUE_SUITE["QQP"], "train", tmp_path)
     assert (found.texts, found.labels) == (["Who?", ""], [1, 0])
     assert found.notes[1:] == [
-        f"{path}:3: left out: 0 tabs, need 5",
+        f"{path}:3: skipped: 0 tabs, need 5",
         f"{path}:4: column 'question1' has an empty text, which is kept",
     ]
     path = official(GLUE_SUITE["SST-2"], "train", tmp_path, "a joy\nfine\t1", FORMS["SST-2"][0])
@@ -245,7 +245,7 @@ def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> No
     assert set(caught.value.problems) == {
         "AX.tsv: missing",
         "MNLI.tsv: unknown to GLUE's server",
-        "STS-B.tsv: row 7: nan is not a number",
+        "STS-B.tsv: row 7: nan is not a finite number",
         "RTE.tsv: 2,999 predictions, need 3,000",
     }
     assert not (tmp_path / "glue.zip").exists()

@@ -13,7 +13,7 @@ from finetune_jobs import result_of, run
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_named
+from train_jobs.tasks.sentences.task_data import read_dataset_task
 
 PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
 
@@ -39,12 +39,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def message(folder: Path, columns: ColumnsConfig = PAIRS) -> DataError:
     with pytest.raises(DataError) as caught:
-        read_named(columns, str(folder))
+        read_dataset_task(columns, str(folder))
     return caught.value
 
 
 def test_classes_have_their_names_and_minus_one_is_none(folder: Path) -> None:
-    task, splits = read_named(PAIRS, str(folder))
+    task, splits = read_dataset_task(PAIRS, str(folder))
     assert task.labels == ("other", "same")
     assert (splits["train"].labels, splits["dev"].labels, splits["test"].labels) == ([1, 0, 1, 0], [0, 1], None)
     assert splits["train"].texts[0] == "w1 w2"
@@ -78,15 +78,18 @@ def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
 
 
 def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
-    assert "there is no column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
+    assert "unknown column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
     (folder / "validation-00000-of-00001.parquet").unlink()
     told = message(folder)
-    assert (told.message, told.facts["have"]) == (f"the dataset {folder} has no split validation", "train, test")
+    assert (told.message, told.facts["have"]) == (
+        f"cannot use the dataset {folder}: missing split validation",
+        "train, test",
+    )
     assert "cannot read the dataset" in message(tmp_path / "none").message
 
 
 def test_without_the_package_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="`datasets` is not installed") as caught:
-        read_named(PAIRS, "nyu-mll/glue:mrpc")
+        read_dataset_task(PAIRS, "nyu-mll/glue:mrpc")
     assert caught.value.fix == "pip install datasets"

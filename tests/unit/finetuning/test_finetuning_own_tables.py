@@ -11,7 +11,7 @@ import pytest
 from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_own
+from train_jobs.tasks.sentences.task_data import read_table_task
 
 TEXT = ColumnsConfig()
 NUMBER = ColumnsConfig(regression=True)
@@ -24,14 +24,14 @@ def put(path: Path, content: str) -> Path:
 
 def problems(columns: ColumnsConfig, **files: Path) -> list[str]:
     with pytest.raises(DataError) as caught:
-        read_own(columns, files)
+        read_table_task(columns, files)
     return caught.value.problems or [str(caught.value)]
 
 
 def test_classes_from_training_data_in_any_row_order(tmp_path: Path) -> None:
     train = put(tmp_path / "films.csv", "text,label\ngood one,pos\nbad one,neg\nso so,neu\n")
     dev = put(tmp_path / "dev.jsonl", '{"text": "fine", "label": "neu"}\n')
-    task, splits = read_own(TEXT, {"train": train, "dev": dev})
+    task, splits = read_table_task(TEXT, {"train": train, "dev": dev})
     assert (task.name, task.labels, task.metrics, task.regression) == (
         *("films", ("neg", "neu", "pos"), ("accuracy",), False),
     )
@@ -42,17 +42,17 @@ def test_classes_from_training_data_in_any_row_order(tmp_path: Path) -> None:
 
 def test_numbers_as_classes_are_ordered_as_numbers(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\t10\nb\t9\nc\t-1\n")
-    assert read_own(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
 
 
 def test_two_classes_have_f1_beside_accuracy(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
-    assert read_own(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
+    assert read_table_task(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
 
 
 def test_classes_differing_in_space_or_case_reported(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tpos\nb\tpos \nc\tneg\nd\tPos\n")
-    task, splits = read_own(TEXT, {"train": train})
+    task, splits = read_table_task(TEXT, {"train": train})
     assert task.labels == ("Pos", "neg", "pos", "pos ")
     told = "labels 'Pos', 'pos', 'pos ' differ only in white space or case; each is a class"
     assert splits["train"].notes == [f"{train}: {told}"]
@@ -61,13 +61,13 @@ def test_classes_differing_in_space_or_case_reported(tmp_path: Path) -> None:
 def test_pairs_and_columns_by_their_names(tmp_path: Path) -> None:
     columns = ColumnsConfig(text="one", pair="two", label="same")
     train = put(tmp_path / "t.tsv", "two\tsame\tone\nb\tyes\ta\nd\tno\tc\n")
-    _, splits = read_own(columns, {"train": train})
+    _, splits = read_table_task(columns, {"train": train})
     assert (splits["train"].texts, splits["train"].pairs) == (["a", "c"], ["b", "d"])
 
 
 def test_numbers_to_predict(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\t1\nb\t-2.5e0\nc\t.5\n")
-    task, splits = read_own(NUMBER, {"train": train})
+    task, splits = read_table_task(NUMBER, {"train": train})
     assert (task.regression, task.metrics) == (True, ("pearson", "spearman"))
     assert splits["train"].labels == [1.0, -2.5, 0.5]
 
@@ -104,7 +104,7 @@ def test_half_an_emoji_is_no_text(tmp_path: Path, row: str) -> None:
     half = "d83d" if "d83d" in row else "de00"
     assert problems(TEXT, train=train) == [f"{train}:2: half a character: \\u{half} without its other half"]
     other = put(tmp_path / "u.jsonl", whole + '\n{"text": "b", "label": "x"}\n')
-    assert read_own(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
+    assert read_table_task(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
 
 
 def test_true_is_no_number(tmp_path: Path) -> None:
@@ -116,11 +116,13 @@ def test_classes_of_json_and_parquet_are_those_of_text_files(tmp_path: Path) -> 
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n')
     dev = tmp_path / "dev.parquet"
     pq.write_table(pa.table({"text": ["a"], "label": [1.0]}), dev)
-    task, splits = read_own(TEXT, {"train": train, "dev": dev, "test": put(tmp_path / "u.csv", "text,label\nx,1\n")})
+    task, splits = read_table_task(
+        TEXT, {"train": train, "dev": dev, "test": put(tmp_path / "u.csv", "text,label\nx,1\n")}
+    )
     assert task.labels == ("0", "1")
     assert splits["dev"].labels == splits["test"].labels == [1]
     train = put(tmp_path / "u.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
-    assert read_own(TEXT, {"train": train})[0].labels == ("false", "true")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("false", "true")
 
 
 def test_a_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
@@ -165,15 +167,15 @@ def test_one_label_only_and_fractions_as_classes_are_refused(tmp_path: Path) -> 
     train = put(tmp_path / "u.tsv", "text\tlabel\na\t0.5\nb\t1\n")
     assert "--set data.regression=true" in problems(TEXT, train=train)[0]
     train = put(tmp_path / "v.tsv", "text\tlabel\na\t0.5\nb\tbeta\n")
-    assert read_own(TEXT, {"train": train})[0].labels == ("0.5", "beta")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("0.5", "beta")
 
 
 def test_a_test_set_may_lack_labels_and_dev_may_not(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
     bare = put(tmp_path / "bare.tsv", "text\nc\n")
-    _, splits = read_own(TEXT, {"train": train, "test": bare})
+    _, splits = read_table_task(TEXT, {"train": train, "test": bare})
     assert (splits["test"].texts, splits["test"].labels) == (["c"], None)
-    assert "there is no column 'label'" in problems(TEXT, train=train, dev=bare)[0]
+    assert "unknown column 'label'" in problems(TEXT, train=train, dev=bare)[0]
 
 
 def test_columns_must_differ() -> None:
@@ -192,22 +194,22 @@ def test_columns_must_differ() -> None:
 def test_a_column_nearly_called_like_the_label_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     path = put(tmp_path / name, content)
-    test = read_own(TEXT, {"train": train, "test": path})[1]["test"]
+    test = read_table_task(TEXT, {"train": train, "test": path})[1]["test"]
     assert test.labels is None
-    assert test.notes == [
-        f"{path}: there is no column 'label' (did you mean \"{told}\"?): read as a set without labels"
-    ]
+    assert test.notes == [f"{path}: missing column 'label' (did you mean \"{told}\"?): read as a set without labels"]
 
 
 def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     bare = put(tmp_path / "bare.csv", "text,id\nc,1\n")
-    assert read_own(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
+    assert read_table_task(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
     near = ColumnsConfig(text="labels")
     named = put(tmp_path / "n.csv", "labels,label\na,x\nb,y\n")
-    assert read_own(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
+    assert (
+        read_table_task(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
+    )
     some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
-    assert problems(TEXT, train=train, test=some) == [f"{some}:2: there is no column 'label'; have text"]
+    assert problems(TEXT, train=train, test=some) == [f"{some}:2: missing column 'label'; have text"]
     wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")
     assert problems(TEXT, train=train, test=wrong)[0].startswith(f"{wrong}:2: label 'z' is not in {train}")
 
@@ -216,5 +218,6 @@ def test_a_parquet_file_names_its_columns(tmp_path: Path) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     pq.write_table(pa.table({"text": ["c"], "Label": ["x"]}), tmp_path / "u.parquet")
     assert (
-        'did you mean "Label"?' in read_own(TEXT, {"train": train, "test": tmp_path / "u.parquet"})[1]["test"].notes[0]
+        'did you mean "Label"?'
+        in read_table_task(TEXT, {"train": train, "test": tmp_path / "u.parquet"})[1]["test"].notes[0]
     )

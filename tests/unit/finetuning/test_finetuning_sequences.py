@@ -82,14 +82,14 @@ def test_a_pair_is_two_segments(tokenizer: Tokenizer) -> None:
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1]]
     assert (batch.lengths.tolist(), batch.targets.tolist(), batch.tokens) == ([6, 7], [1, 0], 13)
     assert batch.slice(0, 1).input_ids.tolist() == [[2, 5, 6, 3, 8, 3]]
-    assert found.cut == 0
+    assert found.truncated == 0
 
 
 def test_a_single_text_has_one_segment_and_is_cut_at_its_end(tokenizer: Tokenizer) -> None:
     found = encode(examples(["a b c d e f g h", "a"]), tokenizer, max_length=8, regression=False)
     assert [ids.tolist() for ids in found.ids] == [[2, 5, 6, 7, 8, 9, 10, 3], [2, 5, 3]]
     assert not found.batch(np.array([0, 1])).token_type_ids.any()
-    assert found.cut == 1
+    assert found.truncated == 1
     assert found.targets.tolist() == [-100, -100]
 
 

@@ -145,7 +145,7 @@ def test_a_context_that_is_none_and_an_empty_question(tmp_path: Path) -> None:
     ("content", "told"),
     [
         ('{"data": [', "is not JSON"),
-        ("[]", "is not in SQuAD's format"),
+        ("[]", "not in SQuAD's format"),
         ('{"data": [{"title": "x"}]}', "article 1"),
         ('{"data": []}', "has no question"),
         ("caf\u00e9", "is not UTF-8"),
@@ -164,7 +164,7 @@ def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa(), context=CONTEXT + " in" * 333_313)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     mark, ends, long = read_squad(path, training=True).notes
-    assert mark.startswith(f"{path}:1: begins with a byte-order mark")
+    assert mark.startswith(f"{path}:1: a byte-order mark")
     assert (ends.startswith(f"{path}:1: "), "lines end with CRLF" in ends) == (True, True)
     assert long == f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes"
 

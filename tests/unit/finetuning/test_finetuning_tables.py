@@ -47,8 +47,8 @@ def test_tsv_is_read_as_it_stands(tmp_path: Path, newline: str, mark: str, end: 
     assert table.lines == [2, 3, 4]
     assert table.where(1) == f"{path}:3"
     count = 4 if end else 3
-    told = [f"{path}:1: begins with a byte-order mark, which is no part of the first column"] if mark else []
-    told += [f"{path}:1: {count} lines end with CRLF, read as ends of lines"] if newline == "\r\n" else []
+    told = [f"{path}:1: a byte-order mark, which is not part of the first column"] if mark else []
+    told += [f"{path}:1: {count} lines end with CRLF, read as LF"] if newline == "\r\n" else []
     assert table.notes == told
 
 
@@ -90,14 +90,14 @@ def test_of_very_many_wrong_rows_ten_are_spelled_out(tmp_path: Path) -> None:
 
 def test_rows_that_are_passed_over_are_told(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\nnot this\n0\tb\n")
-    table = read_table(path, ["label", "text"], pass_over=True)
+    table = read_table(path, ["label", "text"], skip_malformed=True)
     assert rows_of(table) == [("1", "a"), ("0", "b")]
     assert table.lines == [2, 4]
-    assert table.notes == [f"{path}:3: left out: 0 tabs, need 1"]
+    assert table.notes == [f"{path}:3: skipped: 0 tabs, need 1"]
 
 
 def test_an_empty_row_is_never_passed_over(tmp_path: Path) -> None:
-    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], pass_over=True).problems
+    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], skip_malformed=True).problems
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.parquet"])
@@ -108,7 +108,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, name: st
     else:
         put(path, "label\tsentence\n1\tx\n".replace("\t", "," if name == "t.csv" else "\t"))
     error = refusal(path, ["label", "sentense"])
-    assert "there is no column 'sentense' (did you mean \"sentence\"?)" in error.message
+    assert "unknown column 'sentense' (did you mean \"sentence\"?)" in error.message
     assert str(path) in error.message
     assert error.facts["have"] == "label, sentence"
 
@@ -150,7 +150,7 @@ def test_a_text_of_a_million_characters_is_read_whole_and_told(tmp_path: Path, n
     table = read_table(path, ["a", "b"])
     assert table.columns["a"] == [text]
     line = 1 if name == "t.jsonl" else 2
-    assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, cut to the longest sequence"]
+    assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, truncated to the maximum length"]
     assert csv.field_size_limit() == 131_072
 
 
@@ -162,7 +162,7 @@ def test_json_lines(tmp_path: Path) -> None:
     problems = refusal(path, ["a"]).problems
     assert [problem.split(": ")[0] for problem in problems] == [f"{path}:{line}" for line in (2, 3, 4, 5)]
     assert [problem.split(": ")[1] for problem in problems] == [
-        *("an empty row", "not a JSON object, but of type list", "not JSON", "there is no column 'a'; have b"),
+        *("an empty row", "not a JSON object, but of type list", "not JSON", "missing column 'a'; have b"),
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
 def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, name: str) -> None:
     error = refusal(put(tmp_path / name, "label,second\r1,a\r"), ["label"])
-    assert error.message == f"{tmp_path / name} ends its lines with CR alone"
+    assert error.message == f"cannot read {tmp_path / name}: its lines end with CR alone"
     assert error.facts["where"] == f"{tmp_path / name}:1"
 
 

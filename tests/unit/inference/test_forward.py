@@ -28,7 +28,7 @@ def test_batches_are_of_about_one_length_and_hold_so_many_tokens(saved):
         seen.append((batch.lengths.tolist(), batch.rows))
         return [int(ids[0]) for ids in batch.input_ids]
 
-    found = made(saved, batch_tokens=20).each(sequences(3, 12, 9, 4, 30, 5, 8), compute)
+    found = made(saved, batch_tokens=20).map(sequences(3, 12, 9, 4, 30, 5, 8), compute)
     assert found == [5, 6, 7, 8, 9, 10, 11]
     assert seen == [([30], [4]), ([12], [1]), ([9, 8], [2, 6]), ([5, 4, 3], [5, 3, 0])]
 
@@ -49,7 +49,7 @@ def test_a_kernel_may_be_tried_with_gradients(saved):
             one = torch.ones(1, requires_grad=True)
             return [torch.autograd.grad((one * one).sum(), one)[0].item()]
 
-    assert made(saved).each(sequences(5), compute) == [2.0]
+    assert made(saved).map(sequences(5), compute) == [2.0]
 
 
 def test_layers_with_their_weights_in_order_compute_the_same(saved):

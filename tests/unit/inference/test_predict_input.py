@@ -21,7 +21,7 @@ TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
 def opened(path, columns=("text",), *, check=lambda table, problems: None, window=2, characters=10**6, **keys):
     config = PredictConfig(**{"model": "model", "input": path, **keys})
-    readers = open_readers(config, columns, forms=FORMS, kind="text-classification")
+    readers = open_readers(config, columns, formats=FORMS, kind="text-classification")
     return read_input(readers, check, rows=window, characters=characters)
 
 
@@ -133,14 +133,14 @@ def test_long_texts_make_windows_smaller_and_are_noted(tmp_path):
         ("a.tsv", "text\tid\nx\t1\t2\n", ":2: 2 tabs, need 1"),
         ("a.tsv", "text\tid\nx\t1\n\n", ":3: an empty row"),
         ("a.csv", 'text,id\n"x",1\ny,1,2\n', ":3: 2 commas, need 1"),
-        ("a.csv", 'text,id\nx,1\n"y,1\n', "quotation marks that do not pair up"),
-        ("a.jsonl", '{"text": "x"}\n{"test": "y"}\n', ":2: there is no column 'text'; have test"),
+        ("a.csv", 'text,id\nx,1\n"y,1\n', "unbalanced quotation marks"),
+        ("a.jsonl", '{"text": "x"}\n{"test": "y"}\n', ":2: missing column 'text'; have test"),
         ("a.jsonl", '{"text": "x"}\nnull\n', ":2: not a JSON object"),
-        ("a.tsv", "words\tid\nx\t1\n", "there is no column 'text'"),
+        ("a.tsv", "words\tid\nx\t1\n", "unknown column 'text'"),
         ("a.txt", b"one\ntw\xf6\n", ":2, byte 6 of the file"),
         ("a.txt", "one\n".encode("utf-16"), "is UTF-16, not UTF-8"),
-        ("a.txt", "one\rtwo\r", "ends its lines with CR alone"),
-        ("a.csv", "text,id\rx,1\r", "ends its lines with CR alone"),
+        ("a.txt", "one\rtwo\r", "its lines end with CR alone"),
+        ("a.csv", "text,id\rx,1\r", "its lines end with CR alone"),
         ("a.jsonl", '{"text": "x"}\n{"text": "\\ud83d"}\n', ":2: half a character"),
         ("a.txt", "", "has no row"),
         ("a.tsv", "text\n", "has no row"),
@@ -163,10 +163,10 @@ def test_all_wrong_rows_are_named_at_once(tmp_path):
 def test_a_missing_file_and_a_file_of_another_form(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=written(tmp_path / "a.conll", "EU O\n"))
-    with pytest.raises(SpecError, match="cannot read the form conll for question-answering"):
-        open_readers(config, ["text"], forms=TABLES, kind="question-answering")
+    with pytest.raises(SpecError, match="cannot read the format conll for question-answering"):
+        open_readers(config, ["text"], formats=TABLES, kind="question-answering")
 
 
 def test_lines_have_no_columns(tmp_path):
-    with pytest.raises(SpecError, match="one text on each line, and no columns"):
+    with pytest.raises(SpecError, match="it has one text per line"):
         opened(written(tmp_path / "a.txt", "one\n"), ("text", "id"))

@@ -127,13 +127,13 @@ def test_the_threshold_that_was_tuned_in_training_is_the_model_s(saved, run, tmp
 
 
 def test_long_context_windows_start_stride_apart(saved, run, tmp_path, monkeypatch):
-    each, read = Forward.each, []
+    each, read = Forward.map, []
 
     def told(self, sequences, compute):
         read.extend(one.ids[3].item() for one in sequences[: len(sequences) // 3])  # of the first of three questions
         return each(self, sequences, compute)
 
-    monkeypatch.setattr(Forward, "each", told)
+    monkeypatch.setattr(Forward, "map", told)
     squad(tmp_path / "dev.json", version="1.1")
     run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", data={"max_query_length": 4, "doc_stride": 4})
     assert read == [5, 9, 13]  # w0, w4, w8, from where the rest of the 36 has room

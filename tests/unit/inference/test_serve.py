@@ -61,7 +61,7 @@ def test_memory_that_runs_out_is_answered(saved, monkeypatch):
     def none_left(self, sequences, compute):
         raise OutOfMemoryError("out of memory with one sequence of 3 tokens")
 
-    monkeypatch.setattr(Forward, "each", none_left)
+    monkeypatch.setattr(Forward, "map", none_left)
     assert asked(saved("BertModel"), "w1") == {"error": "error[memory]: out of memory with one sequence of 3 tokens"}
 
 

@@ -77,7 +77,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save(model: Finetuned | BertForPreTraining, folder: Path, vocabulary: Path, **more: Any) -> Path:
-    export(model, folder, config=SHAPE, vocab_size=64, tokenizer=TokenizerFiles(vocabulary, lowercase=True), more=more)
+    export(
+        model,
+        folder,
+        config=SHAPE,
+        vocab_size=64,
+        tokenizer=TokenizerFiles(vocabulary, lowercase=True),
+        config_entries=more,
+    )
     return folder
 
 
@@ -97,7 +104,7 @@ def logits_of(model: Finetuned, given: dict[str, torch.Tensor], *, packed: bool)
     size = given["input_ids"].shape[1]
     if packed:
         arrays = packing_arrays(given["lengths"].numpy(), size)
-        packing = Packing.of({name: torch.from_numpy(array) for name, array in arrays.items()})
+        packing = Packing.from_batch({name: torch.from_numpy(array) for name, array in arrays.items()})
         assert packing is not None
         return model(given["input_ids"], given["token_type_ids"], packing=packing)
     return model(given["input_ids"], given["token_type_ids"], length_mask(given["lengths"], size))

@@ -141,7 +141,7 @@ def test_attention_takes_sequences_of_about_one_length_together(monkeypatch: pyt
 
 def test_laying_out_and_collecting_are_each_others_reverse() -> None:
     examples = packed(batch(LENGTHS))
-    packing = Packing.of(examples)
+    packing = Packing.from_batch(examples)
     assert packing is not None
     real = torch.arange(SIZE) < examples["lengths"][:, None]
     ids = examples["input_ids"][..., None].double()

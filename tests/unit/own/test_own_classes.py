@@ -344,7 +344,7 @@ def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: To
         config=config.model,
         vocab_size=256,
         tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
-        more=exported_as(model, config.model),
+        config_entries=exported_as(model, config.model),
     )
     loaded = transformers.BertForPreTraining.from_pretrained(tmp_path / "export").eval()
     assert loaded.config.hidden_act == "relu"
