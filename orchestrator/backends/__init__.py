@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Capability")
 
 GROUP = "orchestrator.backends"
-_OURS = {
+_BUILT_IN = {
     "azure": "orchestrator.backends.azure.backend:AzureBackend",
     "debug": "orchestrator.backends.debug.backend:DebugBackend",
     "local": "orchestrator.backends.local.backend:LocalBackend",
 }
-_HERE = ("debug", "local")  # always searched for runs: that costs nothing
-_USED = "backends"  # file below the home folder: names of the other backends that runs were sent to
+_THIS_MACHINE = ("debug", "local")  # always searched for runs: that costs nothing
+_USED_FILE = "backends"  # file below the home folder: names of the other backends that runs were sent to
 
 
 def backend_names() -> list[str]:
     """Return the names that `load_backend` knows."""
-    return sorted({*_OURS, *installed(GROUP)})
+    return sorted({*_BUILT_IN, *installed(GROUP)})
 
 
 def load_backend(name: str, home: Path) -> Backend:
@@ -40,7 +40,7 @@ def load_backend(name: str, home: Path) -> Backend:
         UsageError: the name is unknown.
         ServiceError: another package's backend cannot be loaded.
     """
-    if (backend := find(name, _OURS, GROUP, "backend", home)) is not None:
+    if (backend := find(name, _BUILT_IN, GROUP, "backend", home)) is not None:
         return cast(Backend, backend)
     from train_jobs.config.errors import did_you_mean
 
@@ -74,7 +74,7 @@ def backend_with(capability: type[C], home: Path) -> C:
     Raises:
         UsageError: no backend has it.
     """
-    return require(load_backend(next(iter(_able(capability)), _HERE[-1]), home), capability)
+    return require(load_backend(next(iter(_able(capability)), _THIS_MACHINE[-1]), home), capability)
 
 
 def reader_of(file: Path, home: Path) -> str:
@@ -93,32 +93,32 @@ def reader_of(file: Path, home: Path) -> str:
 
 def _able(capability: type[Capability]) -> list[str]:
     """Names of our backends that have a capability."""
-    return [name for name in sorted(_OURS) if capability_of(name, capability) is not None]
+    return [name for name in sorted(_BUILT_IN) if capability_of(name, capability) is not None]
 
 
 def capability_of(name: str, capability: type[C]) -> type[C] | None:
     """Return the class of the backend of that name if it has a capability; no service is called."""
-    found = find(name, _OURS, GROUP, "backend")
+    found = find(name, _BUILT_IN, GROUP, "backend")
     return found if isinstance(found, type) and issubclass(found, capability) else None
 
 
 def remember(name: str, home: Path) -> None:
     """Record that runs were sent to a backend, so that `used_backends` includes it."""
-    if name in _HERE or name in _recorded(home):
+    if name in _THIS_MACHINE or name in _recorded(home):
         return
     home.mkdir(parents=True, exist_ok=True)
-    with (home / _USED).open("a") as stream:
+    with (home / _USED_FILE).open("a") as stream:
         stream.write(f"{name}\n")
 
 
 def used_backends(home: Path) -> list[str]:
     """Return the backends that may have runs of this user: those of this machine, and others that got runs."""
     recorded = _recorded(home)
-    return [*_HERE, *(sorted({*recorded} & {*backend_names()}) if recorded else [])]
+    return [*_THIS_MACHINE, *(sorted({*recorded} & {*backend_names()}) if recorded else [])]
 
 
 def _recorded(home: Path) -> list[str]:
     try:
-        return (home / _USED).read_text().split()
+        return (home / _USED_FILE).read_text().split()
     except FileNotFoundError:
         return []

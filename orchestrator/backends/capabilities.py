@@ -54,7 +54,7 @@ class Resumes(Capability):
             UsageError: the number of processes cannot change, or not to this one.
         """
 
-    def tend(self, run: str, max_restarts: int | None = None) -> bool:
+    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
         """Restart a run that failed or was preempted; called while it is followed. Needed without a supervisor.
 
         Args:

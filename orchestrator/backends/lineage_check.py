@@ -76,7 +76,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
         if link.kind == "data":
             checks[link.hash] = _check_store(link, _store_of(link, makers[lineage.head.hash].config, stores), cache)
         elif link.kind == "tables":
-            checks[link.hash] = _check_tables(link, _tuned_on(link, lineage, makers), cache)
+            checks[link.hash] = _check_tables(link, _task_files(link, lineage, makers), cache)
         else:
             checks[link.hash] = _check_model(link, models.get(link.hash), cache)
     return CheckedLineage(lineage=lineage, checks=checks)
@@ -114,7 +114,7 @@ def _models(lineage: Lineage, makers: Mapping[str, _Maker]) -> dict[str, Path]:
     return found
 
 
-def _tuned_on(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
+def _task_files(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
     """Return the files of a task where its run read them; none if that run does not exist here."""
     child = next(other for other in lineage.links if link.hash in other.inputs)
     if child.hash not in makers:

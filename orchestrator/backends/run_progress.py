@@ -16,7 +16,7 @@ from orchestrator.runs.status import Counts
 TAIL_BYTES = 64 * 1024
 
 
-def whole_lines(tail: bytes, *, cut: bool) -> list[bytes]:
+def complete_lines(tail: bytes, *, cut: bool) -> list[bytes]:
     """Return the whole lines of a file's tail.
 
     Args:
@@ -54,7 +54,7 @@ def last_report(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         start = max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES)
         stream.seek(start)
-        return newest(parse_reports(whole_lines(stream.read(), cut=start > 0)))
+        return newest(parse_reports(complete_lines(stream.read(), cut=start > 0)))
 
 
 def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
@@ -74,7 +74,7 @@ class Target:
     """Sequences in each unit; None: unknown."""
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Target:
+    def from_plan(cls, plan: Mapping[str, Any]) -> Target:
         """Return the target of a plan in the form of `Plan.as_dict`."""
         train = plan["job"].get("train") or {}
         counts: Counts = plan.get("counts", "steps")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.fetch.http import Client
-from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, in_the_way, new_folder
+from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, conflict_at, new_folder
 from orchestrator.support.errors import DataError, UsageError
 from train_jobs.config.errors import did_you_mean, in_shell
 from train_jobs.config.tasks import GLUE_SUITE
@@ -112,7 +112,7 @@ def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
         try:
             return _fetched(task, place, new=False)
         except DataError as problem:
-            raise in_the_way(place, problem) from None
+            raise conflict_at(place, problem) from None
     archives = folder / ARCHIVES
     sources = [client.get(remote, archives / remote.name).path for remote in task.files]
     with new_folder(place) as building:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, content_range, in_the_way, verify
+from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, conflict_at, content_range, verify
 from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__
 
 BLOCK = 1 << 18
-LONGEST_TEXT = 1 << 24  # bytes; no list of checksums is longer
+MAX_TEXT_BYTES = 1 << 24  # bytes; no list of checksums is longer
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 MISSING = frozenset({404, 410})
 Result = TypeVar("Result")
@@ -93,9 +93,9 @@ class Client:
             try:
                 return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
             except DataError as problem:
-                raise in_the_way(target, problem) from None
+                raise conflict_at(target, problem) from None
         with Partial.open(target) as partial:
-            checked = self._first_of(remote.path, lambda url: self._whole(url, remote, partial))
+            checked = self._try_mirrors(remote.path, lambda url: self._download_verified(url, remote, partial))
             partial.place()
         return Fetched(target, target.stat().st_size, new=True, checked=checked)
 
@@ -105,9 +105,9 @@ class Client:
         Raises:
             UserError: as `get`.
         """
-        return self._first_of(path, lambda url: self._insist(url, lambda: self._small(url)))
+        return self._try_mirrors(path, lambda url: self._with_retries(url, lambda: self._read_text(url)))
 
-    def _first_of(self, path: str, get: Callable[[str], Result]) -> Result:
+    def _try_mirrors(self, path: str, get: Callable[[str], Result]) -> Result:
         """Return what the first mirror gives that has the file."""
         refusals: dict[str, Refused] = {}
         wrong: DataError | None = None
@@ -121,18 +121,18 @@ class Client:
                 wrong = problem
         raise wrong or _failed(path, refusals)
 
-    def _whole(self, url: str, remote: Remote, partial: Partial, *, again: bool = True) -> str:
+    def _download_verified(self, url: str, remote: Remote, partial: Partial, *, retry: bool = True) -> str:
         """Fetch a file in full; if a resumed one does not verify, fetch it again from its beginning."""
-        resumed = self._insist(url, lambda: self._grow(url, remote, partial), partial)
+        resumed = self._with_retries(url, lambda: self._download_missing(url, remote, partial), partial)
         try:
             return verify(partial.path, remote)
         except DataError:
             partial.clear()
-            if not (resumed and again):
+            if not (resumed and retry):
                 raise
-        return self._whole(url, remote, partial, again=False)
+        return self._download_verified(url, remote, partial, retry=False)
 
-    def _insist(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
+    def _with_retries(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
         """Repeat a step as long as more of the file arrives, and a few times when nothing does."""
         failed, most = 0, partial.size if partial else 0
         while True:
@@ -150,7 +150,7 @@ class Client:
                 self.transfer.notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
                 time.sleep(wait)
 
-    def _grow(self, url: str, remote: Remote, partial: Partial) -> bool:
+    def _download_missing(self, url: str, remote: Remote, partial: Partial) -> bool:
         """Request the missing bytes once; return whether they continued earlier ones.
 
         Raises:
@@ -165,7 +165,7 @@ class Client:
                 return True  # all of it has arrived before
             if not unsatisfiable:
                 _check(response)
-            version = Version.of(url, response)
+            version = Version.from_response(url, response)
             resumed = bool(response.status_code == requests.codes.partial_content)
             if unsatisfiable or (resumed and not partial.continued_by(response, version)):
                 partial.clear()
@@ -185,11 +185,11 @@ class Client:
                 raise Retry(f"the transfer stopped at byte {done} of {total}")
             return resumed
 
-    def _small(self, url: str) -> str:
+    def _read_text(self, url: str) -> str:
         with self._request(url, {}) as response:
             _check(response)
             body = b""
-            while (block := _read(response)) and len(body) < LONGEST_TEXT:
+            while (block := _read(response)) and len(body) < MAX_TEXT_BYTES:
                 body += block
         if not body.strip() or body.lstrip().startswith(b"<"):
             raise Refused("it sends " + ("a web page" if body.strip() else "nothing"))

@@ -82,7 +82,7 @@ def verify(path: Path, remote: Remote) -> str:
     return remote.checksum.kind
 
 
-def in_the_way(path: Path, problem: DataError) -> ConflictError:
+def conflict_at(path: Path, problem: DataError) -> ConflictError:
     """Return the error for a place that holds something other than what is fetched."""
     facts = {"have": problem.message, **problem.facts}
     return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=set_aside(path))
@@ -117,7 +117,7 @@ class Version(NamedTuple):
     modified: str
 
     @classmethod
-    def of(cls, url: str, response: Any) -> Self:
+    def from_response(cls, url: str, response: Any) -> Self:
         """Return the version that a response carries."""
         return cls(url, response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
 
@@ -137,8 +137,8 @@ class Partial:
 
     def __init__(self, target: Path, stream: IO[bytes]) -> None:
         self.stream = stream
-        self.path = _beside(target, PARTIAL)
-        self._facts = _beside(target, FACTS)
+        self.path = _hidden_sibling(target, PARTIAL)
+        self._facts = _hidden_sibling(target, FACTS)
         self._target = target
 
     @classmethod
@@ -152,7 +152,7 @@ class Partial:
         """
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _beside(target, PARTIAL).open("ab", buffering=0) as stream:
+            with _hidden_sibling(target, PARTIAL).open("ab", buffering=0) as stream:
                 if not try_lock(stream):
                     raise ConflictError(
                         f"cannot fetch {target}: another process fetches it", fix="wait for it, or stop it and retry"
@@ -212,5 +212,5 @@ class Partial:
             return None
 
 
-def _beside(target: Path, ending: str) -> Path:
+def _hidden_sibling(target: Path, ending: str) -> Path:
     return target.with_name(f".{target.name}{ending}")

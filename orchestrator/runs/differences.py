@@ -81,7 +81,7 @@ def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
     return Difference(
         a=a.status.name,
         b=b.status.name,
-        spec={key: {side: _shown(key, value) for side, value in pair.items()} for key, pair in specs.items()},
+        spec={key: {side: _hide_secret(key, value) for side, value in pair.items()} for key, pair in specs.items()},
         compute=_pairs(_flat(a.plan["compute"]), _flat(b.plan["compute"])),
         environment=_pairs(a.plan["environment"], b.plan["environment"]),
         data=_pairs(a.plan["data"], b.plan["data"]),
@@ -116,7 +116,7 @@ def _settings(side: Side) -> dict[str, Any]:
     """Return the settings of a run by dotted keys; secrets are hidden."""
     plan = side.plan
     return {
-        **{key: _shown(key, value) for key, value in _flat_spec(side).items()},
+        **{key: _hide_secret(key, value) for key, value in _flat_spec(side).items()},
         **{f"compute.{key}": value for key, value in _flat(plan["compute"]).items()},
         **{f"environment.{key}": value for key, value in plan["environment"].items()},
         **{f"data.{key}": value for key, value in plan["data"].items()},
@@ -150,7 +150,7 @@ def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
     return {key: pair for key, pair in both.items() if len(pair) < 2 or pair["a"] != pair["b"]}
 
 
-def _shown(key: str, value: Any) -> Any:
+def _hide_secret(key: str, value: Any) -> Any:
     return HIDDEN if is_secret(key) else value
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from train_jobs.config.fields import Config
 
-APART = ("loss", "collapsed")  # not metrics of the task
+NOT_METRICS = ("loss", "collapsed")  # not metrics of the task
 PLUS_MINUS = "+-"
 
 
@@ -113,7 +113,7 @@ def _task(result: Mapping[str, Any]) -> Scores:
     figures = {name: value if isinstance(value, Mapping) else {"mean": value} for name, value in found.items()}
     return Scores(
         task=str(result["task"]),
-        metrics={name: Figure(**figure) for name, figure in figures.items() if name not in APART},
+        metrics={name: Figure(**figure) for name, figure in figures.items() if name not in NOT_METRICS},
         seeds=len(seeds) if seeds else 1,
         collapsed=int(result["collapsed"] if seeds else found.get("collapsed", 0)),
         best_step=result.get("best_step"),

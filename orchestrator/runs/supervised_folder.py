@@ -82,7 +82,7 @@ class SupervisedFolder(ABC, Generic[State]):
         return self.path.name
 
     @abstractmethod
-    def loss(self, state: State) -> dict[str, Any]:
+    def lost_update(self, state: State) -> dict[str, Any]:
         """Return what changes in the state of a folder whose supervisor died."""
 
     @contextmanager
@@ -124,7 +124,7 @@ class SupervisedFolder(ABC, Generic[State]):
                 return state
         if state.state == RunState.QUEUED and time.time() - self.state_file.stat().st_mtime < self.queued_seconds:
             return state  # its supervisor is starting
-        return state.model_copy(update={"state": RunState.FAILED, **self.loss(state)})
+        return state.model_copy(update={"state": RunState.FAILED, **self.lost_update(state)})
 
     def write_state(self, state: State) -> None:
         """Replace state.json; on a full disk, free the reserve first."""
@@ -187,7 +187,7 @@ class SupervisedFolder(ABC, Generic[State]):
         if answer != b"ready":
             raise ServiceError(
                 f"cannot start {self.noun} {self.name}: its {self.supervisor} did not start",
-                facts={"exit code": process.wait(), "says": last_line(log)},
+                facts={"exit code": process.wait(), "reason": last_line(log)},
                 fix=f"orchestrator resume {self.name}",
             )
         process.returncode = 0  # it outlives this process; its lock shows that it lives

@@ -87,7 +87,7 @@ class Opening:
         if self._process.returncode != 0:
             words = (err.strip() or "no message").splitlines()[-1]
             raise ServiceError(
-                "cannot open an MLflow run", facts={"where": self._uri, "says": words}, fix="--set tracking.uri=URI"
+                "cannot open an MLflow run", facts={"where": self._uri, "reason": words}, fix="--set tracking.uri=URI"
             )
         return str(json.loads(out.strip().splitlines()[-1])["run_id"])
 

@@ -108,7 +108,9 @@ class Snapshot(Config):
                     made.add(parent)
                 target.write_bytes(content)
             except OSError as problem:
-                raise StorageError(f"cannot write the code to {target}", facts={"why": problem.strerror}) from problem
+                raise StorageError(
+                    f"cannot write the code to {target}", facts={"reason": problem.strerror}
+                ) from problem
 
     def check_entry(self, entry: str, where: str) -> None:
         """Check that a module to run exists.
@@ -131,8 +133,10 @@ class Snapshot(Config):
         ]
         own = sorted(module for module in modules if not module.startswith(f"{PACKAGE}."))
         facts = {"where": where}
-        if behind := next((out for out in self.left_out if f"{path}.py/".startswith(f"{out.path.rstrip('/')}/")), None):
-            facts["left out"] = f"{behind.path} ({behind.why})"
+        # the file may exist and be ignored, itself or with a folder above it: then the ignore line is what to change
+        module_file = f"{path}.py/"
+        if ignored := next((out for out in self.left_out if module_file.startswith(f"{out.path.rstrip('/')}/")), None):
+            facts["left out"] = f"{ignored.path} ({ignored.why})"
         if len(own) < MAX_LISTED:
             facts["known"] = ", ".join([*own, f"{PACKAGE}.pretrain"])
         raise SpecError(
@@ -169,7 +173,7 @@ class Snapshot(Config):
         source = self.root / below if self.folder is None or top == PACKAGE else self.folder / file.path
         with suppress(FileNotFoundError):
             content = source.read_bytes()
-            if SnapshotFile.of(file.path, content) == file:
+            if SnapshotFile.from_content(file.path, content) == file:
                 return content
         raise ConflictError(
             f"cannot copy {source}: it changed while the run was being made", fix="run the same command again"
@@ -177,26 +181,26 @@ class Snapshot(Config):
 
 
 def take_snapshot(
-    package: Path | None = None, *, code: CodeSpec | None = None, apart: Mapping[Path, str] | None = None
+    package: Path | None = None, *, code: CodeSpec | None = None, excluded: Mapping[Path, str] | None = None
 ) -> Snapshot:
     """Read and hash the code.
 
     Args:
         package: folder of the package. None: the installed one.
         code: the user's own, with its limits. None, or one without a folder: the package alone.
-        apart: absolute path -> kind of things in the user's folder that are not code, ignored or not.
+        excluded: absolute path -> kind of things in the user's folder that are not code, ignored or not.
 
     Raises:
         SpecError: the user's folder contains something that must not leave the machine; see `read_code`.
     """
     root = package or Path(train_jobs.config.__file__).resolve().parent.parent
     names = [path.relative_to(root).as_posix() for path in _sources(root)]
-    files = [SnapshotFile.of(f"{PACKAGE}/{name}", (root / name).read_bytes()) for name in names]
+    files = [SnapshotFile.from_content(f"{PACKAGE}/{name}", (root / name).read_bytes()) for name in names]
     own: dict[str, Any] = {}
     if code is not None and code.folder is not None:
         from orchestrator.snapshot.user import read_code  # takes 10 ms, which a plan without own code need not wait for
 
-        user = read_code(code, code.folder, apart or {}, taken=frozenset({PACKAGE, f"{PACKAGE}.py"}))
+        user = read_code(code, code.folder, excluded or {}, reserved=frozenset({PACKAGE, f"{PACKAGE}.py"}))
         files += user.files
         own = {
             "folder": code.folder,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 # git sets these for a hook: they name the hook's repository, whatever folder a command is for.
-_OF_HOOKS = ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
+_HOOK_VARIABLES = ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
 
 
 class GitFacts(Config):
@@ -102,7 +102,7 @@ def _run(commands: list[list[str]], seconds: float) -> list[list[str]]:
     """
     import subprocess  # a plan outside of repositories does not need it
 
-    environ = {key: value for key, value in os.environ.items() if key not in _OF_HOOKS}
+    environ = {key: value for key, value in os.environ.items() if key not in _HOOK_VARIABLES}
     started: list[Popen[bytes]] = []
     try:
         started.extend(

@@ -16,14 +16,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.snapshot.git import repository_of
-from orchestrator.snapshot.walk import AML_IGNORE, GIT_IGNORE, LeftOut, Obstacle, ShippedFile, SnapshotFile, Walk, shown
+from orchestrator.snapshot.walk import (
+    AML_IGNORE,
+    GIT_IGNORE,
+    LeftOut,
+    Obstacle,
+    ShippedFile,
+    SnapshotFile,
+    Walk,
+    printable,
+)
 from orchestrator.specs.job import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.config.errors import did_you_mean
 
 MB = 1e6
 LARGEST_NAMED = 5
-MOST_IN_FIX = 20  # paths; a longer command is not pasted
+MAX_IN_FIX = 20  # paths; a longer command is not pasted
 SECRET_NAMES = (
     *(".env", ".env.*", "*.env", ".envrc", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx"),
@@ -106,21 +115,21 @@ class UserCode(NamedTuple):
     """Names of the ignore files that were read, the outermost first."""
 
 
-def read_code(code: CodeSpec, folder: Path, apart: Mapping[Path, str], *, taken: frozenset[str]) -> UserCode:
+def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, reserved: frozenset[str]) -> UserCode:
     """Read the user's folder.
 
     Args:
         code: the limits, and the files whose apparent secrets may be shipped.
         folder: the folder, absolute and without symlinks.
-        apart: absolute path -> kind of things that are not code, whatever the ignore files contain.
-        taken: names that are not available at the top of the snapshot.
+        excluded: absolute path -> kind of things that are not code, whatever the ignore files contain.
+        reserved: names that are not available at the top of the snapshot.
 
     Raises:
         SpecError: symlinks that leave the folder, files over a limit, apparent secrets: all of them together.
         ConflictError: a file disappeared meanwhile.
     """
     try:
-        walk = Walk(folder, repository=repository_of(folder), apart=apart, taken=taken)
+        walk = Walk(folder, repository=repository_of(folder), excluded=excluded, reserved=reserved)
         files, obstacles = _read(folder, walk.found, code)
     except FileNotFoundError as problem:
         raise ConflictError(
@@ -136,10 +145,10 @@ def read_code(code: CodeSpec, folder: Path, apart: Mapping[Path, str], *, taken:
         raise SpecError(
             f"cannot ship the code in {folder}",
             problems=[
-                *(f"{shown(path)}{f':{line}' if line else ''}: {what}" for path, what, _, line in ordered),
+                *(f"{printable(path)}{f':{line}' if line else ''}: {what}" for path, what, _, line in ordered),
                 *unknown,
             ],
-            facts=_ways_out(obstacles, walk.found, code),
+            facts=_alternatives(obstacles, walk.found, code),
             fix=_fix(folder, obstacles),
         )
     if not files:
@@ -167,18 +176,18 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
         except PermissionError:
             obstacles.append(Obstacle(file.path, "a file that cannot be read"))
             continue
-        files.append(SnapshotFile.of(file.path, content))
+        files.append(SnapshotFile.from_content(file.path, content))
         if not trusted:
             obstacles += (Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content))
     if total > code.largest_total_mb * MB:
         largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]
-        named = ", ".join(f"{shown(file.path)} {_mb(file.size)}" for file in largest)
+        named = ", ".join(f"{printable(file.path)} {_mb(file.size)}" for file in largest)
         what = f"{_mb(total)} together, over code.largest_total_mb ({code.largest_total_mb:g}); the largest: {named}"
         obstacles.append(Obstacle(f"{len(found):,} files", what, "total"))
     return files, obstacles
 
 
-def _ways_out(obstacles: list[Obstacle], found: list[ShippedFile], code: CodeSpec) -> dict[str, str]:
+def _alternatives(obstacles: list[Obstacle], found: list[ShippedFile], code: CodeSpec) -> dict[str, str]:
     """Return facts that help where leaving a file out does not."""
     kinds = {obstacle.kind for obstacle in obstacles}
     ways = {}
@@ -200,7 +209,7 @@ def _fix(folder: Path, obstacles: list[Obstacle]) -> str:
     """Return a command that ignores the files that may be left out; a sentence if that is no file, or too many."""
     ignore_file = folder / (AML_IGNORE if (folder / AML_IGNORE).is_file() else GIT_IGNORE)
     paths = dict.fromkeys(obstacle.path for obstacle in obstacles if obstacle.kind in {"entry", "secret", "size"})
-    if not 0 < len(paths) <= MOST_IN_FIX:
+    if not 0 < len(paths) <= MAX_IN_FIX:
         return f"fix the files named, or leave them out with one line each in {ignore_file}"
     # escape what an ignore file would take for a pattern: each line names one entry and no other
     lines = " ".join(shlex.quote("/" + re.sub(r"[\\*?\[]| $", r"\\\g<0>", path)) for path in paths)

@@ -65,7 +65,7 @@ class SnapshotFile(Config):
     """Hash of its content, in hex."""
 
     @classmethod
-    def of(cls, path: str, content: bytes) -> SnapshotFile:
+    def from_content(cls, path: str, content: bytes) -> SnapshotFile:
         """Return the entry of a file with this content."""
         return cls(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
@@ -89,7 +89,7 @@ class _Line:
     by_name: bool  # a pattern without a slash names entries in any folder
     regex: re.Pattern[str]
 
-    def names(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Return whether the line names a path; that of a folder ends with a slash."""
         if self.by_name:
             return self.regex.search(path[path.rfind("/", 0, -1) + 1 :]) is not None
@@ -115,7 +115,7 @@ class IgnoreRules:
     """The nearest first."""
 
     @classmethod
-    def of(cls, root: Path, repository: Path | None) -> IgnoreRules:
+    def load(cls, root: Path, repository: Path | None) -> IgnoreRules:
         """Return the rules at the root of the code, which may be in a git repository."""
         if (root / AML_IGNORE).is_file():
             return cls(outer="", nested=False)._with(root / AML_IGNORE, AML_IGNORE, "")
@@ -137,7 +137,7 @@ class IgnoreRules:
         for file in self.files:
             below = (self.outer + path)[len(file.base) :]
             for line in file.lines:
-                if line.names(below):
+                if line.matches(below):
                     return file.name if line.ignores else None
         return None
 
@@ -197,9 +197,9 @@ class Walk:
     Args:
         root: the folder, absolute and without symlinks.
         repository: root of the git repository that contains it.
-        apart: absolute path -> kind of things that are not code, whatever the ignore files contain; folders around the
-            root do not count.
-        taken: names that are not available at the top.
+        excluded: absolute path -> kind of an entry that is never code, whatever the ignore files contain, such as the
+            home folder. Folders that contain the root have no effect.
+        reserved: names that are not available at the top.
 
     Attributes:
         found: files to ship, in the order of the walk.
@@ -212,18 +212,18 @@ class Walk:
     """Files below one left-out folder that are counted; counting more takes longer than it is worth."""
 
     def __init__(
-        self, root: Path, *, repository: Path | None, apart: Mapping[Path, str], taken: frozenset[str]
+        self, root: Path, *, repository: Path | None, excluded: Mapping[Path, str], reserved: frozenset[str]
     ) -> None:
-        self._root, self._taken = root, taken
-        self._apart = {path: kind for path, kind in apart.items() if not root.is_relative_to(path)}
+        self._root, self._reserved = root, reserved
+        self._excluded = {path: kind for path, kind in excluded.items() if not root.is_relative_to(path)}
         self.found: list[ShippedFile] = []
         self.left_out: list[LeftOut] = []
         self.obstacles: list[Obstacle] = []
-        rules = IgnoreRules.of(root, repository)
+        rules = IgnoreRules.load(root, repository)
         self.ignore_files = [file.name for file in reversed(rules.files)]
         self._folder(root, "", rules, ())
 
-    def _folder(self, folder: Path, path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
+    def _folder(self, folder: Path, path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         try:
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
@@ -232,33 +232,33 @@ class Walk:
             return
         names = {entry.name for entry in entries}
         if path and (kind := next((kind for signs, kind in _KNOWN_BY if signs <= names), None)):
-            self._leave(folder, path, kind)
+            self._leave_out(folder, path, kind)
             return
         if rules.nested and GIT_IGNORE in names and (folder / GIT_IGNORE).is_file():
             rules = rules.entering(folder, path)
             self.ignore_files.append(path + GIT_IGNORE)
         for entry in entries:
             if entry.is_symlink():
-                self._link(entry, path + entry.name, rules, (*around, folder))
+                self._link(entry, path + entry.name, rules, (*ancestors, folder))
             else:
-                self._entry(entry, path + entry.name, rules, (*around, folder))
+                self._entry(entry, path + entry.name, rules, (*ancestors, folder))
 
-    def _entry(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
+    def _entry(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         source = Path(entry.path)
         path += "/" if entry.is_dir(follow_symlinks=False) else ""
-        if why := _never(entry.name) or self._apart.get(source) or rules.ignored_by(path):
-            self._leave(source, path, why)
+        if why := _never(entry.name) or self._excluded.get(source) or rules.ignored_by(path):
+            self._leave_out(source, path, why)
         else:
             target = "/".join(source.relative_to(self._root).parts)
-            self._take(path, entry.stat(follow_symlinks=False), rules, around, target=target)
+            self._add(path, entry.stat(follow_symlinks=False), rules, ancestors, target=target)
 
-    def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
+    def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         """Ship a symlink as its target, which must exist inside the folder."""
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
-        kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._apart.get, (target, *target.parents))]
+        kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._excluded.get, (target, *target.parents))]
         if why := next(filter(None, kinds), None) or rules.ignored_by(path):
-            self._leave(None, path, why)
+            self._leave_out(None, path, why)
             return
         try:
             state = entry.stat()
@@ -268,30 +268,30 @@ class Walk:
             return
         if inside is None:
             self.obstacles.append(Obstacle(path, f"a symlink that leaves the folder, to {target}"))
-        elif target in around:
+        elif target in ancestors:
             self.obstacles.append(Obstacle(path, "a symlink to a folder that contains it"))
         else:
             end = "/" if stat.S_ISDIR(state.st_mode) else ""
-            self._take(path + end, state, rules, around, target="/".join(inside))
+            self._add(path + end, state, rules, ancestors, target="/".join(inside))
 
-    def _take(
-        self, path: str, state: os.stat_result, rules: IgnoreRules, around: tuple[Path, ...], *, target: str
+    def _add(
+        self, path: str, state: os.stat_result, rules: IgnoreRules, ancestors: tuple[Path, ...], *, target: str
     ) -> None:
-        if path.rstrip("/") in self._taken:
+        if path.rstrip("/") in self._reserved:
             self.obstacles.append(Obstacle(path, "has the name of the package that is shipped with the code"))
         elif "\n" in path or path != path.encode(errors="ignore").decode():
             self.obstacles.append(Obstacle(path, "a name with a line break, or not UTF-8; rename it", "name"))
         elif stat.S_ISDIR(state.st_mode):
-            self._folder(self._root / target, path, rules, around)
+            self._folder(self._root / target, path, rules, ancestors)
         elif stat.S_ISREG(state.st_mode):
             self.found.append(ShippedFile(path, state.st_size, target))
         else:
-            self._leave(None, path, "a pipe, a socket or a device")
+            self._leave_out(None, path, "a pipe, a socket or a device")
 
-    def _leave(self, folder: Path | None, path: str, why: str) -> None:
+    def _leave_out(self, folder: Path | None, path: str, why: str) -> None:
         files, counted = self._count(folder) if folder and path.endswith("/") else (1, True)
         if files:
-            self.left_out.append(LeftOut(path=shown(path), why=why, files=files, counted=counted))
+            self.left_out.append(LeftOut(path=printable(path), why=why, files=files, counted=counted))
 
     def _count(self, folder: Path) -> tuple[int, bool]:
         """Return the number of files below a folder, and whether all were counted."""
@@ -310,7 +310,7 @@ class Walk:
         return files, True
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     """Return a path as one line of printable text, for messages."""
     return path if path.isprintable() else ascii(path)[1:-1]
 

@@ -23,15 +23,15 @@ def home_folder(environ: Mapping[str, str]) -> Path:
 
 def run_names(*places: Path) -> list[str]:
     """Return the names of the runs with folders in `places`, newest submission first; imports nothing heavy."""
-    return _names_beside("request.json", *places)
+    return _names_by_age("request.json", *places)
 
 
 def sweep_names(home: Path) -> list[str]:
     """Return the names of the sweeps of a home folder, newest submission first; imports nothing heavy."""
-    return _names_beside("lock", home / SWEEPS)
+    return _names_by_age("lock", home / SWEEPS)
 
 
-def _names_beside(file: str, *places: Path) -> list[str]:
+def _names_by_age(file: str, *places: Path) -> list[str]:
     """Return the names of the folders in `places`, sorted by the age of a file that the submission wrote."""
     found = []
     for place in places:

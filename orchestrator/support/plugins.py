@@ -1,6 +1,6 @@
-"""Objects by name: ours by an address in a table, those of other packages by the entry points of a group.
+"""Objects by name: built-in ones from a table of addresses, those of other packages from an entry-point group.
 
-Each is imported when it is first needed. A name of ours always means ours.
+Each is imported when it is first needed. A name of built_in always means built_in.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-def find(name: str, ours: Mapping[str, str], group: str, what: str, *arguments: Any) -> Any:
+def find(name: str, built_in: Mapping[str, str], group: str, noun: str, *arguments: Any) -> Any:
     """Return the object of a name, called with `arguments` if there are any; None: the name is unknown.
 
     Args:
         name: the name.
-        ours: name -> address, `package.module:ATTRIBUTE`, of the objects that this package ships.
+        built_in: name -> address, `package.module:ATTRIBUTE`, of the objects that this package ships.
         group: entry-point group of other packages.
-        what: role of the object in messages, such as `backend`.
+        noun: role of the object in messages, such as `backend`.
         arguments: of a class, those of its constructor.
 
     Raises:
         ServiceError: the other package cannot be imported, or its constructor fails.
     """
-    if name in ours:
-        found = imported(ours[name])
+    if name in built_in:
+        found = imported(built_in[name])
         return found(*arguments) if arguments else found
     if (point := installed(group).get(name)) is None:
         return None
@@ -41,7 +41,7 @@ def find(name: str, ours: Mapping[str, str], group: str, what: str, *arguments: 
 
         distribution = point.dist.name if point.dist else point.value
         raise ServiceError(
-            f"cannot load {what} {name}",
+            f"cannot load {noun} {name}",
             facts={"where": point.value, "reason": f"{type(problem).__name__}: {problem}"},
             fix=f"pip install --force-reinstall {distribution}",
         ) from problem
@@ -71,7 +71,7 @@ def lazy(address: str) -> Any:
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name. Takes about 40 ms: call it only when no name of ours fits."""
+    """Return the entry points of a group by name. Takes about 40 ms: call it only when no built-in name fits."""
     return _installed(group, tuple(sys.path))
 
 

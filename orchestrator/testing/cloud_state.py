@@ -101,7 +101,7 @@ class State:
         """Return the resources directly below a path, the newest first."""
         return [document for name, document in self.resources.items() if name.rpartition("/")[0] == path][::-1]
 
-    def named(self, identity: str) -> Document | None:
+    def by_id(self, identity: str) -> Document | None:
         """Return the resource with an ARM id, None if this workspace has no such resource."""
         base, path = f"{self.place.workspace_path}/", identity.removeprefix("azureml:")
         return self.resources.get(path[len(base) :]) if path.lower().startswith(base.lower()) else None

@@ -26,7 +26,7 @@ from orchestrator.testing.proxy.server import Answer, Fault, Moment, Proxy, Reco
 from orchestrator.testing.services.mlflow_service import Tracking
 from orchestrator.testing.services.run_history import RunHistory
 
-LONGEST_JOB = 21 * 24 * 3600.0
+MAX_JOB_SECONDS = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 RESOURCES = (resource_manager, machines, assets, endpoints, job_resources)
@@ -63,7 +63,7 @@ class AzureDouble:
         routes = Routes(route for part in RESOURCES for route in part.ROUTES)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs, routes)
         self._runs = Tracking(self.state, self.jobs, self.login.check)
-        self.jobs.conduct = self._conduct
+        self.jobs.run_sweep = self._run_sweep
         self.prices = machines.Prices()
         self._services: dict[str, Answer] = {
             MANAGEMENT_HOST: self.manager.answer,
@@ -74,7 +74,7 @@ class AzureDouble:
             LOOPBACK: self._runs.answer,
             self.place.blob_host: BlobService(self.place, self.storage, self.login).answer,
         }
-        self._proxy = Proxy(self._answer, self._knows, context)
+        self._proxy = Proxy(self._answer, self._is_known_host, context)
         self.faults = self._proxy.faults
         self._environment_before: dict[str, str | None] = {}
         self._closed = False
@@ -209,9 +209,9 @@ class AzureDouble:
         """Set the quota of a VM family, in cores."""
         self.state.quotas[family] = cores
 
-    def by_identity(self, wanted: bool = True) -> None:
+    def by_identity(self, enabled: bool = True) -> None:
         """Let datastores have no secrets from now on: only clients with a token can read them."""
-        self.storage.by_identity = wanted
+        self.storage.by_identity = enabled
 
     def hold_queue(self, held: bool = True) -> None:
         """Keep jobs that do not run yet in the queue while `held`."""
@@ -269,7 +269,7 @@ class AzureDouble:
 
     # inside
 
-    def _knows(self, host: str) -> bool:
+    def _is_known_host(self, host: str) -> bool:
         return host in self._services or host.endswith(f".{self.place.scoring_domain}")
 
     def _answer(self, call: Call) -> Reply:
@@ -277,8 +277,8 @@ class AzureDouble:
             return endpoints.score(self.manager, call)
         return self._services[call.host](call)
 
-    def _conduct(self, job: CloudJob) -> tuple[str, Document | None]:
-        return SweepJob(job, self.jobs, self._runs.reports).conduct()
+    def _run_sweep(self, job: CloudJob) -> tuple[str, Document | None]:
+        return SweepJob(job, self.jobs, self._runs.reports).run()
 
     def _variables(self, job: CloudJob) -> dict[str, str]:
         """Return the variables by which a job finds its MLflow run.
@@ -288,7 +288,7 @@ class AzureDouble:
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
-            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=LONGEST_JOB),
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=MAX_JOB_SECONDS),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,

@@ -150,8 +150,8 @@ def test_refused_restart_is_not_repeated(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     azure.fail_next(JOB, status=403)
     with pytest.raises(Exception, match="may not do this"):
-        run._backend.tend(run.name)
-    assert not run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
+    assert not run._backend.restart_if_needed(run.name)
     assert run.status().state == RunState.FAILED
     assert "may not do this" in str(run.status().reason)
 

@@ -84,7 +84,7 @@ def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
     if not place.is_dir():
         raise NotFoundError(
             f"environments/{name} does not exist",
-            facts={"where": place, "why": "the installation is not complete"},
+            facts={"where": place, "reason": "the installation is not complete"},
             fix="--set azure.environment=azureml:NAME:VERSION",
         )
     files = {path.name: path.read_bytes() for path in sorted(place.iterdir()) if path.is_file()}
@@ -128,9 +128,9 @@ def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
     return f"{workspace.id}/{kind}/{name}/versions/{version}"
 
 
-def data_name(held: JobInput) -> str:
+def data_name(job_input: JobInput) -> str:
     """Return the name of the asset of an input."""
-    return f"orchestrator-{held.holds}"
+    return f"orchestrator-{job_input.holds}"
 
 
 def uploaded(plan: Plan) -> list[JobInput]:
@@ -156,12 +156,12 @@ def code_asset(name: str, digest: str, folder: str) -> Asset:
 
 
 def _data(plan: Plan, azure: AzureSpec) -> Iterator[Asset]:
-    for held in uploaded(plan):
-        folder = places.content_folder("models" if held.name == START else "data", held.digest)
+    for job_input in uploaded(plan):
+        folder = places.content_folder("models" if job_input.name == START else "data", job_input.digest)
         uri = places.datastore_uri(azure.datastore, folder)
         body = {"dataType": "uri_folder", "dataUri": uri, "isAnonymous": False, "isArchived": False}
-        version = held.digest[: places.DIGITS]
-        yield Asset(kind="data", name=data_name(held), version=version, body={"properties": body}, folder=folder)
+        version = job_input.digest[: places.DIGITS]
+        yield Asset(kind="data", name=data_name(job_input), version=version, body={"properties": body}, folder=folder)
 
 
 def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
@@ -209,13 +209,13 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
             content = files(Path(scratch))
             sent = Files(store).upload(asset.folder, content, progress)
         report(f"{label}: {len(content)} files, {bytes_text(sent)} uploaded")
-    wire.put_asset(asset.kind, asset.name, asset.version, filled(asset.body, store))
+    wire.put_asset(asset.kind, asset.name, asset.version, fill_placeholders(asset.body, store))
     if asset.kind == "environments":
         report(f"{label}: Azure builds it when it is first used, which takes about 10 minutes")
     return None
 
 
-def filled(body: Body, store: Store) -> Body:
+def fill_placeholders(body: Body, store: Store) -> Body:
     """Return a body with the datastore's names in the place of `{account}`, `{endpoint}` and `{container}`."""
     text = json.dumps(body)
     for name in ("account", "endpoint", "container"):
@@ -225,12 +225,12 @@ def filled(body: Body, store: Store) -> Body:
 
 def remember_asset(home: Path, workspace: Workspace, asset: Asset) -> None:
     """Record that a workspace has an asset, for the notes of the next plan."""
-    if seen_on(home, workspace, asset) is None:
+    if first_seen(home, workspace, asset) is None:
         known = places.read_cache(home / SEEN)
         places.write_cache(home / SEEN, {**known, _seen_key(workspace, asset): time.strftime("%Y-%m-%d")})
 
 
-def seen_on(home: Path, workspace: Workspace, asset: Asset) -> str | None:
+def first_seen(home: Path, workspace: Workspace, asset: Asset) -> str | None:
     """Return the date on which a run first found an asset in a workspace; None: no run has."""
     return places.read_cache(home / SEEN).get(_seen_key(workspace, asset))
 

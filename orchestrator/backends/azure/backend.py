@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
 OUTAGE_SECONDS = 3600.0  # of Azure that a follower tolerates: runs take weeks
-MOST_DISCOVERED = 200  # jobs to look at, the newest first
+MAX_DISCOVERED = 200  # jobs to look at, the newest first
 
 
 class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers, ReadsJobFiles):
@@ -170,7 +170,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
     def discover(self) -> None:
         """Put the newest runs of the workspace on record here, including those of other machines."""
         wire, known = self.wire({}), set(self.names())
-        for job in wire.jobs(MOST_DISCOVERED):
+        for job in wire.jobs(MAX_DISCOVERED):
             run = job["tags"].get("orchestrator.run")
             if run == job["name"] and run not in known:
                 with suppress(NotFoundError):  # its files were deleted
@@ -194,7 +194,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             return logs.new([attempt.job for attempt in folder.read().attempts if attempt.confirmed], over=over)
 
         def ended() -> bool:
-            return not self.tend(folder.name) and folder.read().last.ended is not None
+            return not self.restart_if_needed(folder.name) and folder.read().last.ended is not None
 
         return follow(new, ended, query, pause=self.poll_seconds, outage=OUTAGE_SECONDS)
 
@@ -252,7 +252,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         self._submit_again(folder)
         return self.handle(folder.name)
 
-    def tend(self, run: str, max_restarts: int | None = None) -> bool:
+    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
         """Submit another attempt of a run that was preempted or failed, as often as its request allows.
 
         Raises:

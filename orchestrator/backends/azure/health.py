@@ -38,7 +38,7 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         name = "sign-in"
         sign_in, wire = SignIn(environ), Wire(workspace)
         sign_in.get_token(SCOPE)
-        yield ok(name, f"by {sign_in.link}")
+        yield ok(name, f"by {sign_in.credential_name}")
         name = "azure"
         region = wire.location()
         yield ok(name, f"workspace {workspace.workspace} answers, region {region}")

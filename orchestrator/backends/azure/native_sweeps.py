@@ -46,7 +46,7 @@ SWEEP_TAG = "orchestrator.sweep"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
 BEST = "best_child_run_id"  # property of the sweep
 CANCELLED = {"CancelRequested", "Canceled"}
-HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
+OR_DRIVE_HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
 CLASSES = {
     ("range", False): "Uniform",
     ("range", True): "LogUniform",
@@ -177,25 +177,25 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
         (
             policy in {"asha", "wilcoxon"},
             "early_termination.policy",
-            f"Azure has no policy {policy}: bandit, median or truncation, {HERE}",
+            f"Azure has no policy {policy}: bandit, median or truncation, {OR_DRIVE_HERE}",
         ),
-        (sampling in {"tpe", "gp"}, "sampling.name", f"Azure has no sampling {sampling}: bayesian, {HERE}"),
+        (sampling in {"tpe", "gp"}, "sampling.name", f"Azure has no sampling {sampling}: bayesian, {OR_DRIVE_HERE}"),
         (
             sampling == "bayesian" and policy != "none",
             "early_termination.policy",
-            f"Azure stops no trial early with bayesian sampling: none, {HERE}",
+            f"Azure stops no trial early with bayesian sampling: none, {OR_DRIVE_HERE}",
         ),
-        (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {HERE}"),
+        (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {OR_DRIVE_HERE}"),
         (
             spec.objective.reduction == "last",
             "objective.reduction",
-            f"Azure takes the best of a trial's reports: best, {HERE}",
+            f"Azure takes the best of a trial's reports: best, {OR_DRIVE_HERE}",
         ),
-        (spec.limits.cost is not None, "limits.cost", f"Azure has no limit of cost: hours, {HERE}"),
-        (spec.warm_start, "warm_start", f"Azure's sampling uses no trials of other sweeps: [], {HERE}"),
+        (spec.limits.cost is not None, "limits.cost", f"Azure has no limit of cost: hours, {OR_DRIVE_HERE}"),
+        (spec.warm_start, "warm_start", f"Azure's sampling uses no trials of other sweeps: [], {OR_DRIVE_HERE}"),
         (isinstance(spec.keep_best, int), "keep_best", "Azure keeps the files of every trial: all"),
         (spec.trials_per_gpu > 1, "trials_per_gpu", "a trial on Azure has its machines to itself: 1"),
-        (job.max_restarts, "trial.max_restarts", f"Azure restarts no trial: 0, {HERE}"),
+        (job.max_restarts, "trial.max_restarts", f"Azure restarts no trial: 0, {OR_DRIVE_HERE}"),
     )
     yield from ((tuple(key.split(".")), what) for applies, key, what in rules if applies)
     for path, parameter in spec.space.items():
@@ -204,13 +204,13 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
 
 def _refused(spec: SweepSpec, job: JobSpec, path: str, parameter: Parameter) -> Iterator[str]:
     if any(names_files(type(job), inner) for _, inner, _ in all_parameters({path: parameter})):
-        yield f"{path} is copied to Azure once for all trials and cannot vary: one sweep for each value, {HERE}"
+        yield f"{path} is uploaded once for all trials and cannot vary: one sweep for each value, {OR_DRIVE_HERE}"
     if spec.sampling.name == "bayesian" and not parameter.finite and (parameter.log or parameter.kind != "range"):
         what = "a logarithmic range" if parameter.kind == "range" else f"a {parameter.kind} distribution"
-        yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {HERE}"
+        yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {OR_DRIVE_HERE}"
     for option in parameter.choice or ():
         if option.space is not None and any(not _is_fixed(inner) for inner in option.space.values()):
-            yield f"an option on Azure is a fixed value and cannot vary: one sweep for each option, {HERE}"
+            yield f"an option on Azure is a fixed value and cannot vary: one sweep for each option, {OR_DRIVE_HERE}"
             return
 
 

@@ -14,7 +14,7 @@ from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
-MOST_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}  # Azure ends a job after this time
+MAX_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}  # Azure ends a job after this time
 VARIABLES = {
     "subscription_id": "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID",
     "resource_group": "ORCHESTRATOR_AZURE_RESOURCE_GROUP",
@@ -156,7 +156,7 @@ def _read_config(folder: Path) -> dict[str, str]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise SpecError(
-            f"cannot read {path}", facts={"why": problem}, fix="download it again from the studio"
+            f"cannot read {path}", facts={"reason": problem}, fix="download it again from the studio"
         ) from None
     if not isinstance(document, dict) or "workspace_name" not in document:
         return {}  # of another program: many have a config.json

@@ -23,7 +23,9 @@ ROOT = "orchestrator/"
 TOKEN_STORES = f"{ROOT}token-stores/"
 DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
-ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore, whose facts `filled` puts in
+ACCOUNT_URL = (
+    "https://{account}.blob.{endpoint}/{container}/"  # of the datastore, whose facts `fill_placeholders` inserts
+)
 
 
 def content_folder(kind: str, digest: str) -> str:

@@ -17,9 +17,9 @@ from train_jobs.config.fields import Config
 if TYPE_CHECKING:
     from orchestrator.backends.azure.sizes import Size
 
-OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+CLUSTER_KEYS = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
 GB = 10**9
-MOST_RDMA_NODES = 100  # of one cluster with InfiniBand
+MAX_RDMA_NODES = 100  # of one cluster with InfiniBand
 THREADS_UNKNOWN = 4  # of each process on machines of unknown cores
 
 
@@ -27,7 +27,7 @@ class AzureSite(Site):
     """Azure ML."""
 
     options: ClassVar[type[Config]] = AzureSpec
-    compute_keys = ("cluster", "sku", *OF_CLUSTER)
+    compute_keys = ("cluster", "sku", *CLUSTER_KEYS)
     data_key = (AZURE, "data")
     this_python = False
 
@@ -97,7 +97,7 @@ class AzureSite(Site):
             ("compute.master_port", True, "Azure chooses the port"),
             ("notify.on", True, "a job on Azure does not know the webhook"),
             ("tracking.uri", True, "the workspace keeps the MLflow runs"),
-            *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in OF_CLUSTER),
+            *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in CLUSTER_KEYS),
         ]
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
@@ -107,11 +107,11 @@ class AzureSite(Site):
 
 
 def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
-    if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MOST_RDMA_NODES:
+    if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MAX_RDMA_NODES:
         raise SpecError(
-            f"a cluster of {size.name} has at most {MOST_RDMA_NODES} machines",
+            f"a cluster of {size.name} has at most {MAX_RDMA_NODES} machines",
             facts={"key": "compute.max_nodes" if wanted.max_nodes else "compute.nodes"},
-            fix=f"--set compute.nodes={MOST_RDMA_NODES}",
+            fix=f"--set compute.nodes={MAX_RDMA_NODES}",
         )
     device = wanted.device if wanted.device != "auto" else ("gpu" if size.gpus else "cpu")
     if device == "gpu" and not size.gpus:

@@ -24,7 +24,7 @@ PRICES_REGION = "eastus"
 PRICES_FILE = Path("cache", "azure-prices.json")  # below the home folder
 SERVICE = "https://prices.azure.com/api/retail/prices"
 SECONDS = 30.0
-MOST_NAMES = 8  # in one request: the service refuses long filters
+MAX_NAMES = 8  # in one request: the service refuses long filters
 
 Prices = dict[str, dict[str, Any]]
 """Size -> {dedicated, low_priority, region, date}."""
@@ -147,7 +147,7 @@ def check_runs_torch(size: Size) -> None:
         raise SpecError(
             f"{size.name} has {size.gpu} GPUs, which the environment's torch cannot use",
             facts={
-                "why": f"it is built for CUDA 13, which has no code for a {size.gpu}",
+                "reason": f"it is built for CUDA 13, which has no code for a {size.gpu}",
                 "or": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
             },
             fix=f"--sku {_TOO_OLD[size.gpu][size.gpus > 1]}",
@@ -212,8 +212,8 @@ def refresh_prices(home: Path, names: Iterable[str], region: str) -> Prices:
     if not re.fullmatch(r"[a-z0-9]+", region):
         raise UsageError(f"invalid region {region!r}", fix="--region eastus")
     listed, found = sorted(names), read_prices(home)
-    for start in range(0, len(listed), MOST_NAMES):
-        for name, prices in _by_size(_meters(listed[start : start + MOST_NAMES], region)).items():
+    for start in range(0, len(listed), MAX_NAMES):
+        for name, prices in _by_size(_meters(listed[start : start + MAX_NAMES], region)).items():
             found[name] = {**prices, "region": region, "date": time.strftime("%Y-%m-%d")}
     write_cache(home / PRICES_FILE, found)
     return found

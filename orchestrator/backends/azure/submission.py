@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets, seen_on
+from orchestrator.backends.azure.assets import Asset, asset_id, data_name, first_seen, plan_assets
 from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.clusters import Cluster, plan_cluster, shape_text
-from orchestrator.backends.azure.options import AZURE, MOST_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.options import AZURE, MAX_HOURS, AzureSpec, Workspace
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request, Submission
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
-MOST_SHARED_GB = 64
+MAX_SHARED_GB = 64
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
 JOB = "job"  # input with the job's own documents and its small files
 NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
@@ -119,11 +119,11 @@ def _check(plan: Plan) -> None:
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
     hours = azure.timeout_hours
-    if hours is not None and hours > MOST_HOURS[tier]:
+    if hours is not None and hours > MAX_HOURS[tier]:
         raise SpecError(
             f"azure.timeout_hours {hours:g} is more than Azure lets a job run on {tier} machines",
-            facts={"limit": f"{MOST_HOURS[tier]:g} h"},
-            fix=f"--set azure.timeout_hours={MOST_HOURS[tier]:g} --max-restarts 3",
+            facts={"limit": f"{MAX_HOURS[tier]:g} h"},
+            fix=f"--set azure.timeout_hours={MAX_HOURS[tier]:g} --max-restarts 3",
         )
 
 
@@ -169,7 +169,7 @@ def _shared_memory(plan: Plan) -> str:
     if (asked := plan.spec.settings_of(AzureSpec).shm_size) != "auto":
         return asked
     size = find_size(plan.compute.size)
-    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
+    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MAX_SHARED_GB))}g"
 
 
 def _inputs(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -338,6 +338,6 @@ def _eviction(plan: Plan) -> str:
 def _cached(home: Path, workspace: Workspace, environment: Asset) -> str:
     if environment.body is None:
         return "which must exist"
-    if (seen := seen_on(home, workspace, environment)) is not None:
+    if (seen := first_seen(home, workspace, environment)) is not None:
         return f"cached (seen {seen})"
     return f"will build, about {BUILD_MINUTES} minutes, unless the workspace has it"

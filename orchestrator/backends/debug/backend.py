@@ -42,7 +42,7 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
                 f"the debug backend runs one process, not {compute.world_size}",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
-        request = DebugRequest.of(
+        request = DebugRequest.from_plan(
             plan,
             run,
             self._home,

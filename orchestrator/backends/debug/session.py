@@ -43,7 +43,7 @@ class DebugSession(Supervision):
     def supervise(self) -> None:
         """Run all attempts, with the signals and environment of the job."""
         with _signals_restored(), self._environment():
-            self.listen()
+            self.install_signal_handlers()
             super().supervise()
 
     def attempt(self) -> Ending:
@@ -60,7 +60,7 @@ class DebugSession(Supervision):
         with self.run.rank_log(0).open("a", encoding="utf-8") as log, _output_copied(log):
             code = INTERRUPT_CODE if self.stop_requested() else self._call()
         (exits / "rank-0").write_text(f"{code}\n")
-        self.listen()  # the job replaced the handler of SIGTERM
+        self.install_signal_handlers()  # the job replaced the handler of SIGTERM
         return ending_of(self.run, attempt=self.state.attempt, world_size=1, agent_code=code, stopped=self.preempted)
 
     def _call(self) -> int:

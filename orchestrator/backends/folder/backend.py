@@ -80,7 +80,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def _describe(self, run: RunFolder) -> RunStatus:
         state, result = run.state(), self.result(run.name)
         plan, request = run.read_json(PLAN), run.read_json(REQUEST)
-        last, target = last_report(run.metrics), Target.of(plan)
+        last, target = last_report(run.metrics), Target.from_plan(plan)
         attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
@@ -142,7 +142,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         except FileNotFoundError:
             return b""
         except OSError as problem:
-            where = {"where": path, "says": problem.strerror}
+            where = {"where": path, "reason": problem.strerror}
             raise StorageError(f"run {name} is damaged", facts=where, fix=f"orchestrator status {name}") from problem
 
     def cancel(self, name: str) -> None:

@@ -140,11 +140,11 @@ class GrowingLog:
         """Yield new lines with their time in seconds since the epoch; with `final` also a last line without an end."""
         if self._stream is None and not self._open():
             return
-        yield from self._grown()
+        yield from self._new_blocks()
         if self._replaced():
             yield from self._flush(b"\n")
             self._open()
-            yield from self._grown()
+            yield from self._new_blocks()
         if final:
             yield from self._flush()
 
@@ -167,7 +167,7 @@ class GrowingLog:
             return not os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         return False
 
-    def _grown(self) -> Iterator[tuple[float, LogBlock]]:
+    def _new_blocks(self) -> Iterator[tuple[float, LogBlock]]:
         now = os.fstat(self._descriptor)
         if now.st_size < self._position:
             yield from self._flush(b"\n")

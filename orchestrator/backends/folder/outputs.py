@@ -21,7 +21,7 @@ from train_jobs.artifacts.files import sync
 
 BLOCK_BYTES = 16 * 1024 * 1024
 WEIGHTS = ("checkpoints", "model")
-GRAVE = ".deleted."  # prefix of a folder that is being deleted
+TRASH = ".deleted."  # prefix of a folder that is being deleted
 PLACES = ("", "*/", "*/*/")  # below the outputs: of a run, of a seed or a task, of a seed of a task
 
 
@@ -162,20 +162,20 @@ def delete_weights(run: RunFolder, why: str) -> bool:
     Raises:
         StorageError: something cannot be deleted.
     """
-    weights, graves = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [GRAVE + name for name in WEIGHTS])
-    if not weights and not graves:
+    weights, trash = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [TRASH + name for name in WEIGHTS])
+    if not weights and not trash:
         return True
     state = run.state()
     if run.locked():
         return False
     try:
         with run.lock():
-            for grave in graves:  # before the new ones, which get the same names
-                shutil.rmtree(grave)
-            graves = [folder.rename(folder.with_name(GRAVE + folder.name)) for folder in weights]
+            for folder in trash:  # before the new ones, which get the same names
+                shutil.rmtree(folder)
+            trash = [folder.rename(folder.with_name(TRASH + folder.name)) for folder in weights]
             run.write_state(state.model_copy(update={"warning": why}))
-            for grave in graves:
-                shutil.rmtree(grave)
+            for folder in trash:
+                shutil.rmtree(folder)
     except OSError as problem:
         raise StorageError(
             f"cannot delete the weights of run {run.name}: {problem.strerror}", facts={"where": run.outputs}

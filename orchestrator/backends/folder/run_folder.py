@@ -116,7 +116,7 @@ class RunFolder(SupervisedFolder[LocalState]):
         document: dict[str, Any] = json.loads((self.path / name).read_text())
         return document
 
-    def loss(self, state: LocalState) -> dict[str, Any]:
+    def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
@@ -160,7 +160,7 @@ class FolderRequest(Request):
     """Folder of prepared data, shared by all runs."""
 
     @classmethod
-    def of(cls, plan: Plan, run_name: str, home: Path, **own: Any) -> Self:
+    def from_plan(cls, plan: Plan, run_name: str, home: Path, **own: Any) -> Self:
         """Return the request for a plan; `own` are the fields that the backend adds."""
         compute, spec = plan.compute, plan.spec
         return cls(

@@ -38,7 +38,7 @@ class RunWatch:
     ) -> None:
         self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
         self._pace_seconds = pace_seconds
-        self._looked = 0.0
+        self._polled = 0.0
         self._warned = False
         self._webhook = ThreadPoolExecutor(max_workers=1, thread_name_prefix="webhook")  # posts in the order of events
         self._posts: list[Future[bool]] = []
@@ -50,11 +50,11 @@ class RunWatch:
         self._offset = 0
         self._step: int | None = None
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """Return the problem of the loss, if any; do nothing if called again too soon."""
-        if time.monotonic() - self._looked < self._pace_seconds:
+        if time.monotonic() - self._polled < self._pace_seconds:
             return None
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         warning = self._read()
         if warning and not self._warned:
             self._warned = True

@@ -57,7 +57,7 @@ def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: 
     except MlflowException as problem:
         raise ServiceError(
             f"cannot register the model of run {status.name}: MLflow refused it",
-            facts={"where": status.tracking_uri, "says": problem},
+            facts={"where": status.tracking_uri, "reason": problem},
             fix="--name with letters, digits and hyphens",
         ) from problem
     return _document(made)
@@ -80,7 +80,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     if status.model is None:
         raise NotFoundError(f"run {status.name} has no model on this machine", fix=f"orchestrator status {status.name}")
     path = home / ENDPOINTS / f"{endpoint}.json"
-    if (known := _living(path)) is not None:
+    if (known := _running_server(path)) is not None:
         raise ConflictError(
             f"cannot start endpoint {endpoint}: it already has a server",
             facts={"where": known["uri"]},
@@ -101,7 +101,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     if not first:
         raise ServiceError(
             f"cannot start endpoint {endpoint}: its server did not start",
-            facts={"exit code": process.wait(), "says": last_line(path.with_suffix(".log"))},
+            facts={"exit code": process.wait(), "reason": last_line(path.with_suffix(".log"))},
             fix=f"less {in_shell(path.with_suffix('.log'))}",
         )
     process.returncode = 0  # it outlives this command
@@ -121,12 +121,12 @@ def delete(home: Path, endpoint: str) -> None:
     path = home / ENDPOINTS / f"{endpoint}.json"
     if not path.is_file():
         raise NotFoundError(f"no endpoint {endpoint}", fix="orchestrator model deploy RUN --endpoint NAME")
-    if (known := _living(path)) is not None:
+    if (known := _running_server(path)) is not None:
         os.kill(known["pid"], signal.SIGTERM)
     path.unlink()
 
 
-def _living(path: Path) -> dict[str, Any] | None:
+def _running_server(path: Path) -> dict[str, Any] | None:
     """Return the record of a server if that very process lives."""
     try:
         known: dict[str, Any] = json.loads(path.read_text())

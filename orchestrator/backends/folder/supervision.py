@@ -33,7 +33,7 @@ from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.config.reported import flatten
 
 POLL_SECONDS = 0.1
-LONGEST_PAUSE = 60.0  # seconds between two attempts
+MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
@@ -217,7 +217,7 @@ class Supervision(ABC):
             UserError: it could not be started.
         """
 
-    def listen(self) -> None:
+    def install_signal_handlers(self) -> None:
         """Handle SIGTERM and simulated preemption (SIGUSR1)."""
         signal.signal(signal.SIGTERM, self._note_stop)
         signal.signal(signal.SIGUSR1, self._note_preemption)
@@ -259,10 +259,10 @@ class Supervision(ABC):
         self.asked_to_stop |= self.run.cancel_file.exists()
         return self.asked_to_stop
 
-    def look(self) -> None:
+    def monitor(self) -> None:
         """Note the sizes of the logs and read new reports; a loss that diverges becomes the state's warning."""
         self.log_clock.note()
-        warning = self.watch.look()
+        warning = self.watch.poll()
         if warning and self.state.warning is None:
             self.update(warning=warning)
 
@@ -275,7 +275,7 @@ class Supervision(ABC):
         """Wait before a restart, longer each time while attempts make no progress; return whether asked to end."""
         steps = [attempt.step for attempt in self.state.attempts]
         further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
-        until = time.monotonic() + (0.0 if further else min(2.0**restart, LONGEST_PAUSE))
+        until = time.monotonic() + (0.0 if further else min(2.0**restart, MAX_PAUSE_SECONDS))
         while time.monotonic() < until and not self.stop_requested():
             time.sleep(POLL_SECONDS)
         return self.stop_requested()

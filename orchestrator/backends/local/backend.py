@@ -36,7 +36,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         threads = plan.compute.threads_per_process
         if plan.spec.compute.threads_per_process == "auto":  # was resolved for one node; all of them share this machine
             threads = max(1, threads // plan.compute.nodes)
-        request = LocalRequest.of(
+        request = LocalRequest.from_plan(
             plan,
             run,
             self._home,

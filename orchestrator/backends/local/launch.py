@@ -46,7 +46,7 @@ def check_port(port: int) -> None:
         except OSError as problem:
             raise ConflictError(
                 f"cannot use port {port}: it is in use",
-                facts={"where": f"compute.master_port on {LOOPBACK}", "says": problem.strerror},
+                facts={"where": f"compute.master_port on {LOOPBACK}", "reason": problem.strerror},
                 fix="--set compute.master_port=0 (any free port)",
             ) from None
 

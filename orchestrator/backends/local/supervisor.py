@@ -71,7 +71,7 @@ class Supervisor(Supervision):
                     self.update(mlflow_run_id=self.tracked.run_id)
             except UserError as refused:  # ends the run now, before it spends much
                 problem = refused
-            self.look()
+            self.monitor()
             if any(agent.returncode for agent in agents):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
@@ -92,7 +92,7 @@ def main() -> int:
         supervisor = Supervisor(run)
         os.write(ready, b"ready")
         os.close(ready)
-        supervisor.listen()
+        supervisor.install_signal_handlers()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         supervisor.supervise()

@@ -76,7 +76,7 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
     for key in ("model", "environmentId"):
         identity = wanted.get(key) or ""
         ours = f"azureml:{identity.removeprefix('azureml:')}".lower().startswith(base)
-        if ours and service.state.named(identity) is None:
+        if ours and service.state.by_id(identity) is None:
             raise Refusal(400, "BadArgument", f"The {key} {identity} could not be found.")
     properties = {"scaleSettings": {"scaleType": "Default"}, **wanted, "provisioningState": "Succeeded"}
     return service.put(

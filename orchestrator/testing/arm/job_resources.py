@@ -23,12 +23,12 @@ def list_jobs(service: ResourceManager, call: Call) -> Reply:
     jobs = (
         job for job in service.jobs.all() if job.parent is None and job.properties.get("isArchived", False) in archived
     )
-    return service.page(call, [shown(service, job) for job in jobs])
+    return service.page(call, [job_document(service, job) for job in jobs])
 
 
 @ROUTES.add("GET", "jobs/{name}")
 def get_job(service: ResourceManager, call: Call, name: str) -> Reply:
-    return Reply.json(shown(service, find(service, name)))
+    return Reply.json(job_document(service, find(service, name)))
 
 
 @ROUTES.add("PUT", "jobs/{name}")
@@ -38,9 +38,9 @@ def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
         raise Refusal(400, "UserError", f"The job name {name} is invalid.")
     if (before := service.jobs.get(name)) is not None:
         _change(before, properties)
-        return Reply.json(shown(service, before))
+        return Reply.json(job_document(service, before))
     _check_references(service, properties)
-    return Reply.json(shown(service, service.jobs.submit(name, properties)), 201)
+    return Reply.json(job_document(service, service.jobs.submit(name, properties)), 201)
 
 
 @ROUTES.add("POST", "jobs/{name}/cancel")
@@ -84,7 +84,7 @@ def _check_references(service: ResourceManager, properties: Document) -> None:
         raise Refusal(400, "UserError", " ".join(wrong))
     work = properties.get("trial", properties)
     for key in ("codeId", "environmentId"):
-        if (identity := work.get(key)) is not None and service.state.named(identity) is None:
+        if (identity := work.get(key)) is not None and service.state.by_id(identity) is None:
             raise Refusal(400, "UserError", f"The {key} {identity} could not be found.")
     nodes = (work.get("resources") or properties.get("resources") or {}).get("instanceCount", 1)
     if nodes < 1:
@@ -103,7 +103,7 @@ def _check_references(service: ResourceManager, properties: Document) -> None:
         )
 
 
-def shown(service: ResourceManager, job: CloudJob) -> Document:
+def job_document(service: ResourceManager, job: CloudJob) -> Document:
     """Return a job as a GET shows it."""
     place = service.state.place
     outputs = {

@@ -49,7 +49,7 @@ def path_of(uri: str, state: State, storage: Storage) -> Path:
         container, name = storage.datastores.get(matched["store"], ""), matched["path"]
     elif parts.scheme in ("http", "https", "wasbs") and parts.hostname == state.place.blob_host:
         container, _, name = unquote(parts.path).lstrip("/").partition("/")
-    elif (asset := state.named(uri)) is not None:
+    elif (asset := state.by_id(uri)) is not None:
         properties = asset["properties"]
         return path_of(
             properties.get("dataUri") or properties.get("modelUri") or properties.get("codeUri"), state, storage

@@ -88,7 +88,7 @@ class Jobs:
         self._held = False
         self.closing = False
         self.crashes: list[Exception] = []
-        self.conduct: Callable[[CloudJob], tuple[str, Document | None]] | None = None
+        self.run_sweep: Callable[[CloudJob], tuple[str, Document | None]] | None = None
         """Runs a sweep; returns its last status and error."""
 
     def submit(self, name: str, properties: Document, *, parent: str | None = None) -> CloudJob:
@@ -218,8 +218,8 @@ class Jobs:
         for status in (PREPARING, RUNNING):
             self.move(job, status)
         try:
-            assert self.conduct is not None
-            status, error = self.conduct(job)
+            assert self.run_sweep is not None
+            status, error = self.run_sweep(job)
         except Exception as problem:
             status, error = FAILED, self._crash(problem)
         self.move(job, status, error)

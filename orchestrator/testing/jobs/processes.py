@@ -16,7 +16,7 @@ GRACE_SECONDS = 30.0
 """From the SIGTERM of a cancel to SIGKILL."""
 PEER_GRACE_SECONDS = 5.0
 """The same where another process of the job failed."""
-EMPTY_LOOKS = 2
+EMPTY_SCANS = 2
 """Looks in a row that must find no process: while a process begins a program it has no environment."""
 
 
@@ -84,10 +84,10 @@ class Launch:
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the job, in whatever session, as when its machine goes away."""
-        looks = 0
-        while looks < EMPTY_LOOKS:
+        empty_scans = 0
+        while empty_scans < EMPTY_SCANS:
             pids = self._alive()
-            looks = 0 if pids else looks + 1
+            empty_scans = 0 if pids else empty_scans + 1
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

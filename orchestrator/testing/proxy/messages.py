@@ -37,7 +37,7 @@ class Call:
     body: bytes = b""
 
     @classmethod
-    def of(cls, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
+    def parse(cls, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
         """Parse a request line's target, `/path?query`."""
         parts = urlsplit(target)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -162,16 +162,16 @@ class Proxy(ThreadingMixIn, TCPServer):
 
     Args:
         answer: answers a call.
-        knows: whether a host is one of the double's.
+        is_known_host: whether a host is one of the double's.
         context: TLS context of these hosts.
     """
 
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, answer: Answer, knows: Callable[[str], bool], context: ssl.SSLContext) -> None:
+    def __init__(self, answer: Answer, is_known_host: Callable[[str], bool], context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer, self.knows, self.context = answer, knows, context
+        self.answer, self.is_known_host, self.context = answer, is_known_host, context
         self.faults = Faults()
         self.recorded: list[Recorded] = []
         self.refused: list[str] = []
@@ -253,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         host = self.path.rpartition(":")[0].lower()
-        if not self.server.knows(host):
+        if not self.server.is_known_host(host):
             self._refuse(host)
             return
         self.send_response(200, "Connection established")
@@ -268,12 +268,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         target = urlsplit(self.path)
         host = self.tunnel or target.hostname or "127.0.0.1"
-        if not self.server.knows(host):
+        if not self.server.is_known_host(host):
             self._refuse(host)
             return
         path = target._replace(scheme="", netloc="").geturl()
         named = {name.lower(): value for name, value in self.headers.items()}
-        call = Call.of(self.command, host, path, named, b"")
+        call = Call.parse(self.command, host, path, named, b"")
         length = int(named.get("content-length", 0))
         fault = self.server.faults.take(call)
         if fault is not None and fault.moment in (Moment.CONNECTION, Moment.UPLOAD):

@@ -21,7 +21,7 @@ PREFIX = re.compile(r"/mlflow/v[12]\.0(?P<workspace>/.*?)/api/2\.0/mlflow/(?P<re
 STATUSES = {COMPLETED: "FINISHED", FAILED: "FAILED", CANCELED: "KILLED", QUEUED: "SCHEDULED", STARTING: "SCHEDULED"}
 """Status of a job -> status of its run; any other is RUNNING."""
 CLAUSE = re.compile(r"""\s*(?P<kind>\w+)\.[`"]?(?P<key>[\w. /-]+?)[`"]?\s*(?P<sign>!?=)\s*'(?P<value>[^']*)'\s*""")
-MOST_METRICS, MOST_PARAMS = 1000, 100
+MAX_METRICS, MAX_PARAMS = 1000, 100
 BATCH_KEYS = {"log-metric": "metrics", "log-parameter": "params", "set-tag": "tags"}
 """Call that logs one value -> the key of the same value in a batch."""
 
@@ -205,9 +205,9 @@ def log_values(service: Tracking, call: Call, what: str) -> Reply:
     run, body = service.run(call.json["run_id"]), call.json
     batch = body if what == "log-batch" else {BATCH_KEYS[what]: [body]}
     metrics, params = batch.get("metrics", []), _pairs(batch.get("params"))
-    if len(metrics) > MOST_METRICS or len(params) > MOST_PARAMS:
+    if len(metrics) > MAX_METRICS or len(params) > MAX_PARAMS:
         raise Refusal(
-            400, "INVALID_PARAMETER_VALUE", f"at most {MOST_METRICS} metrics and {MOST_PARAMS} params in one request"
+            400, "INVALID_PARAMETER_VALUE", f"at most {MAX_METRICS} metrics and {MAX_PARAMS} params in one request"
         )
     for metric in metrics:
         point = {"value": metric["value"], "timestamp": int(metric["timestamp"]), "step": int(metric.get("step", 0))}

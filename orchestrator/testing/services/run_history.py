@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from orchestrator.testing.arm.job_resources import find, shown
+from orchestrator.testing.arm.job_resources import find, job_document
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.cloud_state import ARTIFACTS, Document
 from orchestrator.testing.jobs.job_table import CloudJob
@@ -122,7 +122,7 @@ def get_run_data(service: RunHistory, call: Call) -> Reply:
                 **_run(job),
                 "outputs": {
                     name: {"assetId": f"azureml://job/{job.name}/{name}", "type": "uri_folder"}
-                    for name in shown(service.manager, job)["properties"]["outputs"]
+                    for name in job_document(service.manager, job)["properties"]["outputs"]
                     if name != "default"
                 },
             }
@@ -137,7 +137,7 @@ def resolve_uris(service: RunHistory, call: Call) -> Reply:
     scope = f"subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
     for asset in call.json["values"]:
         name, _, output = asset.removeprefix("azureml://job/").partition("/")
-        uri = shown(service.manager, find(service.manager, name))["properties"]["outputs"][output]["uri"]
+        uri = job_document(service.manager, find(service.manager, name))["properties"]["outputs"][output]["uri"]
         uri = uri.replace("azureml://datastores/", f"azureml://{scope}/datastores/", 1)
         values[asset] = {"uri": uri, "type": "uri_folder"}
     return Reply.json({"values": values})

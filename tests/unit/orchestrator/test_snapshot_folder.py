@@ -49,7 +49,7 @@ def write(root: Path, *paths: str, text: str = "x\n") -> None:
 
 
 def take(package: Path, code: Path, apart: dict[Path, str] | None = None, **settings: Any) -> Snapshot:
-    return take_snapshot(package, code=CodeSpec(folder=code, **settings), apart=apart)
+    return take_snapshot(package, code=CodeSpec(folder=code, **settings), excluded=apart)
 
 
 def shipped(snapshot: Snapshot) -> list[str]:

@@ -21,7 +21,7 @@ from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest
-from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Submission
@@ -168,7 +168,7 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         if number == 1:
             shutil.rmtree(folder.path)
         else:
-            away = isinstance(problem, ServiceError) and is_passing(problem.__cause__)
+            away = isinstance(problem, ServiceError) and is_transient(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
             folder.write(folder.read().with_last(**ended, refused=not away))
         raise
@@ -186,15 +186,15 @@ def put(wire: Wire, name: str, body: Body) -> None:
         try:
             return wire.put_job(name, body)
         except UserError as problem:
-            if _arrived(wire, name, body, problem):
+            if _was_accepted(wire, name, body, problem):
                 return None
-            if pause is None or not isinstance(problem, ServiceError) or not is_passing(problem.__cause__):
+            if pause is None or not isinstance(problem, ServiceError) or not is_transient(problem.__cause__):
                 raise
             time.sleep(retry_after(problem.__cause__) or pause)
     return None
 
 
-def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
+def _was_accepted(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
     """Whether Azure has the job all the same: its reply was lost, or an earlier request of ours had arrived.
 
     Raises:
@@ -227,9 +227,9 @@ def find_job(wire: Wire, name: str, problem: UserError) -> Body | None:
     """
     try:
         return wire.job(name)
-    except UserError as trouble:
+    except UserError as lookup_error:
         raise UnknownError(
             f"whether Azure has job {name} is not known",
-            facts={"sent": problem.message, "asked": trouble.message},
+            facts={"sent": problem.message, "asked": lookup_error.message},
             fix=f"orchestrator status {name}",
         ) from problem

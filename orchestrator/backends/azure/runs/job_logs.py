@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 
 from orchestrator.backends.azure.runs.observer import Observer
-from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
@@ -106,7 +106,7 @@ def _read(address: str, start: int) -> bytes:
     from azure.core.exceptions import HttpResponseError
     from azure.storage.blob import BlobClient
 
-    with explained("log file"), BlobClient.from_blob_url(address) as client:
+    with translated_errors("log file"), BlobClient.from_blob_url(address) as client:
         try:
             return bytes(client.download_blob(offset=start, length=PIECE).readall())
         except HttpResponseError as problem:

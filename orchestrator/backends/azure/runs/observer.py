@@ -19,7 +19,7 @@ from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, 
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
-from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
+from orchestrator.backends.run_progress import TAIL_BYTES, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
@@ -211,7 +211,7 @@ class Observer:
         if not size:
             return {}
         start = max(0, size - TAIL_BYTES)
-        return newest(parse_reports(whole_lines(files.read(name, start), cut=start > 0)))
+        return newest(parse_reports(complete_lines(files.read(name, start), cut=start > 0)))
 
     def store(self) -> str | None:
         """Return the token store that the run prepared, as `--data` takes it; None: it prepared none (yet)."""
@@ -220,7 +220,7 @@ class Observer:
         name = PurePosixPath(json.loads(self.output(RESULT))["store"]).name
         return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
-    def _queue_trouble(self) -> str | None:
+    def _queue_problem(self) -> str | None:
         """Return the reason why the cluster has no machine for a queued job, if Azure reports one."""
         name = self.request["cluster"]["name"]
         found = self.wire.compute(name)
@@ -241,8 +241,8 @@ class Observer:
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
-            warning=self._queue_trouble() if state == RunState.QUEUED else None,
-            eta=Target.of(self.plan).eta(report) if state == RunState.RUNNING else None,
+            warning=self._queue_problem() if state == RunState.QUEUED else None,
+            eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
             results=read_results(json.loads(self.output(RESULT))) if self._kind.scored and completed else None,
@@ -265,7 +265,7 @@ class Observer:
 
     def _recorded_facts(self, record: RunRecord) -> dict[str, Any]:
         """Return the fields of a status that are on record here."""
-        last, target = record.last, Target.of(self.plan)
+        last, target = record.last, Target.from_plan(self.plan)
         attempts = [
             RunAttempt.model_validate(one.model_dump(include={*RunAttempt.model_fields}))
             for one in record.attempts

@@ -18,7 +18,7 @@ from orchestrator.support.errors import (
 )
 from orchestrator.support.redact import redact
 
-LONGEST = 400  # of Azure's message, which repeats itself
+MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
 _AGAIN = "the same command again"
 _BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
@@ -49,7 +49,7 @@ _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def translated_errors(what: str) -> Iterator[None]:
     """Turn an error that Azure's SDK raises inside into one of ours, whose message begins with `what`.
 
     Raises:
@@ -89,10 +89,10 @@ def reason(problem: Any) -> str:
     """Return Azure's message, on one line, without secrets."""
     text = getattr(getattr(problem, "error", None), "message", None) or getattr(problem, "message", None) or problem
     line = " ".join(redact(str(text)).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 3] + "..."
 
 
-def is_passing(problem: Any) -> bool:
+def is_transient(problem: Any) -> bool:
     """Return whether an error may pass by itself: no answer, too many requests, a fault of the server."""
     status = getattr(problem, "status_code", None)
     return status is None or status == TOO_MANY or status >= 500

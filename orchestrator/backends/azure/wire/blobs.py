@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, explained, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, retry_after, translated_errors
 from orchestrator.backends.azure.wire.control_plane import Store
 from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import Content
@@ -71,8 +71,10 @@ class Files:
     def list(self, folder: str) -> list[Blob]:
         """Return the files below a folder, which ends with a slash; their names are relative to it."""
         assert folder.endswith("/"), "RUN is a prefix of RUN-2"
-        with explained(f"datastore folder {folder}"):
-            found = _patiently(lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"])))
+        with translated_errors(f"datastore folder {folder}"):
+            found = _retry_while_busy(
+                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
+            )
         blobs = (
             Blob(
                 str(blob.name)[len(folder) :],
@@ -115,10 +117,12 @@ class Files:
         """
         from azure.core.exceptions import HttpResponseError
 
-        with explained(f"datastore file {name}"):
+        with translated_errors(f"datastore file {name}"):
             try:
                 return bytes(
-                    _patiently(lambda: self._container.download_blob(name, offset=start, length=length).readall())
+                    _retry_while_busy(
+                        lambda: self._container.download_blob(name, offset=start, length=length).readall()
+                    )
                 )
             except HttpResponseError as problem:
                 if problem.status_code == NO_SUCH_RANGE:
@@ -128,7 +132,7 @@ class Files:
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes; None: it does not exist."""
         try:
-            with explained(f"datastore file {name}"):
+            with translated_errors(f"datastore file {name}"):
                 return int(self._container.get_blob_client(name).get_blob_properties().size)
         except NotFoundError:
             return None
@@ -151,7 +155,7 @@ class Files:
     def delete(self, folder: str) -> None:
         """Delete all files below a folder."""
         for blob in self.list(folder):
-            with explained(f"datastore file {blob.name}"):
+            with translated_errors(f"datastore file {blob.name}"):
                 self._container.delete_blob(folder + blob.name)
 
     def _put(self, name: str, content: Content, digest: str) -> None:
@@ -160,19 +164,19 @@ class Files:
 
         metadata = {SHA256: digest}
         client = self._container.get_blob_client(name)
-        with explained(f"upload of {name}"):
+        with translated_errors(f"upload of {name}"):
             if _size(content) <= BLOCK:
                 data = b"".join(_blocks(content))
-                _patiently(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
+                _retry_while_busy(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
                 return
             known = _uncommitted(client)
             blocks = []
             for block in _blocks(content):
                 identity = hashlib.sha256(block).hexdigest()[:32]
                 if identity not in known:
-                    _patiently(partial(client.stage_block, identity, block, length=len(block)))
+                    _retry_while_busy(partial(client.stage_block, identity, block, length=len(block)))
                 blocks.append(BlobBlock(block_id=identity))
-            _patiently(lambda: client.commit_block_list(blocks, metadata=metadata))
+            _retry_while_busy(lambda: client.commit_block_list(blocks, metadata=metadata))
 
     def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name
@@ -194,7 +198,7 @@ class Files:
             part.unlink()
             raise ConflictError(
                 f"the copy of {blob.name} differs from the original",
-                facts={"why": "it changed meanwhile, or was damaged on the way"},
+                facts={"reason": "it changed meanwhile, or was damaged on the way"},
                 fix="the same command again",
             )
         part.rename(target)
@@ -211,7 +215,7 @@ def _in_parallel(work: Callable[[T], int], items: Iterable[T], total: int, progr
                 progress(done, total)
 
 
-def _patiently(ask: Callable[[], T]) -> T:
+def _retry_while_busy(ask: Callable[[], T]) -> T:
     """Repeat a request after the pause that Azure asks for: its blob client, unlike all others, does not."""
     from azure.core.exceptions import HttpResponseError
 

@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
-from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.azure.wire.sign_in import SignIn
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
@@ -243,7 +243,7 @@ class Wire:
         """Call the SDK; if the token was not accepted, again with a new client, which signs in again."""
         from azure.core.exceptions import HttpResponseError
 
-        with explained(what):
+        with translated_errors(what):
             try:
                 return ask(self._ml())
             except HttpResponseError as problem:

@@ -33,9 +33,9 @@ class SignIn:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._links = chain(environ)
+        self._credential_names = chain(environ)
         self._chosen: Any = None
-        self.link: str | None = None
+        self.credential_name: str | None = None
         """Name of the link that gives the tokens; None: none has yet."""
 
     def get_token(self, *scopes: str, **more: Any) -> Any:
@@ -58,14 +58,14 @@ class SignIn:
         from azure.core.exceptions import ClientAuthenticationError
 
         failures: dict[str, Exception] = {}
-        for name in self._links if self.link is None else [self.link]:
+        for name in self._credential_names if self.credential_name is None else [self.credential_name]:
             try:
                 credential = self._chosen or _credential(name)
                 token = getattr(credential, method)(*scopes, **more)
             except (ClientAuthenticationError, ValueError) as problem:
                 failures[name] = problem
                 continue
-            self._chosen, self.link = credential, name
+            self._chosen, self.credential_name = credential, name
             return token
         raise AuthError(
             "not signed in to Azure",
