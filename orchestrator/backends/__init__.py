@@ -24,17 +24,23 @@ _BUILT_IN = {
     "debug": "orchestrator.backends.debug.backend:DebugBackend",
     "local": "orchestrator.backends.local.backend:LocalBackend",
 }
-_THIS_MACHINE = ("debug", "local")  # always searched for runs: that costs nothing
+# Backends that `list` always reads: their runs are folders of this machine. A remote backend costs the import of its
+# SDK and requests, so it is read only after a run was sent to it (see `remember`).
+_THIS_MACHINE = ("debug", "local")
 _USED_FILE = "backends"  # file below the home folder: names of the other backends that runs were sent to
 
 
 def backend_names() -> list[str]:
-    """Return the names that `load_backend` knows."""
+    """Return the names that `load_backend` accepts, sorted: built-in backends and those of installed packages."""
     return sorted({*_BUILT_IN, *installed(GROUP)})
 
 
 def load_backend(name: str, home: Path) -> Backend:
     """Return the backend of that name, with its state under `home`.
+
+    Args:
+        name: a built-in backend, or the name of an entry point in the group `orchestrator.backends`.
+        home: the user's orchestrator folder; it may not exist yet.
 
     Raises:
         UsageError: the name is unknown.
@@ -44,6 +50,7 @@ def load_backend(name: str, home: Path) -> Backend:
         return cast(Backend, backend)
     from train_jobs.config.errors import did_you_mean
 
+    # only now: listing the entry points of all installed packages takes about 40 ms
     known = backend_names()
     raise UsageError(
         f"unknown backend {name!r}{did_you_mean(name, known)}",
@@ -53,10 +60,14 @@ def load_backend(name: str, home: Path) -> Backend:
 
 
 def require(backend: Backend, capability: type[C]) -> C:
-    """Return the backend as one that has a capability.
+    """Return the same backend, typed as one that has the capability.
+
+    Args:
+        backend: any backend.
+        capability: a class of `capabilities.py`, such as `Resumes`.
 
     Raises:
-        UsageError: it does not have it; names the backends that do.
+        UsageError: the backend does not have it; names the built-in backends that do.
     """
     if isinstance(backend, capability):
         return backend
@@ -69,11 +80,12 @@ def require(backend: Backend, capability: type[C]) -> C:
 
 
 def backend_with(capability: type[C], home: Path) -> C:
-    """Return the backend of this package that has a capability.
+    """Return the first built-in backend that has a capability, in alphabetical order.
 
     Raises:
-        UsageError: no backend has it.
+        UsageError: no built-in backend has it.
     """
+    # without any, `require` fails on the fallback with the usual message
     return require(load_backend(next(iter(_able(capability)), _THIS_MACHINE[-1]), home), capability)
 
 
@@ -92,7 +104,7 @@ def reader_of(file: Path, home: Path) -> str:
 
 
 def _able(capability: type[Capability]) -> list[str]:
-    """Names of our backends that have a capability."""
+    """Return the names of the built-in backends that have a capability."""
     return [name for name in sorted(_BUILT_IN) if capability_of(name, capability) is not None]
 
 
@@ -107,6 +119,7 @@ def remember(name: str, home: Path) -> None:
     if name in _THIS_MACHINE or name in _recorded(home):
         return
     home.mkdir(parents=True, exist_ok=True)
+    # appended, never rewritten: two submissions at the same time can at most record a name twice
     with (home / _USED_FILE).open("a") as stream:
         stream.write(f"{name}\n")
 
@@ -114,6 +127,7 @@ def remember(name: str, home: Path) -> None:
 def used_backends(home: Path) -> list[str]:
     """Return the backends that may have runs of this user: those of this machine, and others that got runs."""
     recorded = _recorded(home)
+    # a package that is no longer installed is skipped instead of making every `list` fail
     return [*_THIS_MACHINE, *(sorted({*recorded} & {*backend_names()}) if recorded else [])]
 
 

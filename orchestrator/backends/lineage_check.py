@@ -68,6 +68,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
         raise NotFoundError(f"run {run} has no lineage yet", fix=f"orchestrator status {run}")
     lineage = parse_lineage(data, Path(records.folder(run) or run, "outputs", LINEAGE_FILE))
     makers = _makers(lineage, handle, records)
+    # requests of Azure have no such field: the stores of its runs are in the datastore
     stores = Path(records.document(run, "request.json").get("token_stores", home / TOKEN_STORES))
     cache = home / FINGERPRINT_CACHE
     models = _models(lineage, makers)
@@ -89,7 +90,7 @@ def _makers(lineage: Lineage, handle: Handle, records: Records) -> dict[str, _Ma
         if link is not lineage.head and link.facts.get("run") != str(replace(handle, name=link.name)):
             continue
         name = handle.name if link is lineage.head else link.name
-        with suppress(NotFoundError):
+        with suppress(NotFoundError):  # the run was deleted: its link is still in the lineage of its children
             folder = records.folder(name)
             if config := records.document(name, "config.json"):
                 found[link.hash] = _Maker(config, folder / "outputs" / "model" if folder else None)
@@ -159,6 +160,7 @@ def _store_of(link: Link, config: Mapping[str, Any], stores: Path) -> Path:
 
 def _check_store(link: Link, folder: Path, cache: Path) -> Check:
     """Compare every file of the store, by its content or by its cached hash."""
+    # not by the manifest's own hashes: a changed shard next to an unchanged manifest must be found
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         files = [folder / shard["file"] for shard in manifest["shards"]]

@@ -36,7 +36,7 @@ def find(name: str, built_in: Mapping[str, str], group: str, noun: str, *argumen
     try:
         found = point.load()
         return found(*arguments) if arguments else found
-    except Exception as problem:  # whatever another package does on import
+    except Exception as problem:  # code of another package may raise anything on import
         from orchestrator.support.errors import ServiceError  # loads pydantic, which `--help` does without
 
         distribution = point.dist.name if point.dist else point.value
@@ -54,11 +54,14 @@ def imported(address: str) -> Any:
 
 
 class _Lazy:
+    """Descriptor of a class attribute that is imported on access, see `lazy`."""
+
     def __init__(self, address: str) -> None:
         self.address = address
 
     def __get__(self, instance: object, owner: type) -> Any:
-        # Read on a class, it is itself: on creation of a subclass, ABCMeta reads the names that a base has abstract.
+        # On a class it returns itself: when a subclass is created, ABCMeta reads the abstract names of its bases, and
+        # would import them all.
         return self if instance is None else imported(self.address)
 
 
@@ -77,7 +80,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return `installed` for one `sys.path`: a notebook may install a package while it runs."""
+    """Return `installed` for one `sys.path`, the key of the cache: a notebook may extend it while it runs."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=group)}

@@ -139,7 +139,7 @@ def test_unknown_submission_stays_on_record(
         put(wire, name, body)
 
     monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
-    with pytest.raises(ServiceError, match="is not known") as failure:
+    with pytest.raises(ServiceError, match="whether Azure has job") as failure:
         orchestrator.submit(made)
     assert failure.value.fix == f"orchestrator status {name}"
     assert jobs(cloud) == [name]

@@ -93,10 +93,10 @@ def _load(path: Path, layer: ConfigLayer) -> Any:
     quiet()
     try:
         return load_job(path)
-    except Exception as problem:  # it raises whatever its schemas do
+    except Exception as problem:  # errors of marshmallow, PyYAML, the SDK and the file system, without a common base
         first = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
         raise SpecError(
-            f"Azure does not accept the job file {path}",
+            f"invalid job file {path}",
             problems=list(_messages(str(problem), layer)) or [f"{path}: {first}"],
         ) from problem
 

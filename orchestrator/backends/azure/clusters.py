@@ -67,8 +67,19 @@ def plan_cluster(plan: Plan) -> Cluster:
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
-    """Return the body of a cluster. Its machines are reached through Azure ML alone: no SSH, no keys."""
-    found = find_size(size)
+    """Return the body of a cluster. Its machines are reached through Azure ML alone: no SSH, no keys.
+
+    Args:
+        size: name of the machine size, in any case of letters.
+        tier: dedicated or low-priority.
+        min_nodes: machines that stay on without a job.
+        max_nodes: highest number of machines.
+        idle_seconds: time without a job after which a machine is released.
+
+    Raises:
+        SpecError: the size is retired, or its name is invalid.
+    """
+    found = find_size(size)  # its canonical name: Azure's answer has it, and the bodies are compared
     return {
         "properties": {
             "computeType": "AmlCompute",
@@ -116,12 +127,14 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
         return f"cluster {name}: created, {shape_text(wanted)}"
     before, after = _scale(found), _merged_scale(_scale(found), _scale(wanted), cluster.silent)
     changes = differences(name, found, wanted, after)
-    if not changes:
+    if not changes:  # the SDK's own operation would send the PUT, and wait for it, all the same
         return f"cluster {name}: exists, {shape_text(found)}"
     if any((before.get(key) or 0) < (after.get(key) or 0) for key in (MIN_NODES, MAX_NODES)):  # only growth needs quota
+        # machines that already run count as used in the quota: counting them again would refuse a change that fits
         held = max(before.get(MIN_NODES) or 0, _inner(found).get("currentNodeCount") or 0)
         wanted = _with_scale(wanted, after)
         check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fix_template=fix_template)
+    # from the cluster as it is: a PUT replaces it, and would drop its network, identity and tags
     wire.put_compute(name, _with_scale(writable(found), after))
     return f"cluster {name}: updated, {', '.join(changes)}"
 
@@ -179,7 +192,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_templ
     """
     size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MAX_NODES]
     if size is None:
-        return  # of unknown cores: Azure will check
+        return  # cores unknown: Azure checks it, and refuses later and less clearly
     low = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
     usages = wire.usages(location)
     if low:  # all families share one quota
@@ -199,7 +212,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_templ
         facts={
             "need": f"{size.cores * nodes} cores of {usage['name']}, limit {usage['limit']}, used {usage['used']}",
             "fits": ", ".join(fit[:5]) or "nothing of the same kind",
-            "or": "request quota: https://ml.azure.com/quota",
+            "alternative": "request quota: https://ml.azure.com/quota",
         },
         fix=fix_template.format(most) if most > 0 else "orchestrator skus",
     )
@@ -269,10 +282,14 @@ class AzureClusters(Clusters):
     def created(
         self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
     ) -> ClusterChange:
-        """Return the change that creates a cluster, or makes an existing one fit."""
+        """Return the change that creates a cluster, or makes an existing one fit, see `Clusters.created`.
+
+        Raises:
+            SpecError: the name or the size is invalid, or the size is retired.
+        """
         if not re.fullmatch(CLUSTER_NAME, name):
             raise SpecError(
-                f"invalid name of a cluster {name!r}",
+                f"invalid cluster name {name!r}",
                 facts={"rule": "3 to 24 letters, digits and hyphens, with a letter first"},
                 fix="--name gpu-t4",
             )
@@ -288,7 +305,12 @@ class AzureClusters(Clusters):
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
     ) -> ClusterChange:
-        """Return the change of a cluster's scale, and only of that."""
+        """Return the change of a cluster's scale, and only of that, see `Clusters.scaled`.
+
+        Raises:
+            NotFoundError: the cluster does not exist.
+            UsageError: the minimum is above the maximum.
+        """
         found = self._existing(name)
         before = _scale(found)
         least = before.get(MIN_NODES) or 0 if min_nodes is None else min_nodes

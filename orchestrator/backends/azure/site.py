@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CLUSTER_KEYS = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
 GB = 10**9
-MAX_RDMA_NODES = 100  # of one cluster with InfiniBand
-THREADS_UNKNOWN = 4  # of each process on machines of unknown cores
+MAX_RDMA_NODES = 100  # nodes of one cluster with InfiniBand (Azure's documentation of quotas)
+THREADS_UNKNOWN = 4  # of each process on machines whose cores are unknown
 
 
 class AzureSite(Site):
@@ -32,7 +32,12 @@ class AzureSite(Site):
     this_python = False
 
     def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
-        """Replace every `auto` by what machines of the cluster's size have.
+        """Return the compute settings with every `auto` resolved by the cluster's machine size. Offline.
+
+        Args:
+            wanted: the section `compute` of a spec.
+            environ: environment variables; without effect on Azure.
+            gpus: whether the job can use GPUs; without effect on Azure, where the machine size decides.
 
         Raises:
             SpecError: no cluster is given; its size is retired, has too few GPUs, or is unknown where it decides.
@@ -49,7 +54,14 @@ class AzureSite(Site):
         return _unknown_machines(wanted) if size is None else _machines(wanted, size)
 
     def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
-        """Add the list price of the machines, unless the user gave a price."""
+        """Return the compute settings with the list price of one machine, in USD an hour, unless the user gave a price.
+
+        Args:
+            compute: resolved settings.
+            home: the user's orchestrator folder, which has the prices of the last `skus --refresh`.
+            low_priority: for machines that Azure may evict. Without a refreshed price, that of a dedicated machine is
+                returned as an upper bound.
+        """
         from orchestrator.backends.azure.sizes import find_size, price_of_size, read_prices
 
         size = find_size(compute.size) if compute.price_per_hour is None else None
@@ -67,7 +79,17 @@ class AzureSite(Site):
         return [size.name for size in SIZES]
 
     def sizes(self, home: Path, gpus: str | None, region: str | None) -> list[dict[str, Any]]:
-        """Return machine sizes, each with its GPUs, memory and list price."""
+        """Return machine sizes, each with its GPUs, memory and list price.
+
+        Args:
+            home: the user's orchestrator folder, which keeps refreshed prices.
+            gpus: only sizes with these GPUs, such as `H100:8`. None: all sizes.
+            region: fetch the prices of this region first. None: use the prices of the last refresh, or of the table.
+
+        Raises:
+            UsageError: unknown GPU, or an invalid region.
+            ServiceError: the price service cannot be reached.
+        """
         from orchestrator.backends.azure.sizes import SIZES, parse_gpus, read_prices, refresh_prices, sizes_with
 
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES

@@ -67,7 +67,12 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         self._signal(name, signal.SIGUSR1)
 
     def resume(self, name: str, *, processes: int | None = None) -> Handle:
-        """Start another attempt in the same folder."""
+        """Run another attempt in the same folder to its end.
+
+        Raises:
+            ConflictError: the run completed, or is still running.
+            UsageError: more than one process.
+        """
         if processes not in {None, 1}:
             raise UsageError(f"the debug backend runs one process, not {processes}", fix=f"orchestrator resume {name}")
         run = self._existing(name)

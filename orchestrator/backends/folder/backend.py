@@ -60,13 +60,18 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         self._runs = home / self.place
 
     def describe(self, name: str) -> RunStatus:
-        """Return the status of a run; a run whose folder is damaged has failed."""
+        """Return the status of a run; a run whose folder is damaged has failed.
+
+        Raises:
+            NotFoundError: the run does not exist.
+        """
         run = self._existing(name)
         try:
             return self._describe(run)
         except (OSError, ValueError, KeyError) as problem:
             if not run.path.is_dir():  # deleted meanwhile
                 raise NotFoundError(f"no run {name}", fix="orchestrator list") from None
+            # a status, not an error: one damaged folder must not hide all other runs from `list`
             return RunStatus(
                 name=name,
                 handle=str(Handle(self.name, name)),
@@ -134,7 +139,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return read_logs(run, choose_sources(run, query), query)
 
     def read(self, name: str, document: str) -> bytes:
-        """Return a document of the run's folder or of its outputs."""
+        """Return a document of the run's folder or of its outputs; empty if it does not exist (yet).
+
+        Raises:
+            NotFoundError: the run does not exist.
+            StorageError: the document cannot be read.
+        """
         run = self._existing(name)
         path = (run.path if document in SUBMITTED else run.outputs) / document
         try:
@@ -150,12 +160,19 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         run = self._existing(name)
         if run.state().state.terminal:
             return
+        # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
+        # file before it starts the job.
         run.cancel_file.touch()
-        with suppress(ConflictError):  # it has no supervisor any more
+        with suppress(ConflictError):  # it has no supervisor, or none yet
             self._signal(name, signal.SIGTERM)
 
     def stacks(self, name: str) -> dict[int, str]:
-        """Return each rank's Python stack."""
+        """Return the Python stacks of each rank, see `ranks_stacks`.
+
+        Raises:
+            ConflictError: the run is not running.
+            NotFoundError: it does not exist.
+        """
         run = self._existing(name)
         state = run.state().state
         if state != RunState.RUNNING:
@@ -169,7 +186,15 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
-        """Delete a finished run; its folder is renamed first, so that it disappears immediately."""
+        """Delete a finished run with all its files.
+
+        Raises:
+            ConflictError: it has not finished.
+            NotFoundError: it does not exist.
+            StorageError: it cannot be deleted.
+        """
+        # The folder is renamed first: deleting checkpoints takes seconds, during which `list` would show half a run.
+        # `leftovers` finds the hidden folder of a deletion that was killed.
         run, state = self._existing(name), self.describe(name).state
         if not state.terminal or run.locked():
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
@@ -187,7 +212,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return register(self._existing(name), self.describe(name), self.plan(name), model)
 
     def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Start a server on the loopback interface, with the requests and answers of an endpoint on Azure."""
+        """Start a server on the loopback interface, with the requests and responses of an endpoint on Azure.
+
+        `sku` has no effect: the server runs on this machine.
+        """
         return deploy(self._home, self.describe(name), endpoint)
 
     def delete_endpoint(self, endpoint: str) -> None:
@@ -216,7 +244,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """Return the submission of a request, with the documents of the run's folder."""
         import yaml
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tenth of the time
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml takes a tenth of the time
         documents = {
             SPEC: yaml.dump(plan.spec.model_dump(mode="json"), Dumper=dumper, sort_keys=False),
             PLAN: json.dumps(plan.as_dict(), indent=1),
@@ -238,6 +266,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         assert plan is not None
         submission.request.notify.check(os.environ)
         run = self._folder(submission.run)
+        # A draft: the run appears under its name only when it is complete, so that a killed submission leaves no run
+        # that can neither start nor be resumed.
         with run.draft() as draft:
             for folder in (draft.code, draft.outputs, draft.logs):
                 folder.mkdir()
@@ -288,8 +318,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             if request is not None:
                 write_text(run.path / REQUEST, request.model_dump_json(indent=1))
             run.cancel_file.unlink(missing_ok=True)
-            with suppress(OSError):  # a run on an almost full disk does without
+            with suppress(OSError):  # on an almost full disk the run starts without a reserve
                 run.reserve()
+            # last: once the state is `queued`, the supervisor may start, and reads the files above
             run.write_state(state.model_copy(update=queued))
         except OSError as problem:
             raise StorageError(
@@ -306,6 +337,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """
         run = self._existing(name)
         pid = run.state().pid
+        # the lock proves that the pid is the supervisor's: that of a dead one may belong to any other process
         if pid is None or not run.locked():
             raise ConflictError(f"cannot preempt run {name}: it is not running", fix=f"orchestrator status {name}")
         with suppress(ProcessLookupError):

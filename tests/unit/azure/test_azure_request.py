@@ -193,7 +193,7 @@ def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Pat
     [
         ({"compute.cluster": None}, "no cluster to run on"),
         ({"compute.cluster": "1gpu"}, "3 to 24 letters"),
-        ({"compute.sku": "Standard_NC24rs_v3"}, "was retired"),
+        ({"compute.sku": "Standard_NC24rs_v3"}, "Azure retired it"),
         ({"compute.sku": None}, "GPUs of cluster gpu are unknown"),
         ({"compute.processes_per_node": 2}, "is more than Standard_NC4as_T4_v3 has GPUs (1)"),
         ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),

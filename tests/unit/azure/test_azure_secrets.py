@@ -69,7 +69,7 @@ def test_chain_has_only_usable_credentials(environ: dict[str, str], links: list[
 
 
 def test_unknown_credential_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown way to sign in 'magic'"):
+    with pytest.raises(UsageError, match="unknown credential 'magic'"):
         chain({VARIABLE: "magic"})
 
 

@@ -24,8 +24,8 @@ from train_jobs.artifacts.files import file_sha256
 
 T = TypeVar("T")
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure gives a time
-THREADS = 8
-BLOCK = 4 * 1024 * 1024  # bytes of a file in one request
+THREADS = 8  # files in transfer at a time
+BLOCK = 4 * 1024 * 1024  # bytes of a file in one request: what an interruption loses at most
 SHA256 = "sha256"  # key of the blob's hash in its metadata
 PART = ".part"  # suffix of a file in download
 NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
@@ -39,7 +39,7 @@ class Blob(NamedTuple):
     size: int
     """Bytes."""
     etag: str
-    """Version, which changes with the content."""
+    """Azure's version of the blob, which changes with every write."""
     sha256: str | None
     """Hash of its content, if its writer recorded it, as `upload` does."""
     md5: bytes | None = None
@@ -49,8 +49,11 @@ class Blob(NamedTuple):
 class Files:
     """Files of one container.
 
+    The SDK repeats a request up to six times after a lost connection or an error of the server, with growing pauses.
+    Busy replies are retried here, see `_retry_while_busy`.
+
     Args:
-        store: its address.
+        store: address of the container, with the permission to use it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -69,7 +72,12 @@ class Files:
         )
 
     def list(self, folder: str) -> list[Blob]:
-        """Return the files below a folder, which ends with a slash; their names are relative to it."""
+        """Return the files below a folder, which ends with a slash; their names are relative to it.
+
+        Raises:
+            UserError: Azure cannot be reached, or refused.
+        """
+        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
         assert folder.endswith("/"), "RUN is a prefix of RUN-2"
         with translated_errors(f"datastore folder {folder}"):
             found = _retry_while_busy(
@@ -85,6 +93,7 @@ class Files:
             )
             for blob in found
         )
+        # some programs write empty blobs as markers of folders
         return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
 
     def upload(self, folder: str, files: Mapping[str, Content], progress: Progress | None = None) -> int:
@@ -92,8 +101,11 @@ class Files:
 
         Args:
             folder: ends with a slash.
-            files: name below it -> content, or the file that has it.
+            files: name below it -> content, or the local file that has it.
             progress: called with bytes done and bytes in total.
+
+        Raises:
+            UserError: Azure cannot be reached, or refused. Repeating the call resumes the upload.
         """
         known = {blob.name: (blob.size, blob.sha256) for blob in self.list(folder)}
         sizes = {name: _size(content) for name, content in files.items()}
@@ -110,7 +122,12 @@ class Files:
         return sum(sent)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of a file, from `start` on.
+        """Return bytes of a file; empty if it ends before `start`.
+
+        Args:
+            name: path in the container.
+            start: offset of the first byte.
+            length: largest number of bytes. None: to the end.
 
         Raises:
             NotFoundError: it does not exist.
@@ -125,7 +142,7 @@ class Files:
                     )
                 )
             except HttpResponseError as problem:
-                if problem.status_code == NO_SUCH_RANGE:
+                if problem.status_code == NO_SUCH_RANGE:  # a follower of a file that has not grown asks for this range
                     return b""
                 raise
 
@@ -172,6 +189,8 @@ class Files:
             known = _uncommitted(client)
             blocks = []
             for block in _blocks(content):
+                # The id is the block's hash: a block that Azure has from an interrupted upload is not sent again.
+                # Azure demands ids of equal length within a blob.
                 identity = hashlib.sha256(block).hexdigest()[:32]
                 if identity not in known:
                     _retry_while_busy(partial(client.stage_block, identity, block, length=len(block)))
@@ -180,11 +199,13 @@ class Files:
 
     def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name
+        # names come from the datastore, where other users write: `../.bashrc` must not leave the target folder
         if not target.resolve().is_relative_to(to.resolve()):
-            raise ConflictError(f"the file {blob.name} is outside of {to}")
+            raise ConflictError(f"cannot download {blob.name}: its path leaves {to}")
         if target.exists() and _same(target, blob):
             return blob.size
         target.parent.mkdir(parents=True, exist_ok=True)
+        # named by the blob's version: a partial file of an older version is not continued
         part = target.with_name(f"{target.name}.{hashlib.sha256(blob.etag.encode()).hexdigest()[:8]}{PART}")
         with part.open("ab") as stream:
             while (start := stream.tell()) < blob.size:
@@ -197,9 +218,9 @@ class Files:
         if not _same(part, blob):
             part.unlink()
             raise ConflictError(
-                f"the copy of {blob.name} differs from the original",
-                facts={"reason": "it changed meanwhile, or was damaged on the way"},
-                fix="the same command again",
+                f"cannot download {blob.name}: the copy differs from the original",
+                facts={"reason": "the file changed during the download, or was damaged in transit"},
+                fix="run the same command again",
             )
         part.rename(target)
         return blob.size
@@ -216,7 +237,10 @@ def _in_parallel(work: Callable[[T], int], items: Iterable[T], total: int, progr
 
 
 def _retry_while_busy(ask: Callable[[], T]) -> T:
-    """Repeat a request after the pause that Azure asks for: its blob client, unlike all others, does not."""
+    """Repeat a request while Azure is busy (429), after the pause that it asks for.
+
+    Azure's blob client, unlike its other clients, neither retries a 429 nor reads `Retry-After`.
+    """
     from azure.core.exceptions import HttpResponseError
 
     for pause in PAUSES:
@@ -230,12 +254,12 @@ def _retry_while_busy(ask: Callable[[], T]) -> T:
 
 
 def _uncommitted(client: Any) -> set[str]:
-    """Blocks that Azure has from an unfinished upload."""
+    """Return the ids of blocks that Azure has from an unfinished upload. It keeps them for a week."""
     from azure.core.exceptions import HttpResponseError
 
     try:
         _, waiting = client.get_block_list("uncommitted")
-    except HttpResponseError:  # no such file, or blocks are not listed: then all are sent
+    except HttpResponseError:  # no such blob, or listing blocks is not allowed: then all blocks are sent
         return set()
     return {str(block.id) for block in waiting}
 
@@ -258,7 +282,10 @@ def _hash(content: Content) -> str:
 
 
 def _same(path: Path, blob: Blob) -> bool:
-    """Whether a file has the size of a blob, and its content as far as a hash of it is recorded."""
+    """Return whether a file has the size of a blob, and its content if a hash of it is recorded.
+
+    Blobs that the job wrote through a mount have no SHA-256; some have an MD5 from Azure's own programs.
+    """
     if path.stat().st_size != blob.size:
         return False
     if blob.sha256 is not None:
