@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 MIN_MEMORY = 2e9  # Python with torch and MLflow takes 0.4 of these
 MIN_SHARED = 64 * 1024 * 1024  # default of a container; NCCL needs more on several GPUs
 MIN_FILES = 1024
-SKEW_SECONDS = 5.0
+SKEW_SECONDS = 5.0  # far more than NTP leaves, and enough to disturb `logs --since`
 CONNECT_SECONDS = 5.0
 MIN_FREE = 100e6  # less than one small checkpoint
 LOW_FREE = 5e9  # a few checkpoints of BERT-base
@@ -67,7 +67,10 @@ def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/c
 
 
 def shared_memory(folder: Path) -> Finding:
-    """Check the memory that processes exchange data through."""
+    """Check the shared memory through which processes exchange data.
+
+    Containers get 64 MB by default, and NCCL or a data loader with workers then dies with a bus error.
+    """
     if not folder.is_dir():
         return warn("shared memory", f"{folder} does not exist", "mount a tmpfs there: several GPUs need it")
     size = shutil.disk_usage(folder).total
@@ -96,6 +99,8 @@ def loopback() -> Finding:
 
 def clock(home: Path) -> Finding:
     """Check the clock against the time of installation, and against the clock of the home folder's server."""
+    # A clock far in the past makes every TLS certificate invalid. File times of a network disk come from its server: a
+    # skew shifts `logs --since` and the order of runs.
     installed = (Path(__file__).parents[1] / "__init__.py").stat().st_mtime
     fix = "set the clock: timedatectl set-ntp true"
     if time.time() < installed - SKEW_SECONDS:
@@ -122,6 +127,7 @@ def home_folder(home: Path) -> Iterator[Finding]:
     try:
         with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
             Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
+            # two descriptors, because a lock of flock belongs to the open file: some network file systems grant both
             lock = Path(probe, "lock")
             with lock.open("w") as first, lock.open("w") as second:
                 held = try_lock(first) and not try_lock(second)
@@ -176,6 +182,7 @@ def file_system(folder: Path) -> str:
         fields, _, details = line.partition(" - ")
         # the kernel writes a blank in a path as its octal code
         mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
+        # the innermost mount decides; of several on one folder the last one, which covers the others
         if folder.resolve().is_relative_to(mounted) and len(mounted.parts) >= longest:
             found, longest = details.split()[0], len(mounted.parts)
     return found

@@ -16,9 +16,9 @@ from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, co
 from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__
 
-BLOCK = 1 << 18
-MAX_TEXT_BYTES = 1 << 24  # bytes; no list of checksums is longer
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+BLOCK = 1 << 18  # bytes in one read
+MAX_TEXT_BYTES = 1 << 24  # no list of checksums is longer
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses after which a retry may succeed
 MISSING = frozenset({404, 410})
 Result = TypeVar("Result")
 
@@ -47,7 +47,12 @@ class Transfer(NamedTuple):
 
 
 class Retry(Exception):  # noqa: N818
-    """A failure that another request may get past, after `wait` seconds if the server named a time."""
+    """A failure after which a retry may succeed.
+
+    Args:
+        why: the reason, for messages.
+        wait: seconds that the server asks to wait; None: it names no time.
+    """
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)
@@ -55,7 +60,12 @@ class Retry(Exception):  # noqa: N818
 
 
 class Refused(Exception):  # noqa: N818
-    """A mirror does not have a file, or does not give it."""
+    """A failure that rules out a mirror: it does not have the file, or does not send it.
+
+    Args:
+        why: the reason, for messages.
+        missing: the mirror answered that it does not have the file.
+    """
 
     def __init__(self, why: str, *, missing: bool = False) -> None:
         super().__init__(why)
@@ -127,6 +137,8 @@ class Client:
         try:
             return verify(partial.path, remote)
         except DataError:
+            # A resumed file may consist of parts of two versions: one fresh download decides whether the mirror is
+            # wrong. Wrong bytes are never kept, since the next call would resume them.
             partial.clear()
             if not (resumed and retry):
                 raise
@@ -139,6 +151,7 @@ class Client:
             try:
                 return step()
             except Retry as problem:
+                # Progress resets the count: a connection that breaks every gigabyte must not end a download of 20 GB.
                 if partial is not None and partial.size > most:
                     failed, most = 0, partial.size
                 failed += 1
@@ -162,7 +175,7 @@ class Client:
             _, total = content_range(response)
             unsatisfiable = response.status_code == requests.codes.requested_range_not_satisfiable
             if unsatisfiable and partial.size == total:
-                return True  # all of it has arrived before
+                return True  # 416: all bytes arrived before, and the process was killed before the rename
             if not unsatisfiable:
                 _check(response)
             version = Version.from_response(url, response)
@@ -170,18 +183,19 @@ class Client:
             if unsatisfiable or (resumed and not partial.continued_by(response, version)):
                 partial.clear()
                 raise Retry("the file has changed")
-            if not resumed:
+            if not resumed:  # 200: the server sends the whole file, in spite of the range
                 partial.clear()
+            # before the transfer: a mirror with another file should not cost hours
             if remote.size is not None and total is not None and total != remote.size:
                 raise Refused(f"its file has {total} bytes instead of {remote.size}")
-            partial.remember(version)
+            partial.remember(version)  # before the first byte, or a kill would leave bytes of an unknown version
             done = partial.size
             self.transfer.progress(remote.name, done, total)
             while block := _read(response):
                 partial.stream.write(block)
                 done += len(block)
                 self.transfer.progress(remote.name, done, total)
-            if total is not None and done < total:
+            if total is not None and done < total:  # a closed connection looks like the end of the body
                 raise Retry(f"the transfer stopped at byte {done} of {total}")
             return resumed
 
@@ -234,7 +248,10 @@ def _retry_after(response: Any) -> float | None:
 
 
 def _read(response: Any) -> bytes:
-    """Return the bytes that have arrived, at least one: none is lost when the server stalls. Empty at the end."""
+    """Return the bytes that have arrived, at least one; empty at the end.
+
+    `read` would wait for a full block, and lose its bytes if the server stalls in the middle of it.
+    """
     try:
         return bytes(response.raw.read1(BLOCK))
     except (urllib3.exceptions.HTTPError, OSError) as problem:

@@ -195,7 +195,7 @@ class SupervisedFolder(ABC, Generic[State]):
         Raises:
             ServiceError: it ended before it held the lock.
         """
-        # A pipe instead of polling: the kernel closes it when the supervisor dies, so that this returns at once in
+        # A pipe instead of polling: the kernel closes it when the supervisor dies, so that this returns immediately in
         # either case.
         reading, writing = os.pipe()
         with log.open("ab") as output:

@@ -94,7 +94,7 @@ class Opening:
             raise ServiceError(
                 "cannot open an MLflow run", facts={"where": self._uri, "reason": reason}, fix="--set tracking.uri=URI"
             )
-        # the last line: MLflow's migrations of a new database may print before it
+        # the last line, in case a library prints to stdout too
         return str(json.loads(out.strip().splitlines()[-1])["run_id"])
 
     def warn(self) -> None:

@@ -4,7 +4,7 @@
     snapshot.digest                # changes with any byte of any file
     snapshot.write(run_folder)     # run_folder/train_jobs/..., run_folder/my_pretrain.py
 
-`train_jobs` is read from its place of installation, be that a wheel or a checkout.
+`train_jobs` is read from its place of installation, a wheel or a checkout.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Snapshot(Config):
     @property
     def digest(self) -> str:
         """SHA-256 over (path, size, hash) of every file: the same code has the same digest everywhere."""
+        # Only names and content: with times or modes, a second checkout of the same commit would be another snapshot,
+        # and its runs would get other names. NUL cannot occur in a path, so no two lists give the same text.
         manifest = "".join(f"{file.path}\0{file.size}\0{file.sha256}\n" for file in self.files)
         return hashlib.sha256(manifest.encode()).hexdigest()
 
@@ -98,7 +100,7 @@ class Snapshot(Config):
             ConflictError: a file changed or disappeared since the snapshot was taken.
             StorageError: the folder cannot be written.
         """
-        made: set[str] = set()
+        made: set[str] = set()  # parents that exist: one mkdir for each file costs more than writing it
         for file in self.files:
             content = self._read(file)
             target = folder / file.path
@@ -171,6 +173,8 @@ class Snapshot(Config):
     def _read(self, file: SnapshotFile) -> bytes:
         top, _, below = file.path.partition("/")
         source = self.root / below if self.folder is None or top == PACKAGE else self.folder / file.path
+        # The plan shows the digest of the files as they were then: a file that was edited since must not be shipped
+        # under that digest.
         with suppress(FileNotFoundError):
             content = source.read_bytes()
             if SnapshotFile.from_content(file.path, content) == file:
@@ -220,7 +224,10 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether a package is installed, here or on the machines that train; the current folder does not count."""
+    """Return whether a package is installed, here or on the machines that train.
+
+    The current folder does not count: a package in it is importable here, but is not shipped.
+    """
     if package in PACKAGES:
         return True
     found = find_spec(package)

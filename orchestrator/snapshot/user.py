@@ -1,7 +1,7 @@
 """The user's own code: read, hashed, and refused as a whole if any file should not leave the machine.
 
-Secret files are known by their names, secrets in other files by the shape that their issuer gave them to be found: a
-fixed beginning, a known length. A password without a shape is not found. No finding carries the secret.
+Secret files are recognised by their names, secrets in other files by the format that their issuer defines: a fixed
+prefix, a known length. A password without such a format is not found. No finding contains the secret.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ SECRET_NAMES = (
     *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "accesstokens.json", "msal_token_cache*"),
     *(".aws/credentials", ".azure/*", ".docker/config.json", ".kube/config", ".ssh/*"),
 )
+# Names that match a pattern above and hold no secrets: templates that projects commit, and public keys.
 HARMLESS_NAMES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "example.env", "sample.env", "template.env")
 
 
@@ -63,7 +64,7 @@ class _Shape(NamedTuple):
 _SHAPES = tuple(
     _Shape(what, needle.encode(), re.compile(pattern.encode()))
     for what, needle, pattern in (
-        # with some body: programs that read keys contain the first line alone
+        # with 40 characters of the key: source code that reads keys contains the first line alone
         ("a private key", "PRIVATE KEY", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.){0,200}?[A-Za-z0-9+/]{40}"),
         ("an AWS access key", "AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
         ("an AWS access key", "ASIA", r"\bASIA[0-9A-Z]{16}\b"),
@@ -92,6 +93,7 @@ def secret_name(path: str) -> str | None:
     folder, _, name = path.lower().rpartition("/")
     if any(fnmatchcase(name, pattern) for pattern in HARMLESS_NAMES):
         return None
+    # patterns with a slash name a file in a folder, wherever that folder is
     nearest = f"{folder.rpartition('/')[2]}/{name}"
     return next((p for p in SECRET_NAMES if fnmatchcase(nearest if "/" in p else name, p)), None)
 
@@ -137,10 +139,11 @@ def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, res
         ) from None
     obstacles += walk.obstacles
     paths = [file.path for file in walk.found]
-    # a typo: the file that was meant is not allowed
+    # an error, not ignored: with a typo, the intended file would be refused, and the reason hard to see
     missing = [path for path in code.allow_secrets if path not in paths]
     unknown = [f"code.allow_secrets: no such file is shipped: {path}{did_you_mean(path, paths)}" for path in missing]
     if obstacles or unknown:
+        # all problems together: each round costs the user a read of the whole folder
         ordered = sorted(obstacles, key=lambda obstacle: (obstacle.path, obstacle.line or 0))
         raise SpecError(
             f"cannot ship the code in {folder}",
@@ -162,6 +165,7 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
     total = 0
     for file in found:
         trusted = file.path in code.allow_secrets
+        # the target too: a symlink `settings` to `.env` would ship the secrets under a harmless name
         if not trusted and (pattern := secret_name(file.path) or secret_name(file.target)):
             obstacles.append(Obstacle(file.path, f"has the name of a file of secrets ({pattern})", "secret"))
         if file.size > code.largest_file_mb * MB:
@@ -170,7 +174,7 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
             continue
         total += file.size
         if total > code.largest_total_mb * MB:
-            continue  # already refused for its size; the rest may be terabytes
+            continue  # already refused for its size: reading the remaining files could take hours
         try:
             content = (folder / file.path).read_bytes()
         except PermissionError:

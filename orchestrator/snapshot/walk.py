@@ -36,7 +36,7 @@ _NEVER = {
     **dict.fromkeys(("mlflow.db", "mlruns", "token-stores"), "outputs of runs"),
     **dict.fromkeys((AML_IGNORE, GIT_IGNORE), "ignore file"),
 }
-_BYTECODE = (".pyc", ".pyo")
+_BYTECODE = (".pyc", ".pyo")  # also outside of __pycache__
 # Folders recognised by their content, whatever their name.
 _KNOWN_BY = (
     ({"pyvenv.cfg"}, "virtual environment"),
@@ -44,7 +44,7 @@ _KNOWN_BY = (
     ({"COMMIT.json"}, "outputs of runs"),
     ({"metrics.jsonl", "checkpoints"}, "outputs of runs"),
 )
-_CLASSES = {
+_CLASSES = {  # POSIX classes, which git accepts in brackets and Python's `re` does not
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
     "digit": "0-9",
@@ -118,6 +118,7 @@ class IgnoreRules:
     def load(cls, root: Path, repository: Path | None) -> IgnoreRules:
         """Return the rules at the root of the code, which may be in a git repository."""
         if (root / AML_IGNORE).is_file():
+            # alone, as for Azure ML's own tools: it may re-include data that .gitignore excludes
             return cls(outer="", nested=False)._with(root / AML_IGNORE, AML_IGNORE, "")
         top = repository or root
         parts = root.relative_to(top).parts
@@ -142,6 +143,7 @@ class IgnoreRules:
         return None
 
     def _with(self, path: Path, name: str, base: str) -> IgnoreRules:
+        # editors on Windows begin the file with a byte order mark; names on Linux may be any bytes
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
         lines = tuple(filter(None, map(_parse, reversed(text.split("\n")))))
         return replace(self, files=(_IgnoreFile(name, base, lines), *self.files))
@@ -150,7 +152,7 @@ class IgnoreRules:
 def _parse(text: str) -> _Line | None:
     from pathspec import GitIgnoreSpec  # takes 30 ms; only code with an ignore file needs it
 
-    text = text if text.endswith("\\ ") else text.rstrip()
+    text = text if text.endswith("\\ ") else text.rstrip()  # git drops trailing spaces unless one is escaped
     negation, body = ("!", text[1:]) if text.startswith("!") else ("", text)
     # pathspec reads some forms of `**` as the folder itself or as any part of a path: rewrite them to name entries.
     body = re.sub(r"/\*\*(/?)$", r"/**/*\1", body)
@@ -192,7 +194,7 @@ class Obstacle(NamedTuple):
 
 
 class Walk:
-    """Sorts the files of a folder into shipped ones, left-out ones and obstacles.
+    """Walk over a folder that sorts its files into shipped ones, left-out ones and obstacles.
 
     Args:
         root: the folder, absolute and without symlinks.
@@ -226,11 +228,12 @@ class Walk:
     def _folder(self, folder: Path, path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         try:
             with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+                entries = sorted(listing, key=lambda entry: entry.name)  # the order of scandir differs between machines
         except PermissionError:
             self.obstacles.append(Obstacle(path or "./", "a folder that cannot be read", "entry" if path else "name"))
             return
         names = {entry.name for entry in entries}
+        # not the root itself: the user named that folder explicitly
         if path and (kind := next((kind for signs, kind in _KNOWN_BY if signs <= names), None)):
             self._leave_out(folder, path, kind)
             return
@@ -253,9 +256,14 @@ class Walk:
             self._add(path, entry.stat(follow_symlinks=False), rules, ancestors, target=target)
 
     def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
-        """Ship a symlink as its target, which must exist inside the folder."""
+        """Ship a symlink as its target, which must exist inside the folder.
+
+        The snapshot has copies, not links: blobs of a datastore cannot be symlinks. A target outside could be anything,
+        such as a home folder, and a link to a parent has no end.
+        """
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
+        # what is never code stays out by any name: the link's, the target's, or that of a folder above the target
         kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._excluded.get, (target, *target.parents))]
         if why := next(filter(None, kinds), None) or rules.ignored_by(path):
             self._leave_out(None, path, why)
@@ -268,7 +276,7 @@ class Walk:
             return
         if inside is None:
             self.obstacles.append(Obstacle(path, f"a symlink that leaves the folder, to {target}"))
-        elif target in ancestors:
+        elif target in ancestors:  # compared by real paths: chains of links that lead back are found too
             self.obstacles.append(Obstacle(path, "a symlink to a folder that contains it"))
         else:
             end = "/" if stat.S_ISDIR(state.st_mode) else ""
@@ -295,6 +303,7 @@ class Walk:
 
     def _count(self, folder: Path) -> tuple[int, bool]:
         """Return the number of files below a folder, and whether all were counted."""
+        # without recursion: a folder that is left out, such as `node_modules`, may nest deeply
         files = seen = 0
         pending = [str(folder)]
         while pending:

@@ -28,7 +28,7 @@ def message(
         run: the run's name.
         handle: the run's handle.
         event: completed, failed or diverging.
-        reason: reason of the event; `text` has its first line. None: there is none.
+        reason: reason of the event, if any; `text` has its first line.
         step: last reported step. None: no step was reported.
         steps: steps of the whole run. None: the job counts no steps.
     """

@@ -89,7 +89,7 @@ def test_fix_of_unknown_submission_finds_the_run(
     sent = then_nobody_may_ask(azure)
     with monkeypatch.context() as patch:
         instead(patch, sent)
-        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}$") as failure:
+        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}") as failure:
             Orchestrator(home=home, environ={}).submit(plan)
     assert failure.value.fix == f"orchestrator status {plan.name}"
     run = Orchestrator(home=home, environ={}).attach(plan.name)

@@ -28,11 +28,17 @@ def list_jobs(service: ResourceManager, call: Call) -> Reply:
 
 @ROUTES.add("GET", "jobs/{name}")
 def get_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Return a job."""
     return Reply.json(job_document(service, find(service, name)))
 
 
 @ROUTES.add("PUT", "jobs/{name}")
 def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Submit a job, or change an existing one; repeating the same PUT changes nothing.
+
+    Raises:
+        Refusal: the body is invalid, or a job of that name has another body.
+    """
     properties: Document = service.body(call, "jobs")["properties"]
     if not NAME.fullmatch(name):
         raise Refusal(400, "UserError", f"The job name {name} is invalid.")
@@ -45,6 +51,7 @@ def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("POST", "jobs/{name}/cancel")
 def cancel_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Cancel a job, as a long-running operation; a finished one stays as it is."""
     job = find(service, name)
     if job.status in ENDED:
         return Reply(200)
@@ -54,6 +61,11 @@ def cancel_job(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("DELETE", "jobs/{name}")
 def delete_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Refuse to delete a job.
+
+    Raises:
+        Refusal: always.
+    """
     raise Refusal(405, "MethodNotAllowed", "Jobs cannot be deleted; they can be archived.")
 
 

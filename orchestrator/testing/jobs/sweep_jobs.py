@@ -29,13 +29,13 @@ from orchestrator.testing.jobs.job_table import (
 )
 
 POLL_SECONDS = 0.03
-MAX_TRIALS, DAYS = 1000, 60
+MAX_TRIALS, DAYS = 1000, 60  # limits of a sweep that sets none
 BINDING = re.compile(r"\${{\s*search_space\.(?P<name>\w+)\s*}}")
 TRIAL_KEYS = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
 SWEEP_KEYS = ("computeId", "experimentName", "identity", "inputs")
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
-BAYESIAN_KINDS = ("choice", "uniform", "quniform")
-TAIL = 1e-9
+BAYESIAN_KINDS = ("choice", "uniform", "quniform")  # distributions that the service accepts with bayesian sampling
+TAIL = 1e-9  # quantiles closer to 0 or 1 are clipped: those of 0 and 1 are infinite
 DISTRIBUTIONS: Mapping[str, Callable[[float, float, float], float]] = {
     "uniform": lambda unit, low, high: low + (high - low) * unit,
     "loguniform": lambda unit, low, high: math.exp(low + (high - low) * unit),
@@ -156,7 +156,7 @@ def _grid_point(space: Document, index: int) -> dict[str, Any]:
 
 
 class SweepJob:
-    """A running sweep.
+    """A running sweep, in the thread of its job.
 
     Args:
         job: the sweep.
@@ -205,6 +205,8 @@ class SweepJob:
             history, reports = self._histories[number], self._reports(trial.name, self._metric)
             while len(history) < len(reports):
                 history.append(reports[len(history)])
+                # report by report, also when several arrived since the last look: the decision must not depend on the
+                # speed of this machine
                 if self._falls_behind(number) and trial.status not in ENDED:
                     self._jobs.cancel(trial)
         maximize = self._objective.goal == "maximize"

@@ -118,7 +118,7 @@ def cut_version(document: Node, resources: tuple[str, ...]) -> Node:
     definitions: Node = {}
     wanted = references(cut)
     while wanted:
-        name = min(wanted)
+        name = min(wanted)  # in a fixed order: the committed files must not change with each run
         definitions[name] = simplified(document["definitions"][name])
         wanted = (wanted | references(definitions[name])) - definitions.keys()
     complete_kinds(definitions)
