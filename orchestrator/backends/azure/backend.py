@@ -409,7 +409,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             self._observer(folder).recorded()
         except (StorageError, ValueError, KeyError, TypeError) as problem:
             if not folder.path.is_dir():
-                raise NotFoundError(f"no run {folder.name}", fix="orchestrator list") from None
+                raise NotFoundError(f"unknown run {folder.name!r}", fix="orchestrator list") from None
             return str(problem.facts["reason"] if isinstance(problem, StorageError) else repr(problem)).splitlines()[0]
         return None
 
@@ -429,7 +429,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
                 )
             return folder
         if not place:
-            raise NotFoundError(f"no run {run}{did_you_mean(run, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {run!r}{did_you_mean(run, self.names())}", fix="orchestrator list")
         adopt(self.wire_to(self.workspace({}, place).require()), folder)
         return folder
 

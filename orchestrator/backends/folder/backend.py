@@ -70,7 +70,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             return self._describe(run)
         except (OSError, ValueError, KeyError) as problem:
             if not run.path.is_dir():  # deleted meanwhile
-                raise NotFoundError(f"no run {name}", fix="orchestrator list") from None
+                raise NotFoundError(f"unknown run {name!r}", fix="orchestrator list") from None
             # a status, not an error: one damaged folder must not hide all other runs from `list`
             return RunStatus(
                 name=name,
@@ -360,7 +360,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def _existing(self, name: str) -> RunFolder:
         run = self._folder(name)
         if not (run.path / REQUEST).is_file():
-            raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {name!r}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
 
 

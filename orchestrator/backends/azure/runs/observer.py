@@ -340,7 +340,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
     if datastore is None:
         trial, place = places.trial_of(folder.name), wire.workspace.workspace
         raise NotFoundError(
-            f"no run {folder.name} in workspace {place}",
+            f"unknown run {folder.name!r} in workspace {place}",
             fix=f"orchestrator sweep show azure://{place}/{trial[0]}" if trial else "orchestrator list -b azure",
         )
     files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
