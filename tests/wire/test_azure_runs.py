@@ -315,7 +315,7 @@ def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp
     assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
     assert found.plan() == run.plan()
     assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
-    with pytest.raises(NotFoundError, match="unknown run .missing"):
+    with pytest.raises(NotFoundError, match="unknown run 'missing'"):
         elsewhere.attach("azure://double/missing")
     azure.fail_next("GET *runs/*/details", status=403)
     with pytest.raises(AuthError):

@@ -285,7 +285,7 @@ def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, mo
         raise FileNotFoundError(run.path)
 
     monkeypatch.setattr(RunFolder, "state", deleted)
-    with pytest.raises(NotFoundError, match="unknown run .one"):
+    with pytest.raises(NotFoundError, match="unknown run 'one'"):
         backend.describe("one")
 
 
@@ -350,7 +350,7 @@ def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch
     with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
         orchestrator.plan(overrides={"phase_from": "new-1"})
     assert caught.value.fix == "orchestrator wait new-1"
-    with pytest.raises(NotFoundError, match="unknown run .other-1") as missing:
+    with pytest.raises(NotFoundError, match="unknown run 'other-1'") as missing:
         orchestrator.plan(overrides={"phase_from": "other-1"})
     assert "a folder of outputs, or a checkpoint" in missing.value.facts["where"]
     (stopped.path / "outputs").mkdir(exist_ok=True)
