@@ -90,17 +90,19 @@ def backend_with(capability: type[C], home: Path) -> C:
 
 
 def reader_of(file: Path, home: Path) -> str:
-    """Return the name of the backend that takes a job file of another program.
+    """Return the name of the backend that accepts a job file of another program, such as `az ml`.
 
     Raises:
-        UsageError: no backend takes it.
+        UsageError: no backend accepts it.
     """
     from orchestrator.backends.capabilities import ReadsJobFiles
 
     for name in _able(ReadsJobFiles):
         if require(load_backend(name, home), ReadsJobFiles).accepts(file):
             return name
-    raise UsageError(f"no backend takes the job file {file}", fix="orchestrator submit --help")
+    raise UsageError(
+        f"cannot submit {file}: no backend accepts this type of job file", fix="orchestrator submit --help"
+    )
 
 
 def _able(capability: type[Capability]) -> list[str]:

@@ -218,7 +218,9 @@ class Backend(ABC):
             return dict(json.loads(self.read(run, PLAN)))
         except ValueError as problem:
             facts = {"where": self.folder(run) or run, "reason": f"{PLAN}: {problem}"}
-            raise StorageError(f"run {run} is damaged", facts=facts, fix=f"orchestrator status {run}") from problem
+            raise StorageError(
+                f"cannot read run {run}: it is damaged", facts=facts, fix=f"orchestrator status {run}"
+            ) from problem
 
     def result(self, run: str) -> dict[str, Any]:
         """Return the job's final figures; empty until it has completed."""

@@ -267,7 +267,9 @@ def _why(problem: BaseException) -> str:
 def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
     facts = {urlsplit(mirror).netloc or mirror: str(problem) for mirror, problem in refusals.items()}
     if all(problem.missing for problem in refusals.values()):
-        return NotFoundError(f"no mirror has {path}", facts=facts, fix="look for its name at the addresses above")
+        return NotFoundError(
+            f"cannot fetch {path}: no mirror has it", facts=facts, fix="look for its name at the addresses above"
+        )
     proxies = requests.utils.get_environ_proxies(next(iter(refusals)))
     if proxy := proxies.get("https") or proxies.get("http"):
         facts["proxy"] = str(urlsplit(proxy).hostname)  # without its password

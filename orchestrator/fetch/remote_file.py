@@ -75,14 +75,14 @@ def verify(path: Path, remote: Remote) -> str:
         head = stream.read(256)
         if not head or head.lstrip().lower().startswith(WEB_PAGE):
             what = "a web page, not data" if head else "empty"
-            raise DataError(f"{remote.name} is {what}", facts={"file": path}, fix=OTHER_MIRROR)
+            raise DataError(f"invalid file {remote.name}: it is {what}", facts={"file": path}, fix=OTHER_MIRROR)
         if remote.checksum is None:
             return "content type"
         stream.seek(0)
         have = hashlib.file_digest(stream, remote.checksum.kind).hexdigest()
     if have != remote.checksum.value:
         raise DataError(
-            f"{remote.name} has the wrong checksum",
+            f"invalid file {remote.name}: wrong {remote.checksum.kind} checksum",
             facts={"need": f"{remote.checksum.kind} {remote.checksum.value}", "have": have},
             fix=OTHER_MIRROR,
         )

@@ -155,7 +155,9 @@ def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, res
             fix=_fix(folder, obstacles),
         )
     if not files:
-        raise SpecError(f"no code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it")
+        raise SpecError(
+            f"cannot find code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it"
+        )
     return UserCode(tuple(files), tuple(walk.left_out), tuple(walk.ignore_files))
 
 

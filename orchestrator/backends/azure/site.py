@@ -131,14 +131,14 @@ class AzureSite(Site):
 def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
     if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MAX_RDMA_NODES:
         raise SpecError(
-            f"a cluster of {size.name} has at most {MAX_RDMA_NODES} machines",
+            f"invalid number of machines: a cluster of {size.name} has at most {MAX_RDMA_NODES}",
             facts={"key": "compute.max_nodes" if wanted.max_nodes else "compute.nodes"},
             fix=f"--set compute.nodes={MAX_RDMA_NODES}",
         )
     device = wanted.device if wanted.device != "auto" else ("gpu" if size.gpus else "cpu")
     if device == "gpu" and not size.gpus:
         raise SpecError(
-            f"compute.device is gpu, but {size.name} has none",
+            f"compute.device is gpu, but {size.name} has no GPU",
             facts={"key": "compute.device"},
             fix="--set compute.device=cpu, or --sku Standard_NC4as_T4_v3",
         )
@@ -148,7 +148,7 @@ def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
         processes = size.gpus if device == "gpu" else 1
     if processes > limit:
         raise SpecError(
-            f"compute.processes_per_node {processes} is more than {size.name} has {what} ({limit})",
+            f"invalid compute.processes_per_node {processes}: {size.name} has {limit} {what}",
             facts={"key": "compute.processes_per_node"},
             fix=f"--set compute.processes_per_node={limit}",
         )
@@ -167,7 +167,7 @@ def _unknown_machines(wanted: ComputeSpec) -> ResolvedCompute:
     processes, threads = wanted.processes_per_node, wanted.threads_per_process
     if processes == "auto" and wanted.device != "cpu":
         raise SpecError(
-            f"the GPUs of cluster {wanted.cluster} are unknown",
+            f"cannot choose the number of processes: the GPUs of cluster {wanted.cluster} are unknown",
             facts={"key": "compute.sku" if wanted.sku else "compute.cluster"},
             fix="--processes N, or --sku SIZE of orchestrator skus",
         )

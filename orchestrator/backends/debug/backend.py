@@ -39,7 +39,7 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         compute = plan.compute
         if compute.world_size != 1:
             raise UsageError(
-                f"the debug backend runs one process, not {compute.world_size}",
+                f"cannot debug {compute.world_size} processes: the debug backend runs one",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
         request = DebugRequest.from_plan(
@@ -74,7 +74,9 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
             UsageError: more than one process.
         """
         if processes not in {None, 1}:
-            raise UsageError(f"the debug backend runs one process, not {processes}", fix=f"orchestrator resume {name}")
+            raise UsageError(
+                f"cannot debug {processes} processes: the debug backend runs one", fix=f"orchestrator resume {name}"
+            )
         run = self._existing(name)
         self._requeue(run, self._resumable(run))
         return self._run(run)

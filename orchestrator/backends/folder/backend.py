@@ -153,7 +153,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             return b""
         except OSError as problem:
             where = {"where": path, "reason": problem.strerror}
-            raise StorageError(f"run {name} is damaged", facts=where, fix=f"orchestrator status {name}") from problem
+            message, fix = f"cannot read {document} of run {name}", f"orchestrator status {name}"
+            raise StorageError(message, facts=where, fix=fix) from problem
 
     def cancel(self, name: str) -> None:
         """Ask the supervisor to end the job; the job saves a checkpoint first."""

@@ -389,7 +389,7 @@ def test_what_cannot_be_read_is_named() -> None:
 
 def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
     write(tmp_path / "code", ".gitignore", "b.pyc")
-    with pytest.raises(SpecError, match="no code in "):
+    with pytest.raises(SpecError, match="cannot find code in "):
         take(package, tmp_path / "code")
 
 

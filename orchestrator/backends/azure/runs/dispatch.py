@@ -246,7 +246,9 @@ def _was_accepted(wire: Wire, name: str, body: Body, problem: UserError) -> bool
     tags = found["properties"].get("tags") or {}
     if tags.get(REQUEST_TAG) != body["properties"]["tags"][REQUEST_TAG]:
         raise ConflictError(
-            f"the workspace has another job {name}", facts={"tags": json.dumps(tags)}, fix="--new, for another name"
+            f"cannot submit job {name}: the workspace has another job of this name",
+            facts={"tags": json.dumps(tags)},
+            fix="--new, for another name",
         )
     return True
 
