@@ -12,7 +12,7 @@ from orchestrator.support.formatting import WIDTH, fact_lines
 from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config.fields import Config
 
-LABEL = 11
+LABEL = 11  # columns before the text of a fact
 DIGITS = 8  # of a hash, where there is no space for all of it
 
 

@@ -96,6 +96,7 @@ def _glue(result: Mapping[str, Any]) -> Results:
     table = result["table"]
     cells = []
     for cell in table["cells"]:
+        # the table has percent, as the paper does; everywhere else scores are fractions of 1
         figure = Figure(mean=cell["mean"] / 100, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
         facts = {"seeds": cell["seeds"], "collapsed": cell["collapsed"]}
         cells.append(Scores(task=cell["name"], metrics={cell["metric"]: figure}, **facts))

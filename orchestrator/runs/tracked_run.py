@@ -120,6 +120,7 @@ def _make_run(request: TrackingRequest) -> str:
 
     client = MlflowClient(tracking_uri=request.uri)
     if request.run_id is not None:
+        # a restart reports to the same MLflow run; parameters are logged once, since MLflow refuses to change them
         client.update_run(request.run_id, status="RUNNING")
         return request.run_id
     run_id = str(client.create_run(_experiment_id(client, request), run_name=request.run_name).info.run_id)

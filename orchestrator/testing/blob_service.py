@@ -291,6 +291,8 @@ class BlobService:
 
     def _signed_with_key(self, call: Call) -> bool:
         """Return whether a client with the account's key signed this SAS of one blob or container."""
+        # The string to sign of a service SAS, by Microsoft's documentation ("Create a service SAS"): fields in a fixed
+        # order, one a line, empty ones included.
         query = call.query
         path = call.path if query.get("sr") == "b" else "/" + call.path.split("/")[1]
         first, second = ([query.get(name, "") for name in names] for names in (("sp", "st", "se"), SIGNED))
@@ -371,7 +373,7 @@ class BlobService:
         if part == "blocklist":
             blocks = [element.text or "" for element in ElementTree.fromstring(call.body)]
             blob = self.storage.commit(container, name, blocks, metadata, content_type)
-        elif call.headers.get("x-ms-blob-type") != "BlockBlob":
+        elif call.headers.get("x-ms-blob-type") != "BlockBlob":  # append and page blobs have other semantics
             raise Refusal(400, "InvalidBlobType", "the double keeps block blobs only")
         else:
             blob = self.storage.write(container, name, [call.body], metadata, content_type)

@@ -81,7 +81,9 @@ def read_job_file(path: Path) -> JobFile:
     if problems:
         raise SpecError(f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}", problems=problems)
     file = JobFile(path, layer.tree, _load(path, layer))
-    file.job.name = file.name  # the SDK would draw random words
+    # The SDK would draw random words for the name, so that submitting the file twice would start two jobs, and take the
+    # experiment from the name of the current folder.
+    file.job.name = file.name
     file.job.display_name = layer.tree.get("display_name") or file.name
     file.job.experiment_name = layer.tree.get("experiment_name") or path.stem
     return file

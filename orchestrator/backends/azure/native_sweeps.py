@@ -288,13 +288,14 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     names = {key: alias(key) for key in spec.space}
     file = _trial_file(request, names)
     node: Any = load_job(StringIO(json.dumps(file)))
-    as_choices = spec.sampling.name in {"grid", "bayesian"}
+    as_choices = spec.sampling.name in {"grid", "bayesian"}  # the service allows neither of them a randint
     varied = {names[key]: distribution(parameter, as_choices=as_choices) for key, parameter in spec.space.items()}
     job = node(**varied).sweep(
         sampling_algorithm=_sampling(spec),
         primary_metric=spec.objective.metric,
         goal=spec.objective.goal,
     )
+    # the SDK would draw random words for the name, and take the experiment from the current folder
     job.name = job.display_name = request.name
     job.experiment_name = node.experiment_name
     job.compute = node.compute
@@ -359,6 +360,7 @@ def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, An
     """Return the trial's job with an input for each setting, and outputs of its own."""
     file = job_file(request.name, request.job)
     sets = " ".join(f"--set '{path}=${{{{inputs.{name}}}}}'" for path, name in names.items())
+    # the service replaces ${{name}} by the name of the trial: trials with one folder would overwrite each other
     folder = places.datastore_uri(request.datastore, places.outputs_folder("${{name}}"))
     return {
         **file,

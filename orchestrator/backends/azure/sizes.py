@@ -195,6 +195,7 @@ def sizes_with(gpu: str, count: int) -> list[Size]:
 
 def same_family(one: str, other: str) -> bool:
     """Return whether two names mean the same quota: `Standard NCASv3_T4 Family vCPUs` and `standardNCASv3_T4Family`."""
+    # Azure's services write a family with and without spaces, and with endings such as `Cluster Dedicated vCPUs`
     letters = [re.sub(r"[^a-z0-9]", "", family.lower()) for family in (one, other)]
     return len({re.sub(r"(cluster)?(dedicated)?vcpus$", "", family) for family in letters}) == 1
 

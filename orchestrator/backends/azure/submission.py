@@ -262,7 +262,7 @@ def _yaml(value: Any, folders: dict[str, str]) -> str:
         return f'"{_path(value, folders)}"'
     if isinstance(value, list):
         return f"[{', '.join(_yaml(one, folders) for one in value)}]"
-    if isinstance(value, dict):  # `path` without quotes, as people write it
+    if isinstance(value, dict):  # keys with paths come first and without quotes; JSON, the rest, is YAML too
         paths = [f"{key}: {_yaml(one, folders)}" for key, one in value.items() if _holds_path(one)]
         more = {key: one for key, one in value.items() if not _holds_path(one)}
         return f"{{{', '.join([*paths, *([json.dumps(more)[1:-1]] if more else [])])}}}"

@@ -228,6 +228,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
 
         Creating a run takes a second and deleting one minutes at most: after an hour both were interrupted.
         """
+        # the change time, which a rename sets: a folder that is renamed for its deletion may be months old
         before = time.time() - older_than
         return sorted(path for path in self._runs.glob(".*") if path.is_dir() and path.stat().st_ctime < before)
 
@@ -369,6 +370,7 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
     """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
     if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
         return state.attempts
+    # the last report is the best estimate of the end: cost and duration must not grow after the loss
     lost = state.attempts[-1]
     ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
     return [*state.attempts[:-1], lost.model_copy(update=ending)]

@@ -256,7 +256,7 @@ def _backward(descriptor: int, low: int, high: int) -> Iterator[tuple[int, bytes
             if lines := cell[first:] + behind:
                 yield start + first, lines
             behind = cell[:first]
-        elif len(cell) == CELL:  # the line is cut at this cell's end
+        elif len(cell) == CELL:  # a line that fills the whole cell is cut at its end, as a forward read does
             if behind:
                 yield high, behind
             behind = cell
@@ -366,5 +366,6 @@ def offset_since(log: Path, seconds: float) -> int:
         before = marks[index - 1].offset if index else 0
         if index < len(marks):
             return before
+    # beyond the last mark: those lines count as written when the log was last changed
     now = log.stat()
     return before if now.st_mtime >= seconds else now.st_size

@@ -126,6 +126,7 @@ def _files(source: Path) -> Iterator[Path]:
 
 def _move(copy: Path, target: Path) -> None:
     """Rename a copy to its place; a file or folder there is moved aside first, and back if the renaming fails."""
+    # rename(2) replaces a file, but not a folder that has content
     old = copy.with_name(f"{copy.name}.old")
     if target.exists():
         target.rename(old)
@@ -146,7 +147,7 @@ def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | N
     """
     found = []
     for path in folder.glob(f"step-*/{COMMIT}"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # being written, being deleted, of another format
+        with suppress(OSError, ValueError, KeyError, TypeError):  # being written or deleted, or of another format
             document = json.loads(path.read_text())
             found.append((float(document["validation_loss"]), int(document["step"]), str(path.parent)))
     if not found:

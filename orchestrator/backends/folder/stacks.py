@@ -56,12 +56,13 @@ def ranks_stacks(run: RunFolder, ranks: Iterable[int], seconds: float = 5.0) -> 
         ranks: ranks to signal.
         seconds: how long to wait for all of them together.
     """
+    # all ranks are signalled before the first is awaited: stacks of one moment show which rank the others wait for
     found = {rank: _request(run.stacks, rank) for rank in ranks}
     dumps = [dump for dump in found.values() if isinstance(dump, StackDump)]
     limit = time.monotonic() + seconds
     while time.monotonic() < limit and dumps:
         time.sleep(POLL_SECONDS)
-        settled = [dump.settled() for dump in dumps]  # of every dump: each notes its growth
+        settled = [dump.settled() for dump in dumps]  # a list, not a generator: every dump must record its growth
         if all(settled):
             break
     return {rank: dump if isinstance(dump, str) else _text(dump, seconds) for rank, dump in found.items()}

@@ -128,15 +128,17 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
         TAGS_VARIABLE: str(run.tags),
         "RUN_LOGS": str(run.logs),
         "RUN_EXITS": str(exits),
-        "PYTHONPATH": str(run.code),  # the snapshot alone, without the caller's folders
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # the snapshot alone: modules from the caller's PYTHONPATH would make the run differ from its recorded code
+        "PYTHONPATH": str(run.code),
+        "PYTHONUNBUFFERED": "1",  # the last lines before a kill would stay in a buffer
+        "PYTHONDONTWRITEBYTECODE": "1",  # bytecode would appear as changed code in `orchestrator diff`
         "OMP_NUM_THREADS": str(request.threads),
+        # gloo would choose the interface by the name of the machine, which has no address on some of them
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
     }
     if request.device == "cpu":
-        ours["CUDA_VISIBLE_DEVICES"] = ""
+        ours["CUDA_VISIBLE_DEVICES"] = ""  # a job on the CPU must not touch the GPUs of other runs
         # GNU OpenMP lets waiting threads spin by default: with more runnable threads than cores, spinning ones hold
         # the cores that the working ones need
         ours["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")

@@ -42,7 +42,7 @@ def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
     properties: Document = service.body(call, "jobs")["properties"]
     if not NAME.fullmatch(name):
         raise Refusal(400, "UserError", f"The job name {name} is invalid.")
-    if (before := service.jobs.get(name)) is not None:
+    if (before := service.jobs.get(name)) is not None:  # a client whose reply was lost may send the same job again
         _change(before, properties)
         return Reply.json(job_document(service, before))
     _check_references(service, properties)

@@ -186,6 +186,8 @@ def put_compute(service: ResourceManager, call: Call, name: str) -> Reply:
     }
     document = {**body, "properties": properties, "location": body.get("location", service.state.place.region)}
     cluster, new = service.state.put(f"computes/{name}", "computes", document)
+    # The reply shows the beginning of the operation, a later GET its result: clients must poll the operation, as on
+    # Azure.
     shown = _with_nodes(service, cluster)
     shown["properties"]["provisioningState"] = "Creating"
     return service.accepted("compute", 201 if new else 200, shown, error)
@@ -222,6 +224,7 @@ def _check_quota(service: ResourceManager, name: str, wanted: Document) -> None:
         raise Refusal(
             400, "InvalidPropertyValue", f"VM size {wanted['vmSize']} is not supported in {service.state.place.region}."
         )
+    # the maximum counts, whether the machines run or not
     need = wanted.get("scaleSettings", {}).get("maxNodeCount", 0) * size.cores
     limit = service.state.quotas.get(size.family, DEFAULT_QUOTA)
     if need > limit:

@@ -59,6 +59,7 @@ class ResourceManager:
         base = f"/subscriptions/{place.subscription}/"
         if not f"{call.path}/".lower().startswith(base.lower()):
             raise Refusal(404, "SubscriptionNotFound", f"The subscription of {call.path} could not be found.")
+        # ARM paths are case-insensitive, and the SDK writes `resourcegroups` in some of them
         head, marker, tail = call.path.partition("/workspaces/")
         if not marker:
             return call.path[len(base) :].strip("/")
@@ -114,6 +115,7 @@ class ResourceManager:
         """
         name = str(uuid.uuid4())
         last: Document = {"status": "Failed", "error": error} if error else {"status": "Succeeded"}
+        # one answer in progress, so that every client polls at least twice
         self.state.operations[name] = [{"status": "InProgress"}, last]
         path = f"{self.state.place.locations_path}/{kind}OperationsStatus/{name}"
         url = f"https://management.azure.com{path}?api-version=2023-08-01-preview"

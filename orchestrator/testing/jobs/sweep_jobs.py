@@ -216,6 +216,7 @@ class SweepJob:
             if trial.status != FAILED and math.isfinite(score := best(self._histories[number], maximize=maximize))
         }
         if scores:
+            # these two properties are how clients find the best trial, such as `jobs.download`
             top = (max if maximize else min)(scores, key=lambda name: scores[name])
             before = self._job.properties.get("properties") or {}
             self._job.properties["properties"] = {**before, "best_child_run_id": top, "score": str(scores[top])}

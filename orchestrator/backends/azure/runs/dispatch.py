@@ -161,6 +161,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
         remember_asset(home, request.workspace, asset)
+    # last of the uploads, and in the run's own folder: assets are shared, and an interrupted call may leave them
     documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
