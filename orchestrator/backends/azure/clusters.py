@@ -212,7 +212,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_templ
         facts={
             "need": f"{size.cores * nodes} cores of {usage['name']}, limit {usage['limit']}, used {usage['used']}",
             "fits": ", ".join(fit[:5]) or "nothing of the same kind",
-            "alternative": "request quota: https://ml.azure.com/quota",
+            "or": "request quota: https://ml.azure.com/quota",
         },
         fix=fix_template.format(most) if most > 0 else "orchestrator skus",
     )

@@ -116,7 +116,7 @@ class Workspace(Config):
                 "no Azure ML workspace is given",
                 facts={
                     "missing": ", ".join(missing),
-                    "alternative": "config.json of the workspace in this folder or above it",
+                    "or": "config.json of the workspace in this folder or above it",
                 },
                 fix=f"export {' '.join(f'{variable}=...' for variable in missing)}",
             )

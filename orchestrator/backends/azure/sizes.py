@@ -160,7 +160,7 @@ def check_runs_torch(size: Size) -> None:
             f"{size.name} has {size.gpu} GPUs, which the environment's torch cannot use",
             facts={
                 "reason": f"it is built for CUDA 13, which has no code for a {size.gpu}",
-                "alternative": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
+                "or": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
             },
             fix=f"--sku {_TOO_OLD[size.gpu][size.gpus > 1]}",
         )

@@ -220,7 +220,7 @@ def test_request_that_service_refuses_is_refused_here(
 
 def test_low_priority_job_has_shorter_limit(make_plan: MakePlan) -> None:
     plan = make_plan({"compute.tier": "low-priority", "azure.timeout_hours": 200})
-    with pytest.raises(SpecError, match="lets a job run"):
+    with pytest.raises(SpecError, match="Azure ends jobs on low-priority machines earlier"):
         request_of(plan)
 
 
@@ -366,6 +366,6 @@ def test_gpu_unsupported_by_torch_is_refused(make_plan: MakePlan) -> None:
     with pytest.raises(SpecError, match="V100 GPUs, which the environment's torch cannot use") as failure:
         request_of(plan)
     assert failure.value.fix == "--sku Standard_ND96asr_v4"
-    assert "CUDA 13" in str(failure.value.facts["why"])
+    assert "CUDA 13" in str(failure.value.facts["reason"])
     own = make_plan({**v100, "azure.environment": "azureml:mine:7"})
     assert request_of(own).cluster.body is not None

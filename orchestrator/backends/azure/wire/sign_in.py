@@ -76,7 +76,7 @@ class SignIn:
             "not signed in to Azure",
             facts={
                 "tried": "; ".join(f"{name}: {_first_line(problem)}" for name, problem in failures.items()),
-                "alternative": f"export {VARIABLE}=browser",
+                "or": f"export {VARIABLE}=browser",
             },
             fix="az login",
         )
