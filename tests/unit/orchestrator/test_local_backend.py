@@ -223,7 +223,7 @@ def test_resume_with_processes_exceeding_batch_refused(tmp_path: Path, processes
         LocalBackend(tmp_path).resume("stopped", processes=processes)
     assert caught.value.fix == "orchestrator resume stopped --processes 8"
     assert (run.path / "request.json").read_bytes() == before
-    with pytest.raises(UsageError, match="one process, not 2"):
+    with pytest.raises(UsageError, match="cannot debug 2 processes"):
         DebugBackend(tmp_path).resume("stopped", processes=2)
 
 
