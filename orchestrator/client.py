@@ -308,5 +308,7 @@ def find_name(run: str, known: Iterable[str]) -> str:
             facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
             fix="type more of the name",
         )
-    hint = did_you_mean(run, names)
-    raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")
+    raise NotFoundError(
+        f"unknown run {run!r}{did_you_mean(run, names)}",
+        fix="orchestrator list" if names else "orchestrator submit pretrain",
+    )

@@ -167,7 +167,7 @@ class Run:
             status = self.status()
             if not (status.state.terminal and isinstance(self._backend, Resumes)):
                 return status
-            if not self._backend.tend(self.name, max_restarts):
+            if not self._backend.restart_if_needed(self.name, max_restarts):
                 return status
 
     def raise_for_status(self) -> RunStatus:

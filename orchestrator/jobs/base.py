@@ -232,7 +232,7 @@ def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | 
     if like is not None:
         return like.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
-    snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
+    snapshot = take_snapshot(code=resolved.spec.code, excluded=apart)
     if "code.entry" in resolved.changes:
         snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
     return snapshot

@@ -139,7 +139,7 @@ def test_unknown_submission_stays_on_record(
         put(wire, name, body)
 
     monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
-    with pytest.raises(ServiceError, match="is not known") as failure:
+    with pytest.raises(ServiceError, match="whether Azure has job") as failure:
         orchestrator.submit(made)
     assert failure.value.fix == f"orchestrator status {name}"
     assert jobs(cloud) == [name]
@@ -172,7 +172,7 @@ def test_expired_token_is_replaced(cloud: AzureDouble, orchestrator: Orchestrato
     assert run.status().state == RunState.STARTING
     cloud.expire_tokens()
     cloud.move(run.name, "Failed", PREEMPTED)
-    run._backend.tend(run.name, 1)
+    run._backend.restart_if_needed(run.name, 1)
     assert jobs(cloud) == [f"{run.name}-a2", run.name]
 
 
@@ -245,7 +245,7 @@ def test_preempted_run_restarts_up_to_its_limit(
         cloud.move(attempt, "Running")
         assert run.status().state == RunState.RUNNING
         cloud.move(attempt, "Failed", PREEMPTED)
-        run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
     status = run.status()
     assert (status.state, status.attempt, status.exit_code) == (RunState.PREEMPTED, 3, 75)
     assert "JobNodePreempted" in str(status.reason)
@@ -263,7 +263,7 @@ def test_two_followers_submit_one_job(
     other = elsewhere.attach(str(run.handle))
     cloud.move(run.name, "Failed", PREEMPTED)
     for follower in (run, other):
-        follower._backend.tend(run.name)
+        follower._backend.restart_if_needed(run.name)
     assert jobs(cloud) == [f"{run.name}-a2", run.name]
     assert other.status().state == run.status().state == RunState.STARTING
 
@@ -281,7 +281,7 @@ def test_only_retryable_endings_are_restarted(
         run = orchestrator.submit(plan(max_restarts=3, train__seed=seed))
         cloud.move(run.name, "Running")
         end(run)
-        run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
         assert (run.status().state, run.status().exit_code, run.status().attempt) == (state, code, 1)
 
 
@@ -295,7 +295,7 @@ def test_cancel_during_preemption_is_a_cancel(
     monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # it has not arrived yet
     run.cancel()
     cloud.move(run.name, "Failed", PREEMPTED)
-    assert not run._backend.tend(run.name)
+    assert not run._backend.restart_if_needed(run.name)
     assert jobs(cloud) == [run.name]
     assert run.status().state == RunState.CANCELLED
 

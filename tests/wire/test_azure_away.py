@@ -89,7 +89,7 @@ def test_fix_of_unknown_submission_finds_the_run(
     sent = then_nobody_may_ask(azure)
     with monkeypatch.context() as patch:
         instead(patch, sent)
-        with pytest.raises(ServiceError, match=f"job {plan.name} is not known") as failure:
+        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}") as failure:
             Orchestrator(home=home, environ={}).submit(plan)
     assert failure.value.fix == f"orchestrator status {plan.name}"
     run = Orchestrator(home=home, environ={}).attach(plan.name)
@@ -97,7 +97,7 @@ def test_fix_of_unknown_submission_finds_the_run(
     assert run.status().state == RunState.PREEMPTED
     with monkeypatch.context() as patch:
         instead(patch, sent)
-        with pytest.raises(ServiceError, match=f"job {plan.name}-a2 is not known") as failure:
+        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}-a2") as failure:
             run.resume()
     assert failure.value.fix == f"orchestrator status {plan.name}"
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 2)
@@ -150,8 +150,8 @@ def test_refused_restart_is_not_repeated(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     azure.fail_next(JOB, status=403)
     with pytest.raises(Exception, match="may not do this"):
-        run._backend.tend(run.name)
-    assert not run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
+    assert not run._backend.restart_if_needed(run.name)
     assert run.status().state == RunState.FAILED
     assert "may not do this" in str(run.status().reason)
 

@@ -281,7 +281,7 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
     monkeypatch.setattr(blobs, "BLOCK", 1000)
     content = bytes(range(256)) * 20
     files = blobs.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
-    sent, lost = [], blobs._patiently
+    sent, lost = [], blobs._retry_while_busy
 
     def dies_at_the_fourth(ask: Callable[[], Any]) -> Any:
         sent.append(ask)
@@ -290,7 +290,7 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
         return lost(ask)
 
     with monkeypatch.context() as patch:
-        patch.setattr(blobs, "_patiently", dies_at_the_fourth)
+        patch.setattr(blobs, "_retry_while_busy", dies_at_the_fourth)
         with pytest.raises(KeyboardInterrupt):
             files.upload("some/folder/", {"one.bin": content})
     assert len(azure.requests("PUT *one.bin")) == 3
@@ -305,7 +305,7 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
 
 def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
-    run._backend.tend(run.name)
+    run._backend.restart_if_needed(run.name)
     azure.move(f"{run.name}-a2", "Running")
     elsewhere = Orchestrator(home=tmp_path / "another", environ={})
     assert elsewhere.runs() == []
@@ -315,7 +315,7 @@ def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp
     assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
     assert found.plan() == run.plan()
     assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
-    with pytest.raises(NotFoundError, match="no run missing"):
+    with pytest.raises(NotFoundError, match="unknown run 'missing'"):
         elsewhere.attach("azure://double/missing")
     azure.fail_next("GET *runs/*/details", status=403)
     with pytest.raises(AuthError):

@@ -181,7 +181,7 @@ def test_unknown_sweep_submission_is_settled_later(
         put(wire, name, body)
 
     monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
-    with pytest.raises(ServiceError, match="is not known") as failure:
+    with pytest.raises(ServiceError, match="whether Azure has job") as failure:
         submit(orchestrator, {RATE: [0.01, 0.02]})
     sweep = orchestrator.sweeps.attach("@last")
     assert failure.value.fix == f"orchestrator sweep show {sweep.name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, table, terminal_of
 from orchestrator.jobs.registry import run_kind
-from orchestrator.runs.results import APART
+from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
@@ -87,7 +87,7 @@ def _scores(status: RunStatus) -> Rows:
     measured = {
         key.removeprefix(VALIDATION): status.metrics[key] for key in status.metrics if key.startswith(VALIDATION)
     }
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in APART)
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in NOT_METRICS)
     return [("validation", shown)] if shown and status.results is None else []
 
 

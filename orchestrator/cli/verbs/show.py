@@ -162,7 +162,7 @@ def cost(arguments: argparse.Namespace) -> None:
         except StorageError as problem:
             if not arguments.all:
                 raise
-            hint(f"warning: {problem.message}: not counted")
+            hint(f"warning: {problem.message}; its cost is not counted")
     total = _total(costs)
     document = {"runs": [cost.model_dump(mode="json") for cost in costs], "total": total}
     text = _cost_text(costs[0]) if len(costs) == 1 else _cost_table(costs, total) if costs else None

@@ -11,7 +11,7 @@ from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference, Ser
 from orchestrator.reports.charts.style import KINDS
 from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, figures_panel, key_figure, key_figures
 from orchestrator.reports.pages.run_report import RunReport, reported
-from orchestrator.runs.results import APART, Figure, Results, Scores
+from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
@@ -85,7 +85,7 @@ class TuningReport(RunReport):
     def _seed_table(self) -> Iterator[Markup]:
         """Yield a table with a row for each seed, of a task that was trained with several."""
         runs = self.result.get("seeds") or []
-        names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in APART]
+        names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in NOT_METRICS]
         if not names:
             return
         rows = (
@@ -101,7 +101,7 @@ class TuningReport(RunReport):
 
 def measured(series: Mapping[str, object]) -> list[str]:
     """Return the names of the metrics of the dev set among those of a job."""
-    return [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
+    return [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in NOT_METRICS]
 
 
 def score_table(results: Results) -> Markup:

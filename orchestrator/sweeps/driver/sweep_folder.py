@@ -52,7 +52,7 @@ class SweepFolder(SupervisedFolder[SweepState]):
     history = Below("history.json")
     """Trials of earlier sweeps; missing without a warm start."""
 
-    def loss(self, state: SweepState) -> dict[str, Any]:
+    def lost_update(self, state: SweepState) -> dict[str, Any]:
         """Return what changes in the state of a sweep whose driver died."""
         return {"reason": DRIVER_LOST}
 

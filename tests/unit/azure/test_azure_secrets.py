@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.backends.azure.wire import sign_in
-from orchestrator.backends.azure.wire.azure_errors import explain, is_passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import explain, is_transient, retry_after
 from orchestrator.backends.azure.wire.sign_in import VARIABLE, SignIn, chain
 from orchestrator.support.errors import (
     AuthError,
@@ -69,7 +69,7 @@ def test_chain_has_only_usable_credentials(environ: dict[str, str], links: list[
 
 
 def test_unknown_credential_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown way to sign in 'magic'"):
+    with pytest.raises(UsageError, match="unknown credential 'magic'"):
         chain({VARIABLE: "magic"})
 
 
@@ -145,7 +145,7 @@ def test_reason_is_one_short_line_without_secrets() -> None:
 
 
 def test_passing_errors_and_their_pause() -> None:
-    assert [is_passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
+    assert [is_transient(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
         True,
         True,
         True,

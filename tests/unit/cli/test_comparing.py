@@ -143,7 +143,7 @@ def test_the_costs_of_all_runs_add_up(home: Path, orchestrator: Command) -> None
         ["total", "3", "6", "$36.50", "0"],
         ["1", "of", "3", "runs:", "no", "price", "(--set", "compute.price_per_hour=USD,", "at", "submission)"],
     ]
-    assert "run bad is damaged: not counted" in done.err
+    assert "run bad: it is damaged; its cost is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
 
 

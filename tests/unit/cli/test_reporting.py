@@ -91,7 +91,7 @@ def test_a_sweep_is_reported_under_the_same_verb_alone(home: Path, orchestrator:
     assert empty_figures(Path("page.html").read_text()) == []
     assert orchestrator("report", found.name[:4], "--to", "again.html").out == "again.html\n"
     missing = orchestrator("report", "nothing")
-    assert (missing.code, "no run nothing" in missing.err) == (5, True)
+    assert (missing.code, "unknown run 'nothing'" in missing.err) == (5, True)
     refused = orchestrator("report", found.name, "one")
     assert refused.code == 2
     assert f"orchestrator report {found.name}" in refused.err

@@ -90,7 +90,7 @@ def test_states_are_coloured_on_a_terminal_unless_somebody_minds(
     assert "\x1b[32mcompleted" in shown
     assert "\x1b[1;31mfailed\x1b[0m" in on_terminal("status", "bad").out
     refused = on_terminal("status", "xyz")
-    assert refused.out.startswith("\x1b[1;31merror[not-found]:\x1b[0m no run xyz\n")
+    assert refused.out.startswith("\x1b[1;31merror[not-found]:\x1b[0m unknown run 'xyz'\n")
     plainly = plain(shown)
     for words in (("list", "--no-color"), ("--no-color", "list")):
         assert on_terminal(*words).out == plainly

@@ -75,7 +75,7 @@ def test_a_dump_that_is_not_there_or_not_finished(site: Site, tmp_path: Path) ->
 def test_a_dump_with_a_wrong_checksum_is_never_placed(site: Site, tmp_path: Path) -> None:
     dump, index, _ = publish_dump(site)
     site.publish(f"dewiki/20260101/{dump}", DUMP[:-1])
-    with pytest.raises(DataError, match="has the wrong checksum") as caught:
+    with pytest.raises(DataError, match="wrong sha1 checksum") as caught:
         get(site, "wikipedia:de", tmp_path / "w")
     assert str(caught.value.facts["need"]) == f"sha1 {hashlib.sha1(DUMP).hexdigest()}"
     assert caught.value.facts["where"] == f"{site.url}/dewiki/20260101/{dump}"

@@ -172,11 +172,11 @@ def test_all_of_it_may_be_there_already(client: Client, site: Site, tmp_path: Pa
     ("script", "message"),
     [
         (sends(PAGE, Content_Type="text/html; charset=utf-8"), "it sends a web page instead of the file"),
-        (sends(PAGE, Content_Type="application/octet-stream"), "is a web page, not data"),
-        (sends(b""), "b.bin is empty"),
-        (sends(OTHER), "has the wrong checksum"),
-        (sends(CONTENT[:1000], Content_Type="application/zip"), "has the wrong checksum"),
-        (sends(CONTENT, length=1000), "has the wrong checksum"),
+        (sends(PAGE, Content_Type="application/octet-stream"), "it is a web page, not data"),
+        (sends(b""), "b.bin: it is empty"),
+        (sends(OTHER), "wrong sha256 checksum"),
+        (sends(CONTENT[:1000], Content_Type="application/zip"), "wrong sha256 checksum"),
+        (sends(CONTENT, length=1000), "wrong sha256 checksum"),
         (sends(gzip.compress(CONTENT), Content_Encoding="gzip"), "it sends the file compressed (gzip)"),
     ],
 )

@@ -206,6 +206,6 @@ def test_a_submission_by_name(console: Console, hub: Hub, corpus: Path) -> None:
     missing = console(*words, "--from", "someone/else", **known)
     assert missing.code == 5
     error = missing.json["error"]
-    assert error["message"] == "no run someone/else"
+    assert error["message"] == "unknown run 'someone/else'"
     assert error["facts"]["hub"].startswith("there is no model someone/else on the Hugging Face Hub")
     assert error["facts"]["where"].endswith("a run, a folder with a model, or a name on the Hugging Face Hub")

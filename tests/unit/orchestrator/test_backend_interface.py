@@ -80,7 +80,7 @@ def test_documents_are_parsed_once_for_all_backends(tmp_path: Path) -> None:
 
 def test_plan_that_is_no_json_is_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DOCUMENTS, "plan.json", b"{")
-    with pytest.raises(StorageError, match="run one is damaged"):
+    with pytest.raises(StorageError, match="run one: it is damaged"):
         Smallest(tmp_path).plan("one")
 
 

@@ -218,7 +218,7 @@ def test_no_lineage_yet_and_a_damaged_one(tmp_path: Path, alpha: tuple[RunFolder
     run.lineage.unlink()
     with pytest.raises(NotFoundError, match="run alpha-1 has no lineage yet"):
         LocalBackend(tmp_path).lineage("alpha-1")
-    with pytest.raises(NotFoundError, match="no run gamma"):
+    with pytest.raises(NotFoundError, match="unknown run 'gamma'"):
         LocalBackend(tmp_path).lineage("gamma")
 
 

@@ -150,5 +150,5 @@ def test_code_that_is_not_here_is_compared_by_its_digest(tmp_path: Path, monkeyp
 def test_a_damaged_run_is_an_error_and_no_bug(tmp_path: Path) -> None:
     make_run(tmp_path, "a", plan=full_plan())
     (make_run(tmp_path, "b").path / "plan.json").write_text("{")
-    with pytest.raises(StorageError, match="run b is damaged"):
+    with pytest.raises(StorageError, match="run b: it is damaged"):
         compare(tmp_path)

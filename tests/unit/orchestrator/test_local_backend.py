@@ -153,7 +153,7 @@ def test_a_run_that_did_not_complete_has_no_model_to_start_from(
     assert caught.value.fix == "orchestrator wait new-1"
     with pytest.raises(NotFoundError, match="the model of run pruned-1 is missing"):
         plan_from(tmp_path, "pruned-1")
-    with pytest.raises(NotFoundError, match=r'no run pruned-2 \(did you mean "pruned-1"\?\)') as caught:
+    with pytest.raises(NotFoundError, match=r"unknown run 'pruned-2' \(did you mean .pruned-1") as caught:
         plan_from(tmp_path, "pruned-2")
     assert "a folder with a model" in caught.value.facts["where"]
 
@@ -223,7 +223,7 @@ def test_resume_with_processes_exceeding_batch_refused(tmp_path: Path, processes
         LocalBackend(tmp_path).resume("stopped", processes=processes)
     assert caught.value.fix == "orchestrator resume stopped --processes 8"
     assert (run.path / "request.json").read_bytes() == before
-    with pytest.raises(UsageError, match="one process, not 2"):
+    with pytest.raises(UsageError, match="cannot debug 2 processes"):
         DebugBackend(tmp_path).resume("stopped", processes=2)
 
 
@@ -285,7 +285,7 @@ def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, mo
         raise FileNotFoundError(run.path)
 
     monkeypatch.setattr(RunFolder, "state", deleted)
-    with pytest.raises(NotFoundError, match="no run one"):
+    with pytest.raises(NotFoundError, match="unknown run 'one'"):
         backend.describe("one")
 
 
@@ -350,7 +350,7 @@ def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch
     with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
         orchestrator.plan(overrides={"phase_from": "new-1"})
     assert caught.value.fix == "orchestrator wait new-1"
-    with pytest.raises(NotFoundError, match="no run other-1") as missing:
+    with pytest.raises(NotFoundError, match="unknown run 'other-1'") as missing:
         orchestrator.plan(overrides={"phase_from": "other-1"})
     assert "a folder of outputs, or a checkpoint" in missing.value.facts["where"]
     (stopped.path / "outputs").mkdir(exist_ok=True)

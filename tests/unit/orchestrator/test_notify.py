@@ -112,13 +112,13 @@ def test_divergence_is_told_once_and_the_end_with_its_step(
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
     watch = run_watch(tmp_path, "diverging", "failed")
-    assert watch.look() is None  # nothing reported yet
+    assert watch.poll() is None  # nothing reported yet
     report(tmp_path, *[5.0] * 6)
-    assert watch.look() is None
+    assert watch.poll() is None
     report(tmp_path, *[9.0] * 6, first=7)
-    assert "the loss rises" in str(watch.look())
+    assert "the loss rises" in str(watch.poll())
     report(tmp_path, 9.5, first=13)
-    assert "the loss rises" in str(watch.look())
+    assert "the loss rises" in str(watch.poll())
     watch.ended(RunState.FAILED, "rank 0 ended")
     assert [(told["event"], told["step"]) for told in server.told] == [("diverging", 12), ("failed", 13)]
 
@@ -136,7 +136,7 @@ def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monk
 def test_a_file_that_a_resumed_job_cut_back_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = run_watch(tmp_path)
     report(tmp_path, *[5.0] * 6, *[9.0] * 6)
-    assert watch.look() is not None
+    assert watch.poll() is not None
     (tmp_path / "r-1" / "outputs" / "metrics.jsonl").write_text("")
     report(tmp_path, *[5.0] * 6)
-    assert watch.look() is None
+    assert watch.poll() is None

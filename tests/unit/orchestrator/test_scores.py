@@ -98,9 +98,9 @@ def test_finetune_best_checkpoint_has_highest_score(tmp_path: Path) -> None:
 def test_the_end_is_expected_by_steps_and_by_rows() -> None:
     plan = {"job": {"train": {"global_batch_size": 32}}, "steps": 200, "counts": "steps"}
     last = {"step": 100, "time": 50.0, "metrics": {"sequences_per_second": 32.0, "rows_per_second": 10.0}}
-    assert Target.of(plan).eta(last) == 150.0
-    assert Target.of({**plan, "job": {}, "counts": "rows"}).eta(last) == 60.0
-    assert Target.of({**plan, "counts": "runs"}).eta(last) is None
+    assert Target.from_plan(plan).eta(last) == 150.0
+    assert Target.from_plan({**plan, "job": {}, "counts": "rows"}).eta(last) == 60.0
+    assert Target.from_plan({**plan, "counts": "runs"}).eta(last) is None
 
 
 def test_what_is_counted_is_said() -> None:

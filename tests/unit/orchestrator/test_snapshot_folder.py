@@ -49,7 +49,7 @@ def write(root: Path, *paths: str, text: str = "x\n") -> None:
 
 
 def take(package: Path, code: Path, apart: dict[Path, str] | None = None, **settings: Any) -> Snapshot:
-    return take_snapshot(package, code=CodeSpec(folder=code, **settings), apart=apart)
+    return take_snapshot(package, code=CodeSpec(folder=code, **settings), excluded=apart)
 
 
 def shipped(snapshot: Snapshot) -> list[str]:
@@ -389,7 +389,7 @@ def test_what_cannot_be_read_is_named() -> None:
 
 def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
     write(tmp_path / "code", ".gitignore", "b.pyc")
-    with pytest.raises(SpecError, match="no code in "):
+    with pytest.raises(SpecError, match="cannot find code in "):
         take(package, tmp_path / "code")
 
 

@@ -25,7 +25,7 @@ def write(root: Path, **files: str) -> None:
 
 
 def shipped(root: Path, repository: Path | None = None) -> set[str]:
-    walk = Walk(root, repository=repository, apart={}, taken=frozenset())
+    walk = Walk(root, repository=repository, excluded={}, reserved=frozenset())
     assert walk.obstacles == []
     return {file.path for file in walk.found}
 
@@ -122,7 +122,7 @@ def test_gitignores_up_to_repository_root_count(tmp_path: Path) -> None:
         code, **dict.fromkeys(["a.py", "b.py", "c.py", "x.ckpt", "keep.ckpt", "deep__b.py", "deep__d.py", "d.py"], "")
     )
     subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
-    walk = Walk(code, repository=repository, apart={}, taken=frozenset())
+    walk = Walk(code, repository=repository, excluded={}, reserved=frozenset())
     assert [file.path for file in walk.found] == ["c.py", "d.py", "deep/b.py", "keep.ckpt"]
     assert walk.ignore_files == ["../../.gitignore", "../.gitignore", ".gitignore", "deep/.gitignore"]
     why = {entry.path: entry.why for entry in walk.left_out if not entry.path.endswith(".gitignore")}
@@ -142,7 +142,7 @@ def test_amlignore_at_root_overrides_gitignore(tmp_path: Path) -> None:
         **{".amlignore": "a.py\n", ".gitignore": "b.py\n", "sub__.amlignore": "d.py\n", "sub__.gitignore": "d.py\n"},
         **dict.fromkeys(["a.py", "b.py", "c.py", "sub__d.py"], ""),
     )
-    walk = Walk(code, repository=tmp_path, apart={}, taken=frozenset())
+    walk = Walk(code, repository=tmp_path, excluded={}, reserved=frozenset())
     assert [file.path for file in walk.found] == ["b.py", "c.py", "sub/d.py"]
     assert walk.ignore_files == [".amlignore"]
 

@@ -44,7 +44,7 @@ def test_a_store_that_mlflow_refuses_is_said_in_its_words(tmp_path: Path) -> Non
     with pytest.raises(ServiceError, match="cannot open an MLflow run") as caught:
         open_run(request(f"file://{tmp_path / 'mlruns'}"))
     assert caught.value.facts["where"] == f"file://{tmp_path / 'mlruns'}"
-    assert str(caught.value.facts["says"])
+    assert str(caught.value.facts["reason"])
     assert not (tmp_path / "mlruns").exists()
 
 

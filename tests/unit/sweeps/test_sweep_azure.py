@@ -275,7 +275,7 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
         ),
         (
             {"space": {"data.vocabulary": ["a.txt", "b.txt"]}},
-            "space.data.vocabulary: data.vocabulary is copied to Azure once",
+            "space.data.vocabulary: data.vocabulary is uploaded once",
         ),
     ],
 )
