@@ -1,4 +1,4 @@
-"""A file past 600 lines is split: prints those that are longer and fails."""
+"""Print the files of more than 600 lines and fail: such files must be split."""
 
 import subprocess
 import sys

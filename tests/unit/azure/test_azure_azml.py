@@ -1,4 +1,4 @@
-"""Job files of az ml: taken as they are, or refused with line and reason."""
+"""Job files of az ml: sent unchanged, or refused with line and reason."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_submit_of_job_file_prints_its_body(write: Write, capsys: pytest.Capture
         ("--new",),
     ],
 )
-def test_flag_without_use_for_job_file_is_refused(
+def test_useless_flag_with_job_file_is_refused(
     words: tuple[str, ...], write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(COMMAND)

@@ -1,4 +1,4 @@
-"""Secrets are never printed or stored; sign-in is a short chain with one line about each failed credential."""
+"""Secrets are never printed or stored; sign-in tries a short chain and prints a line for each failed credential."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_unknown_credential_is_refused() -> None:
 
 
 class Credential:
-    """Credential that gives a token or raises an error, and counts its calls."""
+    """Credential that returns a token or raises an error, and counts its calls."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -144,7 +144,7 @@ def test_reason_is_one_short_line_without_secrets() -> None:
     assert len(says) <= 400
 
 
-def test_passing_errors_and_their_pause() -> None:
+def test_transient_errors_have_a_pause() -> None:
     assert [is_passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
         True,
         True,
