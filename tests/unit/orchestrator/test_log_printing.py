@@ -1,4 +1,4 @@
-"""What `orchestrator logs` puts on a terminal and elsewhere."""
+"""Output of `orchestrator logs`, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REWRITTEN = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -36,7 +36,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command looks for runs."""
+    """Return the home of the command."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
     monkeypatch.delenv("ORCHESTRATOR_BACKEND", raising=False)
     return tmp_path
@@ -66,11 +66,11 @@ def test_progress_lines_stay_in_place_on_a_terminal_only() -> None:
     assert printed(of(0, PROGRESS), stream=Terminal()) == (
         f"reading\n{REWRITTEN}{lines[1]}{REWRITTEN}{lines[2]}\nvalidation at step 2\n{REWRITTEN}{lines[4]}\n"
     )
-    labelled = "".join(f"[0:0] {line}\n" for line in lines)  # of several ranks they would take each other's place
+    labelled = "".join(f"[0:0] {line}\n" for line in lines)  # lines of several ranks would overwrite each other
     assert printed(of(0, PROGRESS), labels=True, stream=Terminal()) == labelled
 
 
-def test_every_line_has_the_label_of_who_wrote_it_once() -> None:
+def test_every_line_has_its_label_once() -> None:
     blocks = [of(0, b"a\n\nb\n"), of(3, b"c\n"), of(3, b"the beginning "), of(3, b"and the end\nd\n"), of(0, b"e")]
     assert printed(*blocks, labels=True) == (
         "[0:0] a\n[0:0] \n[0:0] b\n[1:3] c\n[1:3] the beginning and the end\n[1:3] d\n[0:0] e\n"
@@ -80,7 +80,7 @@ def test_every_line_has_the_label_of_who_wrote_it_once() -> None:
     assert printed(of(0, b"a\n")) == "a\n"
 
 
-def test_what_is_no_text_goes_to_a_file_as_it_was(tmp_path: Path) -> None:
+def test_binary_output_reaches_a_file_unchanged(tmp_path: Path) -> None:
     data = b"\xff\xfe\x00 \r\n\xc3"
     with (tmp_path / "out").open("w") as stream:
         stream.write("before it\n")
@@ -90,13 +90,13 @@ def test_what_is_no_text_goes_to_a_file_as_it_was(tmp_path: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower says at once, and each time, that there is nothing new."""
+    """Make a follower report immediately, and at every poll, that there is nothing new."""
     for name in ("QUIET_SECONDS", "BEAT_SECONDS", "BEAT_SECONDS_ELSEWHERE"):
         monkeypatch.setattr(follow, name, 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_signs_of_life_while_nothing_is_printed(home: Path) -> None:
+def test_heartbeat_is_printed_while_logs_are_silent(home: Path) -> None:
     with live_run(home, "run", RunState.STARTING) as run:
         screen, file = Terminal(), io.StringIO()
         terminal, elsewhere = (follow.Heartbeat(attach(home), stream) for stream in (screen, file))
@@ -114,7 +114,7 @@ def test_signs_of_life_while_nothing_is_printed(home: Path) -> None:
     assert file.getvalue() == f"{starting}\n{running}\n"
 
 
-def test_a_beat_waits_for_its_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_waits_for_its_interval(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr(follow.time, "monotonic", lambda: clock[0])
     make_run(home, "run")
@@ -151,7 +151,7 @@ def test_idle_progress_repeats_only_without_progress_line(
         assert (lines.data, nothing.data) == (b"step 1/100\n", b"")
 
         class Replayed(Run):
-            """The run, as it was read just now."""
+            """A run whose log blocks are fixed."""
 
             def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
                 return iter([nothing, lines, nothing])
@@ -162,7 +162,7 @@ def test_idle_progress_repeats_only_without_progress_line(
         assert (file.getvalue(), capsys.readouterr().err) == ("step 1/100\n", waiting * 2)
         assert follow.print_logs(replayed, screen, LogQuery(follow=True))
         assert (screen.getvalue(), capsys.readouterr().err) == (f"{REWRITTEN}step 1/100\n", waiting)
-        shared = Terminal()  # what a person sees: each makes way for the other
+        shared = Terminal()  # the visible text: each line replaces the other
         monkeypatch.setattr("sys.stderr", shared)
         assert follow.print_logs(replayed, shared, LogQuery(follow=True))
         assert shared.getvalue() == f"{REWRITTEN}{waiting.strip()}{REWRITTEN}{REWRITTEN}step 1/100\n"
@@ -189,7 +189,7 @@ def test_logs_as_one_document(home: Path, capsys: pytest.CaptureFixture[str]) ->
         assert parse(capsys.readouterr().out)["error"]["kind"] == "not-found"
 
 
-def test_what_the_command_asks_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_passes_its_query(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(home, "run", nodes=2, processes_per_node=1)
     for seconds, name in enumerate(("supervisor", "agent-1", "rank-0", "rank-1")):
         (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
@@ -229,7 +229,7 @@ def test_empty_output_without_request_has_no_hint(home: Path, capsys: pytest.Cap
         assert capsys.readouterr() == ("", "")
 
 
-def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(home, "run", RunState.CANCELLED).rank_log(0).write_text("x")
     assert main(["logs", "run", "-f"]) == 0
     assert capsys.readouterr() == ("x\n", "cancelled  local://run\n")
@@ -252,7 +252,7 @@ def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureF
         (["-f", "-o", "json"], ["no end", "leave out -f"]),
     ],
 )
-def test_command_lines_that_make_no_sense(
+def test_contradictory_options_are_usage_errors(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: list[str]
 ) -> None:
     make_run(home, "run")
