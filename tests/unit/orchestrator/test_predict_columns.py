@@ -1,4 +1,4 @@
-"""Predictions by a tuned model: the columns are those that it was tuned on, unless the user names others."""
+"""Predictions of a tuned model use the columns of its training unless the spec names others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tuned(folder: Path, task: str, data: dict[str, Any]) -> Path:
-    """Tells in the model's folder what it was tuned on."""
+    """Write the task of a tuned model into its folder."""
     facts = FinetuneFacts(
         **dict.fromkeys(("run", "run_hash", "snapshot", "commit", "dirty")),
         config={"task": task, "data": data},
@@ -61,20 +61,20 @@ def test_columns_are_those_of_tuned_table(folder: Path, kind: str) -> None:
     assert named.changes["data.text"].origin == "--data.text"
 
 
-def test_the_job_alone_knows_them_too(folder: Path) -> None:
+def test_job_reads_columns_without_the_plan(folder: Path) -> None:
     model = tuned(folder, "own", {**REVIEWS, "pair": "answer"})
     flags = {"model": str(model), "input": ["new.csv"]}
     assert read_config(None, [], flags).data.pair == "answer"
     assert read_config(None, ["data.pair=null"], flags).data.pair is None
 
 
-def test_words_and_tags_stand_where_they_stood_in_training(folder: Path) -> None:
+def test_words_and_tags_use_columns_of_training(folder: Path) -> None:
     tuned(folder, "NER", {**REVIEWS, "word_column": 2, "tag_column": 4})
     data = resolved("evaluate", input=["new.conll"]).spec.job_config().data
     assert (data.word_column, data.tag_column, data.text) == (2, 4, "text")
 
 
-def test_without_a_word_of_them_columns_have_their_usual_names(folder: Path) -> None:
+def test_columns_have_default_names_without_record(folder: Path) -> None:
     assert resolved("predict").spec.job_config().data.text == "text"
     tuned(folder, "MRPC", REVIEWS)
     assert resolved("predict").spec.job_config().data.text == "text"

@@ -1,4 +1,4 @@
-"""Where a loss is expected: levels of chance and frequencies, and the curves of published recipes."""
+"""Expected range of a loss: chance and frequency levels, and curves of published recipes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_context_free_model_between_uniform_and_unigram(plan: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("key", ["init_from", "phase_from"])
-def test_who_starts_from_weights_guesses_better_than_evenly(plan: dict[str, Any], key: str) -> None:
+def test_model_with_weights_starts_below_uniform_level(plan: dict[str, Any], key: str) -> None:
     job = {**plan["job"], key: "/models/bert"}
     assert [level.label for level in levels({**plan, "job": job}, 6.0)] == ["unigram entropy"]
     assert frequencies_alone({**plan, "job": job}, 6.0, 100) is None
@@ -57,8 +57,8 @@ def test_published_curve_inside_corridor_plateau_outside(plan: dict[str, Any]) -
     assert ends == ()
     assert all(inside(corridor, step, loss) for step, loss in CURVE)
     assert all(low < high for _, low, high in corridor.points)
-    assert not inside(corridor, 2000, 6.4), "BERT-large that does not leave its plateau"
-    assert not inside(corridor, 200, 11.0), "one that learns nothing"
+    assert not inside(corridor, 2000, 6.4), "BERT-large that stays on its plateau"
+    assert not inside(corridor, 200, 11.0), "a model that does not learn"
     assert "read off a picture" in corridor.source
 
 
@@ -74,7 +74,7 @@ def test_corridor_of_running_run_ends_at_its_step(plan: dict[str, Any]) -> None:
     assert corridor.until(10**6)[-1][0] == CURVE[-1][0]
 
 
-def test_a_recipe_that_was_changed_has_no_published_corridor(plan: dict[str, Any]) -> None:
+def test_changed_recipe_has_no_published_corridor(plan: dict[str, Any]) -> None:
     assert published(of_recipe(plan, NVIDIA_LARGE, "train.steps")) == (None, ())
     assert published(of_recipe(plan, NVIDIA_LARGE, "train.log_every"))[0] is not None
     assert published(plan) == (None, ())
