@@ -1,4 +1,4 @@
-"""No module outside the backends knows one of them by name: it asks a site or a capability."""
+"""Modules outside of the backends contain no backend name: they query a site or a capability."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NAMES = {"azure", "debug", "local"}
 CONSTANTS = {name.upper() for name in NAMES}
-ROOMS = ("orchestrator/backends/", "orchestrator/testing/")  # a backend itself, and the double of Azure
+ROOMS = ("orchestrator/backends/", "orchestrator/testing/")  # the backends and the double of Azure
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -26,13 +26,13 @@ def is_name(node: ast.AST) -> bool:
 
 
 def compares(node: ast.AST) -> bool:
-    """Whether a comparison or a `case` has the name of a backend in it."""
+    """Return whether a comparison or a `case` contains the name of a backend."""
     if isinstance(node, ast.Compare | ast.MatchValue):
         return any(is_name(part) for part in ast.walk(node))
     return False
 
 
-def test_no_comparison_with_the_name_of_a_backend() -> None:
+def test_no_module_compares_backend_names() -> None:
     found = [f"{name}: {ast.unparse(node)}" for name, tree in sources() for node in ast.walk(tree) if compares(node)]
     assert found == []
 
@@ -43,7 +43,7 @@ def imported(node: ast.AST) -> list[str]:
     return [one.name for one in node.names] if isinstance(node, ast.Import) else []
 
 
-def test_no_import_from_the_room_of_azure() -> None:
+def test_no_module_imports_the_azure_package() -> None:
     found = [
         f"{name}: {module}"
         for name, tree in sources()
@@ -54,6 +54,6 @@ def test_no_import_from_the_room_of_azure() -> None:
     assert found == []
 
 
-def test_a_comparison_is_found() -> None:
+def test_comparison_with_a_backend_name_is_found() -> None:
     for text in ('a.backend == "azure"', "name in {None, 'local'}", "backend != AZURE"):
         assert any(compares(node) for node in ast.walk(ast.parse(text))), text

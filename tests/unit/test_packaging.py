@@ -1,4 +1,4 @@
-"""What is installed: every pin, the public names, the type marker."""
+"""The installed package: pins, public names, type marker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pins() -> dict[str, str]:
 
 
 def needed(name: str, extras: set[str], seen: dict[str, str]) -> None:
-    """Collects name -> installed version of all that a distribution needs, however far down."""
+    """Collect name -> installed version of all direct and indirect requirements of a distribution."""
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         markers = [{"extra": extra} for extra in extras | {""}]
@@ -35,7 +35,7 @@ def needed(name: str, extras: set[str], seen: dict[str, str]) -> None:
         try:
             seen[key] = distribution(key).version
         except PackageNotFoundError:
-            continue  # torch's CUDA packages beside its CPU build
+            continue  # CUDA packages of torch, which the CPU build does not need
         needed(key, set(requirement.extras), seen)
 
 
@@ -47,7 +47,7 @@ def test_every_dependency_pinned_to_installed_version() -> None:
     assert {name: pinned.get(name) for name in found} == {name: found[name].partition("+")[0] for name in found}
 
 
-def test_public_names_are_sorted_and_there() -> None:
+def test_public_names_are_sorted_and_exist() -> None:
     assert orchestrator.__all__ == sorted(orchestrator.__all__)
     for name in orchestrator.__all__:
         assert getattr(orchestrator, name).__name__ == name

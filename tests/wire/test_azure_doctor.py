@@ -1,4 +1,4 @@
-"""`orchestrator doctor -b azure` against the double: the way to a run, step by step, and where it ends."""
+"""`orchestrator doctor -b azure` against the double: every prerequisite of a run, up to the first that fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_wrong_workspace_is_a_failure(azure: AzureDouble, tmp_path: Path) -> Non
 
 
 def test_missing_sign_in_is_a_failure(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # no `az` there
+    monkeypatch.setenv("PATH", str(tmp_path))  # without `az`
     found = look(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
     assert [*found] == ["workspace", "sign-in"]
     assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", "az login")

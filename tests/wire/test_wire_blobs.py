@@ -1,4 +1,4 @@
-"""The double's blobs compared with Azurite, Microsoft's own emulator: one scenario, the same answers.
+"""Blobs of the double compared with Azurite, Microsoft's emulator: one scenario, the same answers.
 
 npm install azurite; PATH=$PWD/node_modules/.bin:$PATH pytest tests/wire/test_wire_blobs.py
 """
@@ -58,7 +58,7 @@ ANSWERS: Answers = {
 
 
 def refused(ask: Callable[[], object]) -> tuple[int | None, str]:
-    """Status and code with which the service refuses."""
+    """Return status and code of a refusal."""
     try:
         ask()
     except HttpResponseError as problem:
@@ -124,7 +124,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture
 def azurite(tmp_path: Path) -> Iterator[str]:
-    """Address of an account in a running Azurite."""
+    """Start Azurite; return the address of an account."""
     if (program := shutil.which("azurite-blob")) is None:
         pytest.skip("no azurite: npm install azurite")
     with closing(socket.socket()) as probe:
@@ -140,7 +140,7 @@ def azurite(tmp_path: Path) -> Iterator[str]:
             process.kill()
 
 
-def test_double_answers(azure: AzureDouble) -> None:
+def test_double_gives_the_recorded_answers(azure: AzureDouble) -> None:
     answers = scenario(f"https://{azure.place.blob_host}", azure.storage.key, azure.place.account)
     assert answers == ANSWERS
 
@@ -176,7 +176,7 @@ def test_service_sas_opens_one_blob_until_it_expires(azure: AzureDouble) -> None
     }
 
 
-def test_half_an_upload_is_none(azure: AzureDouble) -> None:
+def test_incomplete_upload_creates_no_blob(azure: AzureDouble) -> None:
     container = azure.storage.datastores["workspaceblobstore"]
     sas = azure.storage.sign(container, permissions="racw", seconds=60)
     request = (
@@ -191,7 +191,7 @@ def test_half_an_upload_is_none(azure: AzureDouble) -> None:
     assert list(azure.folder().iterdir()) == []
 
 
-def test_many_at_once(azure: AzureDouble) -> None:
+def test_parallel_uploads_are_complete(azure: AzureDouble) -> None:
     from azure.storage.blob import ContainerClient
 
     url = f"https://{azure.place.blob_host}"
@@ -210,6 +210,6 @@ def test_many_at_once(azure: AzureDouble) -> None:
 
 
 @pytest.mark.slow
-def test_azurite_answers_the_same(azure: AzureDouble, azurite: str) -> None:
+def test_azurite_gives_the_recorded_answers(azure: AzureDouble, azurite: str) -> None:
     ours = scenario(f"https://{azure.place.blob_host}", azure.storage.key, azure.place.account)
     assert ours == scenario(azurite, AZURITE_KEY, "devstoreaccount1")

@@ -1,4 +1,4 @@
-"""BERT is pretrained in the double's cloud, loses its machine, and resumes from its checkpoint in another job."""
+"""Pretraining in the double's cloud loses its machine and resumes from its checkpoint in another job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = (
 
 
 def training(name: str, code: Path) -> Any:
-    """Two nodes of one process each, whose output is the same path whatever the job's name."""
+    """Return a job of two nodes with a process each, whose output path does not depend on the name of the job."""
     from azure.ai.ml import Input, Output, PyTorchDistribution, command
 
     return command(

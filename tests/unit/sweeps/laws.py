@@ -1,4 +1,4 @@
-"""Distribution functions of parameters, and the distance of samples from them (Kolmogorov and Smirnov)."""
+"""Distribution functions of parameters, and the Kolmogorov-Smirnov distance of samples from them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DRAWS = 10_000
 
 
 def limit(count: int) -> float:
-    """Greatest distance that a sample of the law itself has, but for one in ten thousand."""
+    """Return the distance that a sample of the law itself exceeds only once in ten thousand cases."""
     return 2.23 / math.sqrt(count)
 
 
 def distance_to(law: Law, numbers: Sequence[float]) -> float:
-    """The greatest distance between the law and the share of numbers up to a value; also of laws with jumps."""
+    """Return the greatest distance between the law and the empirical distribution; also for laws with jumps."""
     ordered, count = sorted(numbers), len(numbers)
     little = (ordered[-1] - ordered[0]) * 1e-9
     found = 0.0

@@ -1,6 +1,6 @@
-"""The body that Azure's sweep service gets: against golden files, Microsoft's schema and what a trial then reads.
+"""Requests for Azure's sweep service compared with golden files and Microsoft's schema, and read by a trial.
 
-UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     rewrites the golden files; read the difference
+UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     rewrites the golden files; read the diff
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 
 
 def resolve(**sections: Any) -> ResolvedSweep:
-    """A sweep of the micro job on Azure."""
+    """Return a sweep of the micro job on Azure."""
     Path("notes.txt").write_text("Some text.\n")
     trial = json.loads(json.dumps({**MICRO, "backend": "azure"}))
     trial["data"]["text"] = ["notes.txt"]
@@ -92,7 +92,7 @@ def planned(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
 
 
 def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
-    """The body with what differs from checkout to checkout replaced by its name."""
+    """Return the body with values that differ between checkouts replaced by their names."""
     text = json.dumps(body)
     tags = body["properties"]["tags"]
     names = {
@@ -112,7 +112,7 @@ def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_golden(name: str) -> None:
+def test_sweep_body_equals_golden_file(name: str) -> None:
     sweep = resolve(**SWEEPS[name])
     plan, request = planned(sweep)
     body = sweep_request(sweep.spec, request).job
@@ -125,21 +125,21 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_wire_form_is_the_law_that_is_drawn_from_here(name: str) -> None:
-    """`test_sweep_space` holds draws against these same forms."""
+def test_wire_form_matches_the_local_distribution(name: str) -> None:
+    """`test_sweep_space` compares draws with the same wire forms."""
     parameter, wire = CASES[name]
     assert distribution(Parameter.model_validate(parameter))._to_rest_object() == wire
 
 
-def test_a_grid_has_the_numbers_of_a_randint_as_choices() -> None:
+def test_grid_sends_randint_as_choices() -> None:
     parameter = Parameter.model_validate({"randint": 3})
     assert distribution(parameter)._to_rest_object() == ["randint", [3]]
     assert distribution(parameter, as_choices=True)._to_rest_object() == ["choice", [[0, 1, 2]]]
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
-    """The service's names and values may all be text."""
+def test_settings_are_restored_from_the_wire(as_text: bool) -> None:
+    """The service may return all names and values as text."""
     spec = resolve(**SWEEPS["random-bandit"]).spec
     told: dict[str, Any] = {
         "optimizer__learning_rate": 1.5e-05,
@@ -184,9 +184,9 @@ def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
     ],
     ids=str,
 )
-def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
+def test_value_reaches_the_trial_unchanged(value: Any) -> None:
     written = encoded(Option(value=value))
-    assert written == json.loads(json.dumps(written)), "a plain number or a text"
+    assert written == json.loads(json.dumps(written)), "a plain number or text"
     command = f"--set 'optimizer.options.x={written}'"
     (_, assignment) = shlex.split(command)
     found = read_assignments([assignment], "--set").tree["optimizer"]["options"]["x"]
@@ -194,8 +194,8 @@ def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
     assert type(found) is type(value)
 
 
-def test_a_trial_reads_what_was_drawn() -> None:
-    """Azure puts text in the place of each binding, whatever it was: so does this, with one option of each."""
+def test_trial_reads_drawn_values() -> None:
+    """Azure replaces each binding by text, whatever its type; this test does the same with one option of each."""
     sweep = resolve(**SWEEPS["random-bandit"])
     body = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
     command = body["trial"]["command"]
@@ -215,7 +215,7 @@ def test_a_trial_reads_what_was_drawn() -> None:
     assert config.train.steps == 20
 
 
-def test_each_trial_writes_to_a_folder_of_its_own() -> None:
+def test_each_trial_writes_to_its_own_folder() -> None:
     sweep = resolve(space=RATE)
     properties = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
     assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/${{name}}/outputs/")

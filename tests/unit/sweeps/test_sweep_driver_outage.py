@@ -1,4 +1,4 @@
-"""A backend that does not answer for a while, as a cloud may: no trial is given up, and none runs on uncancelled."""
+"""A backend outage, as in a cloud: no trial is given up, and none keeps running after a cancel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.sweeps.quick_sweeps import Sweeps
 
 
 def away(sweeps: Sweeps, folder: SweepFolder, *questions: str) -> Path:
-    """Start an outage of these calls, and wait until the driver sees it; return the file to delete for its end."""
+    """Start an outage of these calls, and wait until the driver notices; return the file to delete at its end."""
     file = sweeps.home / AWAY
     file.write_text(" ".join(questions))
     wait_for(lambda: "the backend is away" in (folder.path / "driver.log").read_text(), what="the outage")
@@ -25,7 +25,7 @@ def away(sweeps: Sweeps, folder: SweepFolder, *questions: str) -> Path:
 
 
 @pytest.mark.parametrize("question", ["describe", "metrics"])
-def test_a_sweep_outlives_an_outage(sweeps: Sweeps, question: str) -> None:
+def test_sweep_survives_an_outage(sweeps: Sweeps, question: str) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=100, pause=15)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -37,7 +37,7 @@ def test_a_sweep_outlives_an_outage(sweeps: Sweeps, question: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["describe", "cancel"])
-def test_a_trial_has_ended_only_once_its_runs_have(sweeps: Sweeps, question: str) -> None:
+def test_trial_ends_only_after_its_runs(sweeps: Sweeps, question: str) -> None:
     folder = sweeps.make(limits={"trials": 1, "trial_hours": 1 / 3600}, seeds=[1, 2], steps=1000, pause=30)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -52,7 +52,7 @@ def test_a_trial_has_ended_only_once_its_runs_have(sweeps: Sweeps, question: str
 
 
 @pytest.mark.parametrize("question", ["describe", "cancel"])
-def test_cancelling_waits_for_the_end_of_an_outage(sweeps: Sweeps, question: str) -> None:
+def test_cancel_waits_for_the_end_of_an_outage(sweeps: Sweeps, question: str) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=30)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)

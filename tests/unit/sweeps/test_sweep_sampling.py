@@ -1,4 +1,4 @@
-"""Bayesian sampling: it finds what is good, asks nothing twice after a restart, and holds to the laws of its space."""
+"""Bayesian sampling: it finds good points, repeats none after a restart, and respects the space."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def search(spec: SweepSpec, count: int) -> list[float]:
 @pytest.mark.parametrize(
     ("name", "count"), [("tpe", 24), ("bayesian", 24), pytest.param("gp", 15, marks=pytest.mark.slow)]
 )
-def test_it_comes_closer_than_chance(name: str, count: int) -> None:
+def test_bayesian_sampling_beats_random_sampling(name: str, count: int) -> None:
     found = search(sweep({"rate": SPACE["rate"]}, name, seed=1), count)
     chance = search(sweep({"rate": SPACE["rate"]}, "random", seed=1), count)
     assert sum(found[12:]) < sum(chance[12:]) / 2
     assert min(found) < 0.15
 
 
-def test_more_is_better_where_the_goal_says_so() -> None:
+def test_maximize_prefers_larger_results() -> None:
     spec = sweep({"rate": SPACE["rate"]}, "tpe", seed=1, objective={"metric": "x", "goal": "maximize"})
     found = search(spec, 24)
     assert sum(found[12:]) > sum(found[:12])
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp"])
-def test_every_proposal_is_of_the_space(name: str) -> None:
+def test_every_proposal_is_inside_the_space(name: str) -> None:
     spec = sweep(SPACE, name)
     past: list[Any] = []
     for index in range(12):
@@ -102,12 +102,12 @@ def test_propose_is_a_function_of_the_past_trials() -> None:
     assert propose(spec, 0) == first
     assert propose(spec, 1, past) == propose(spec, 1, past) != first
     started: list[Any] = []
-    for index in range(12):  # the first ten of which Optuna draws at random: a sampler with one seed would repeat them
+    for index in range(12):  # Optuna draws the first ten at random: a sampler with a single seed would repeat them
         started.append(finished(spec, propose(spec, index, started), 1.0))
     assert len({trial.params["rate"] for trial in started}) == 12
 
 
-def test_points_that_are_known_beforehand_depend_on_no_past() -> None:
+def test_fixed_points_do_not_depend_on_past_trials() -> None:
     for name in ("random", "sobol"):
         spec = sweep(SPACE, name)
         assert propose(spec, 4) == latents(spec, 4)
