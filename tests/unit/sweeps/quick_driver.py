@@ -20,7 +20,7 @@ from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
-AWAY = "away"  # file in the home folder that lists calls without an answer while it exists
+AWAY = "away"  # while this file exists in the home folder, the calls that it lists fail
 
 
 class QuickBackend(LocalBackend):

@@ -295,9 +295,8 @@ def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:
     loser = sweeps.runs(folder)[0]
     (loser.outputs / ".deleted.model").mkdir()
     (loser.outputs / ".deleted.model" / "rest").touch()
-    folder.write_state(
-        folder.stored_state().model_copy(update={"state": RunState.RUNNING})
-    )  # it never wrote its final state
+    # as if the driver had not written its final state
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert not list(loser.outputs.glob(".*"))
