@@ -162,8 +162,8 @@ def executed() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("line", "place"), executed())
 def test_documented_command_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([word.replace("RUN", "novels") for word in words_of(line)[1:]])
-    said = capsys.readouterr()
-    assert (code, said.out != "") == (0, True), f"{place}: {said.err}"
+    output = capsys.readouterr()
+    assert (code, output.out != "") == (0, True), f"{place}: {output.err}"
 
 
 @pytest.mark.slow

@@ -86,15 +86,15 @@ run.state
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return mypy's output for each script, run outside of the checkout like a user's."""
     folder = tmp_path_factory.mktemp("script")
-    said = {}
+    outputs = {}
     for name, text in (("right", SCRIPT), ("wrong", WRONG)):
         (folder / f"{name}.py").write_text(text)
         command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent"]
         found = subprocess.run(
             [*command, f"{name}.py"], cwd=folder, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True
         )
-        said[name] = found.stdout + found.stderr
-    return said
+        outputs[name] = found.stdout + found.stderr
+    return outputs
 
 
 @pytest.mark.slow  # mypy reads all modules of the SDK

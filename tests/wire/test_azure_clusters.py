@@ -127,7 +127,7 @@ def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("create", "--name", "gpu"), "required: --sku"),
         (("list", "--name", "gpu"), "does not know: --name gpu"),
@@ -137,10 +137,10 @@ def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
         (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "fix      --sku Standard_NC"),
     ],
 )
-def test_invalid_flags_are_refused(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
+def test_invalid_flags_are_refused(words: tuple[str, ...], message: str, cluster: Cluster) -> None:
     code, _, err = cluster(*words)
     assert code == 2
-    assert said in err
+    assert message in err
 
 
 def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDouble) -> None:

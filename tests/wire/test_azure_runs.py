@@ -163,8 +163,8 @@ def test_error_of_failed_rank_is_the_reason(run: Run, azure: AzureDouble) -> Non
     for rank, kind in ((0, "peer"), (2, "memory")):
         left = {"error": {"kind": kind}, "text": f"error[{kind}]: of rank {rank}"}
         (outputs(azure, run) / f"error-{rank}.json").write_text(json.dumps(left))
-    said = "Execution failed. User process '2' exited with status code 1. Please check log file"
-    azure.move(run.name, "Failed", {"code": "UserError", "message": said})
+    message = "Execution failed. User process '2' exited with status code 1. Please check log file"
+    azure.move(run.name, "Failed", {"code": "UserError", "message": message})
     status = run.status()
     assert (status.state, status.exit_code, status.reason) == (RunState.FAILED, 1, "error[memory]: of rank 2")
 
@@ -385,8 +385,8 @@ def test_no_secret_is_stored_or_printed(
     run.status()
     log(azure, run.name, 0, f"{azure.secrets[-1]}\n")
     texts = [path.read_text(errors="replace") for path in (tmp_path / "home").rglob("*") if path.is_file()]
-    said: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
-    assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, said()])]
+    output: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
+    assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, output()])]
     assert not [text for text in texts if re.search(r"sig=(?!REDACTED)\w{8}", text)]
 
 

@@ -257,8 +257,8 @@ def test_trials_have_their_endings(azure: AzureDouble, orchestrator: Orchestrato
     ]
     for number, (reports, status, hours) in enumerate(ends):
         name = f"{sweep.name}_{number}"
-        told = {alias("objective.next_sentence"): "false" if number % 2 else "true", alias(RATE): "0.03"}
-        body = {"jobType": "Command", "tags": {"hyperparameters": json.dumps(told)}}
+        settings = {alias("objective.next_sentence"): "false" if number % 2 else "true", alias(RATE): "0.03"}
+        body = {"jobType": "Command", "tags": {"hyperparameters": json.dumps(settings)}}
         job = azure.jobs.submit(name, body, parent=sweep.name)
         for moved in ("Running", status):
             azure.move(name, moved)

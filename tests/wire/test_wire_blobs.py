@@ -35,7 +35,7 @@ ANSWERS: Answers = {
     "end": True,
     "past the end": (416, "InvalidRange"),
     "of nothing": b"",
-    "told": (102400, {"step": "1"}, "application/x-tar", "BlockBlob"),
+    "properties": (102400, {"step": "1"}, "application/x-tar", "BlockBlob"),
     "listed": ["run/a/1.txt", "run/a/2 & more.txt", "run/b.txt", "run/large.bin"],
     "by two": [2, 2, 2],
     "folders": ["run/a/", "run/b.txt", "run/large.bin"],
@@ -83,8 +83,13 @@ def scenario(url: str, key: str, account: str) -> Answers:
         answers["end"] = large.download_blob(offset=len(CONTENT) - 2, length=100).readall() == CONTENT[-2:]
         answers["past the end"] = refused(lambda: large.download_blob(offset=len(CONTENT) + 9).readall())
         answers["of nothing"] = box.upload_blob("empty", b"").download_blob().readall()
-        told = large.get_blob_properties()
-        answers["told"] = (told.size, told.metadata, told.content_settings.content_type, told.blob_type.value)
+        properties = large.get_blob_properties()
+        answers["properties"] = (
+            properties.size,
+            properties.metadata,
+            properties.content_settings.content_type,
+            properties.blob_type.value,
+        )
         answers["listed"] = [found.name for found in box.list_blobs(name_starts_with="run/")]
         answers["by two"] = [len(list(page)) for page in box.list_blobs(results_per_page=2).by_page()]
         answers["folders"] = [found.name for found in box.walk_blobs(name_starts_with="run/", delimiter="/")]

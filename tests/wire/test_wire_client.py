@@ -87,7 +87,7 @@ def test_job_is_accepted_shown_listed_and_cancelled(azure: AzureDouble, ml: Any,
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"compute": "nowhere"}, "Unknown compute target 'nowhere'"),
         ({"environment": "azureml:nothing:1"}, "environmentId .* could not be found"),
@@ -96,10 +96,10 @@ def test_job_is_accepted_shown_listed_and_cancelled(azure: AzureDouble, ml: Any,
     ],
 )
 def test_job_refused_by_the_service_is_refused(
-    ml: Any, code: Path, tmp_path: Path, change: dict[str, Any], said: str
+    ml: Any, code: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     prepare(ml, tmp_path)
-    with pytest.raises(HttpResponseError, match=said):
+    with pytest.raises(HttpResponseError, match=message):
         ml.jobs.create_or_update(job("one", code, **change))
     with pytest.raises(ResourceNotFoundError):
         ml.jobs.get("one")

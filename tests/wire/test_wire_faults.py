@@ -222,8 +222,8 @@ def test_missing_data_fail_the_job(running_azure: AzureDouble, client: Any, code
 def test_machine_has_an_identity(azure: AzureDouble) -> None:
     from azure.identity import CredentialUnavailableError, ManagedIdentityCredential
 
-    with ManagedIdentityCredential() as nobody, pytest.raises(CredentialUnavailableError):
-        nobody.get_token("https://management.azure.com/.default")
+    with ManagedIdentityCredential() as absent, pytest.raises(CredentialUnavailableError):
+        absent.get_token("https://management.azure.com/.default")
     azure.login.managed_identity = True
     with ManagedIdentityCredential() as machine:
         assert machine.get_token("https://management.azure.com/.default").token in azure.secrets

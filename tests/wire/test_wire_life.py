@@ -94,9 +94,9 @@ def test_requests_are_recorded_without_their_secrets(azure: AzureDouble, ml: Any
     ]
     (put,) = azure.requests("PUT */jobs/one")
     assert put.body["properties"]["command"] == "python job.py ${{inputs.data}} ${{outputs.model}}"
-    said = repr(azure.requests())
+    requests = repr(azure.requests())
     assert len(azure.secrets) > 5
-    assert not [secret for secret in azure.secrets if secret in said]
+    assert not [secret for secret in azure.secrets if secret in requests]
 
 
 def test_redaction_reaches_every_depth() -> None:

@@ -33,7 +33,7 @@ def test_complete_job_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda job: job.update(nodes=2), "properties: Additional properties are not allowed ('nodes' was unexpected)"),
         (
@@ -76,11 +76,11 @@ def test_complete_job_is_valid() -> None:
         ),
     ],
 )
-def test_problem_is_named_by_its_path(change: Change, said: str) -> None:
+def test_problem_is_named_by_its_path(change: Change, message: str) -> None:
     body = copy.deepcopy(JOB)
     change(body["properties"])
     (problem, *more) = mismatches("jobs", VERSION, body)
-    assert problem.startswith(said)
+    assert problem.startswith(message)
     assert more == []
 
 

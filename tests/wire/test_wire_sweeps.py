@@ -76,8 +76,8 @@ def test_sweep_runs_its_trials_and_names_the_best(running_azure: AzureDouble, cl
     children = list(ml.jobs.list(parent_job_name="search"))
     assert [child.name for child in children] == ["search_0", "search_1", "search_2"]
     assert [child.status for child in children] == ["Completed"] * 3
-    told = [json.loads(child.tags["hyperparameters"]) for child in children]
-    assert told == [{"lr": rate, "steps": 2} for rate in (0.03, 0.01, 0.02)]
+    settings = [json.loads(child.tags["hyperparameters"]) for child in children]
+    assert settings == [{"lr": rate, "steps": 2} for rate in (0.03, 0.01, 0.02)]
     found = ml.jobs.get("search")
     assert (found.properties["best_child_run_id"], found.properties["score"]) == ("search_1", "10.5")
     assert [one.name for one in ml.jobs.list()] == ["search"]
@@ -139,7 +139,7 @@ def test_time_limits_apply_to_each_trial_and_to_the_sweep(
 
 
 @pytest.mark.parametrize(
-    ("sampling", "law", "says"),
+    ("sampling", "law", "message"),
     [
         ("grid", ("Uniform", 0.0, 0.3), "Grid sampling supports choice only, and lr is uniform"),
         ("bayesian", ("LogUniform", -9.0, -2.0), "Bayesian sampling supports choice, uniform, quniform only"),
@@ -147,7 +147,7 @@ def test_time_limits_apply_to_each_trial_and_to_the_sweep(
     ],
 )
 def test_spaces_refused_by_the_service_are_refused(
-    azure: AzureDouble, ml: Any, tmp_path: Path, sampling: str, law: tuple[Any, ...], says: str
+    azure: AzureDouble, ml: Any, tmp_path: Path, sampling: str, law: tuple[Any, ...], message: str
 ) -> None:
     from azure.ai.ml import sweep as laws
     from azure.core.exceptions import HttpResponseError
@@ -155,7 +155,7 @@ def test_spaces_refused_by_the_service_are_refused(
     name, *numbers = law
     sweep = search(ml, tmp_path, {"lr": getattr(laws, name)(*numbers)})
     sweep.sampling_algorithm = sampling
-    with pytest.raises(HttpResponseError, match=says):
+    with pytest.raises(HttpResponseError, match=message):
         ml.jobs.create_or_update(sweep)
     assert azure.jobs.all() == []
 

@@ -100,7 +100,7 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (COMMAND.replace("type: pytorch", "type: torch.distributed"), "job.yml:19: distribution.type: "),
         (COMMAND + "epcohs: 3\n", "job.yml:27: epcohs: Unknown field"),
@@ -129,11 +129,11 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
         ),
     ],
 )
-def test_refused_key_has_line_and_reason(text: str, said: str, write: Write) -> None:
+def test_refused_key_has_line_and_reason(text: str, message: str, write: Write) -> None:
     write(text)
     with pytest.raises(SpecError) as failure:
         read_job_file(Path("job.yml"))
-    assert said in str(failure.value)
+    assert message in str(failure.value)
 
 
 def test_submit_of_job_file_prints_its_body(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

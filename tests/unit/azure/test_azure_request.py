@@ -334,9 +334,9 @@ def test_sources_keep_settings_and_job_fetches_datasets(make_plan: MakePlan) -> 
     assert source["weight"] == 2.0
 
 
-@pytest.mark.parametrize(("store", "said"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
+@pytest.mark.parametrize(("store", "note"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
 def test_preparation_writes_store_where_training_reads(
-    store: str | None, said: str, make_plan: MakePlan, tmp_path: Path
+    store: str | None, note: str, make_plan: MakePlan, tmp_path: Path
 ) -> None:
     make_plan()  # creates the text
     where = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "compute.nodes": 2}
@@ -347,7 +347,7 @@ def test_preparation_writes_store_where_training_reads(
     body = request.job["properties"]
     assert body["command"].endswith(
         "exec python -m train_jobs.prepare --config ${{inputs.job}}/config.json "
-        f"--set 'data.text=[\"${{{{inputs.text}}}}/notes.txt\"]' {said}"
+        f"--set 'data.text=[\"${{{{inputs.text}}}}/notes.txt\"]' {note}"
         "--output ${{outputs.run}} --cache ${{outputs.stores}} --device cpu"
     )
     assert body["outputs"]["stores"]["uri"].endswith("/paths/orchestrator/token-stores/")

@@ -138,10 +138,10 @@ def test_explain_maps_status_to_error_kind(problem: RefusedError, kind: type[Exc
 
 def test_reason_is_one_short_line_without_secrets() -> None:
     found = explain(RefusedError(500, "Odd", f"it\n\nfailed: sig={SECRET} Bearer {SECRET} " + "x" * 1000), "job one")
-    says = str(found.facts["reason"])
-    assert SECRET not in says.replace("sig=" + SECRET, "")
-    assert "\n" not in says
-    assert len(says) <= 400
+    reason = str(found.facts["reason"])
+    assert SECRET not in reason.replace("sig=" + SECRET, "")
+    assert "\n" not in reason
+    assert len(reason) <= 400
 
 
 def test_transient_errors_have_a_pause() -> None:
@@ -165,6 +165,6 @@ def test_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     monkeypatch.setattr(cloud, "list_sizes", fail)
     assert main(["--debug", "skus"]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert SECRET not in said.partition("error[bug]")[0]
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert SECRET not in err.partition("error[bug]")[0]

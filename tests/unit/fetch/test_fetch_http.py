@@ -55,14 +55,14 @@ def left(folder: Path) -> list[str]:
 def test_file_is_fetched_completely_and_checked(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("a/b.bin", CONTENT)
     target = tmp_path / "deep" / "b.bin"
-    told: list[tuple[str, int, int | None]] = []
-    client.transfer = client.transfer._replace(progress=lambda *facts: told.append(facts))
+    reports: list[tuple[str, int, int | None]] = []
+    client.transfer = client.transfer._replace(progress=lambda *facts: reports.append(facts))
     fetched = client.get(Remote("a/b.bin", SHA256, len(CONTENT)), target)
     assert (fetched.path, fetched.bytes, fetched.new, fetched.checked) == (target, len(CONTENT), True, "sha256")
     assert target.read_bytes() == CONTENT
     assert left(target.parent) == ["b.bin"]
-    assert told[0] == ("b.bin", 0, len(CONTENT))
-    assert told[-1] == ("b.bin", len(CONTENT), len(CONTENT))
+    assert reports[0] == ("b.bin", 0, len(CONTENT))
+    assert reports[-1] == ("b.bin", len(CONTENT), len(CONTENT))
     assert site.seen[0][1]["accept-encoding"] == "identity"
     assert site.seen[0][1]["user-agent"].startswith("bert-orchestrator/")
 

@@ -26,10 +26,10 @@ ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 class Peer(World):
     """Another process, whose main process sends the given value."""
 
-    told = 0
+    value = 0
 
     def from_main(self, value: int) -> int:
-        return self.told
+        return self.value
 
 
 def bert(folder: Path, kind: type[transformers.PreTrainedModel] = transformers.BertForPreTraining) -> Path:
@@ -115,7 +115,7 @@ def test_process_with_different_weights_stops(tmp_path: Path, capsys: pytest.Cap
 def test_only_the_main_process_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "bert", transformers.BertForMaskedLM)
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
-    object.__setattr__(peer, "told", int(str(initial_weights(folder))[:15], 16))
+    object.__setattr__(peer, "value", int(str(initial_weights(folder))[:15], 16))
     _, absent = started(folder, tmp_path, peer)
     assert absent
     assert capsys.readouterr().out == ""

@@ -141,8 +141,8 @@ def test_second_phase_and_its_restart(copied: Path, tmp_path: Path, capsys: pyte
     folders = {"output": tmp_path / "second", "cache": tmp_path / "stores", "device": "cpu"}
     pretrain(config, **folders)
     out = capsys.readouterr().out
-    told = f"phase      weights and moments of step 4 from {phase.folder}, SHA-256 {phase.facts.weights[:8]}\n"
-    assert told in out
+    line = f"phase      weights and moments of step 4 from {phase.folder}, SHA-256 {phase.facts.weights[:8]}\n"
+    assert line in out
     reports = [json.loads(line) for line in (tmp_path / "second" / "metrics.jsonl").read_text().splitlines()]
     assert [report["step"] for report in reports if "train_loss" in report["metrics"]] == [2, 4]
     rates = [report["metrics"]["learning_rate"] for report in reports if "learning_rate" in report["metrics"]]

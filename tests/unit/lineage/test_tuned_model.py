@@ -120,14 +120,14 @@ def test_card_metadata_is_valid_for_the_hub(folder: Path) -> None:
     results = {result.metric_type: result for result in data.eval_results}
     assert {kind: result.metric_value for kind, result in results.items()} == {"f1": 0.9, "accuracy": 0.85}
     assert (results["f1"].dataset_name, results["f1"].dataset_split) == ("GLUE MRPC", "validation")
-    for told in (
+    for expected in (
         "bert, fine-tuned on GLUE MRPC",
         "| f1 | 0.9000 |",
         "no, yes",
         "`classifier.weight`",
         "MRPC/train.tsv",
     ):
-        assert told in text, told
+        assert expected in text, expected
     assert "collapsed" not in text.split("## Limits")[0]
 
 

@@ -26,9 +26,9 @@ def test_slow_rise_below_the_threshold_is_not_reported() -> None:
 
 
 def test_rising_loss_reported_with_best_step() -> None:
-    said = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
-    assert said[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median has not changed yet
-    assert said[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"
+    messages = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
+    assert messages[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median has not changed yet
+    assert messages[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

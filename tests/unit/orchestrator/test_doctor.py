@@ -59,9 +59,9 @@ def test_healthy_machine_check_changes_and_imports_nothing(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
-    told, modules = done.stdout.splitlines()
+    document, modules = done.stdout.splitlines()
     assert not {"torch", "mlflow", "numpy", "azure"} & set(modules.split())
-    findings = [Finding.model_validate(finding) for finding in json.loads(told)]
+    findings = [Finding.model_validate(finding) for finding in json.loads(document)]
     assert [finding for finding in findings if finding.level == "fail"] == []
     assert all(finding.fix for finding in findings if finding.level == "warn")
     assert len({finding.name for finding in findings}) == len(findings) >= 18
@@ -130,20 +130,20 @@ def test_checkout_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("__version__ = '2.13.0+cu129'\ncuda: Optional[str] = '12.9'\n", "2.13.0+cu129, built for CUDA 12.9"),
         ('__version__ = "2.13.0+cpu"\ncuda: Optional[str] = None\n', "2.13.0+cpu, CPU build"),
     ],
 )
-def test_torch_build_is_read_from_its_files(tmp_path: Path, text: str, told: str) -> None:
+def test_torch_build_is_read_from_its_files(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "torch" / "version.py").write_text(text)
     check = "from orchestrator.doctor.packages import torch_build; print(torch_build().text)"
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=environ, check=True)
-    assert done.stdout.strip() == told
+    assert done.stdout.strip() == expected
 
 
 def test_torch_that_fails_to_load_has_its_own_message(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (1, "ended with exit code 1"),
         (128, "ended with exit code 128"),
@@ -53,12 +53,12 @@ def run(tmp_path: Path) -> RunFolder:
         (255, "ended with exit code 255"),  # sys.exit(-1)
     ],
 )
-def test_only_exit_codes_of_signals_name_a_signal(run: RunFolder, code: int, said: str) -> None:
+def test_only_exit_codes_of_signals_name_a_signal(run: RunFolder, code: int, message: str) -> None:
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text(f"{code}\n")
     ending = ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False)
     assert (ending.state, ending.exit_code) == (RunState.FAILED, code)
-    assert ending.reason == f"rank 0 {said}; see {run.rank_log(0)}"
+    assert ending.reason == f"rank 0 {message}; see {run.rank_log(0)}"
 
 
 def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:

@@ -197,7 +197,7 @@ TFLOPS = 1e12
 
 def machines(gpu: str | None = "A100", **changes: Any) -> ResolvedCompute:
     """Return the compute section of two machines with 8 GPUs, with changes."""
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "nodes": 2,
         "processes_per_node": 8,
         "device": "gpu",
@@ -207,7 +207,7 @@ def machines(gpu: str | None = "A100", **changes: Any) -> ResolvedCompute:
         "price_origin": "a price",
         "master_port": 0,
     }
-    return ResolvedCompute.model_validate({**told, **changes})
+    return ResolvedCompute.model_validate({**values, **changes})
 
 
 def span(compute: ResolvedCompute, **sections: Any) -> Span | None:

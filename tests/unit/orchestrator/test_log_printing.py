@@ -221,9 +221,9 @@ def test_empty_output_without_request_has_no_hint(home: Path, capsys: pytest.Cap
     make_run(home, "run").rank_log(1).touch()
     for words in ([], ["--rank", "1"], ["-f"], ["--all-ranks"]):
         assert main(["logs", "run", *words]) == 0
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert "orchestrator logs run --launcher" in said.err
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "orchestrator logs run --launcher" in output.err
     for words in (["--tail", "3"], ["--launcher"], ["--grep", "x"], ["--since", "1h"]):
         assert main(["logs", "run", *words]) == 0
         assert capsys.readouterr() == ("", "")
@@ -236,7 +236,7 @@ def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (
             ["--grep", "loss [0-9"],
@@ -253,13 +253,13 @@ def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.Captur
     ],
 )
 def test_contradictory_options_are_usage_errors(
-    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: list[str]
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], output: list[str]
 ) -> None:
     make_run(home, "run")
     assert main(["logs", "run", *words]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error[usage]: ")
-    for part in said:
+    for part in output:
         assert part in err
 
 

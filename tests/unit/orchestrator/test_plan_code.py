@@ -252,9 +252,9 @@ def test_git_state_of_the_package_is_shown(folder: Path) -> None:
     subprocess.run(["git", "init", "--quiet", "site"], check=True)
     subprocess.run(["git", "-C", "site", "add", "."], check=True)
     branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
-    told = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
-    assert f"commit {told}" in squeezed(plan())
-    assert f"commit none, in no git repository {told}" in squeezed(plan("code.folder=code"))
+    state = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
+    assert f"commit {state}" in squeezed(plan())
+    assert f"commit none, in no git repository {state}" in squeezed(plan("code.folder=code"))
 
 
 def test_module_of_own_class_must_be_shipped(folder: Path) -> None:

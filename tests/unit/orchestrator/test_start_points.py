@@ -41,17 +41,17 @@ def test_run_with_one_model_needs_no_task(attach: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("glue", "run glue has a model for each task"),
         ("glue/CoLA", "run glue has no model of CoLA"),
         ("one/MRPC", "the model of MRPC of run one is missing"),
     ],
 )
-def test_missing_or_unknown_task_is_refused(attach: Any, name: str, told: str) -> None:
+def test_missing_or_unknown_task_is_refused(attach: Any, name: str, message: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         model_of(name, attach)
-    assert caught.value.message == told
+    assert caught.value.message == message
     if name.startswith("glue"):
         assert (caught.value.facts, caught.value.fix) == ({"have": "MRPC, RTE"}, "--model glue/MRPC")
 

@@ -92,9 +92,9 @@ def test_unwritable_predictions_raise_storage_error(tmp_path: Path, disk: Path) 
         run.deliver(disk / "out.jsonl")
 
 
-@pytest.mark.parametrize(("steps", "said"), [(None, "step 0"), (7, "step 0 of 7")])
+@pytest.mark.parametrize(("steps", "progress"), [(None, "step 0"), (7, "step 0 of 7")])
 def test_run_of_the_same_plan_shows_its_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None, progress: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus.txt")
@@ -104,4 +104,4 @@ def test_run_of_the_same_plan_shows_its_progress(
     make_run(tmp_path / "home", plan.name, RunState.CANCELLED, plan={"steps": steps})
     with pytest.raises(ConflictError, match="a run of the same plan was cancelled") as failure:
         orchestrator.submit(plan)
-    assert failure.value.facts["run"] == f"{plan.name}, {said}"
+    assert failure.value.facts["run"] == f"{plan.name}, {progress}"

@@ -44,9 +44,9 @@ def run(folder: Path) -> None:
         if report == 2 and odd == CRASHES and state["attempt"] == 1:
             return note("failed", ended=time.time(), exit_code=1, reason="crashed as asked")
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
-        told = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
+        metrics = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
-            stream.write(json.dumps({"step": report, "time": time.time(), "metrics": told}) + "\n")
+            stream.write(json.dumps({"step": report, "time": time.time(), "metrics": metrics}) + "\n")
         for name in ("checkpoints/step-1", "model"):
             (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
             (folder / "outputs" / name / "weights").write_text("some")

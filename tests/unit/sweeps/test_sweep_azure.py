@@ -141,14 +141,14 @@ def test_grid_sends_randint_as_choices() -> None:
 def test_settings_are_restored_from_the_wire(as_text: bool) -> None:
     """The service may return all names and values as text."""
     spec = resolve(**SWEEPS["random-bandit"]).spec
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "optimizer__learning_rate": 1.5e-05,
         "train__steps": 20.0,
         "optimizer__betas": "[0.9, 0.999]",
         "objective__next_sentence": "false",
         "schedule": '{"name": "polynomial", "power": 1.0}',
     }
-    found = settings_of(spec.space, {name: str(value) for name, value in told.items()} if as_text else told)
+    found = settings_of(spec.space, {name: str(value) for name, value in values.items()} if as_text else values)
     assert found == {
         "optimizer.learning_rate": 1.5e-05,
         "train.steps": 20,
@@ -227,7 +227,7 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         (
             {"space": RATE, "sampling": "bayesian"},
@@ -279,11 +279,11 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
         ),
     ],
 )
-def test_service_refusals_name_an_alternative(sections: dict[str, Any], told: str) -> None:
+def test_service_refusals_name_an_alternative(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(**sections)
     (problem,) = caught.value.problems
-    assert told in problem
+    assert message in problem
 
 
 def test_local_driver_accepts_what_the_service_refuses() -> None:

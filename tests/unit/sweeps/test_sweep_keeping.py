@@ -61,15 +61,15 @@ def test_plan_shows_kept_trials_and_disk_space(tmp_path: Path) -> None:
     job = json.loads(json.dumps(MICRO))
     job["data"] |= {"text": ["notes.txt"]}
     document = {"space": RATE, "trial": job, "limits": {"trials": 9, "concurrent": 2}, "seeds": [1, 2]}
-    told = {}
+    lines = {}
     for keep in (1, "all"):
         Path("sweep.yaml").write_text(yaml.safe_dump({**document, "keep_best": keep}))
         planned = Sweeps(tmp_path / "home", environ=NO_GPU).plan(file=Path("sweep.yaml"))
-        told[keep] = dict(line.split(maxsplit=1) for line in plan_text(planned).splitlines())
-    assert told[1]["keeps"] == "checkpoints and models of the best trial"
-    assert "at most: 3 trials x 2 seeds of " in told[1]["disk"]
-    assert told["all"]["keeps"] == "checkpoints and models of all trials"
-    assert "at most: 9 trials x 2 seeds of " in told["all"]["disk"]
+        lines[keep] = dict(line.split(maxsplit=1) for line in plan_text(planned).splitlines())
+    assert lines[1]["keeps"] == "checkpoints and models of the best trial"
+    assert "at most: 3 trials x 2 seeds of " in lines[1]["disk"]
+    assert lines["all"]["keeps"] == "checkpoints and models of all trials"
+    assert "at most: 9 trials x 2 seeds of " in lines["all"]["disk"]
 
 
 def make_run(path: Path) -> RunFolder:

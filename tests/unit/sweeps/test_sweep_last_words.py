@@ -46,10 +46,10 @@ def test_best_spec_creates_its_folder_and_prints_a_command(home: Path, capsys: p
     found = make(home)
     add(found, [1.0], "completed", 1.0)
     assert main(["sweep", "best", "search-1", "--spec", "my out/best.yaml", "-o", "json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["trial"] == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["trial"] == 0
     assert "train" in Path("my out/best.yaml").read_text()
-    assert shlex.split(told.err.splitlines()[-1])[-1] == "my out/best.yaml"
+    assert shlex.split(output.err.splitlines()[-1])[-1] == "my out/best.yaml"
     Path("file").touch()
     assert main(["sweep", "best", "search-1", "--spec", "file/best.yaml"]) == 1
     assert "error[storage]: cannot write the spec" in capsys.readouterr().err

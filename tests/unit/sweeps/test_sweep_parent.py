@@ -35,7 +35,7 @@ def test_parent_run_has_final_state_and_every_decision(tmp_path: Path) -> None:
     folder = make_sweep(record, tmp_path)
     client = MlflowClient(tracking_uri=default_uri(tmp_path))
     run_id = None
-    for number, (state, told) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
+    for number, (state, expected) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
         parent = ParentRun(folder, record, tmp_path)
         before, run_id = run_id, parent.open(run_id)
         assert run_id is not None
@@ -43,7 +43,7 @@ def test_parent_run_has_final_state_and_every_decision(tmp_path: Path) -> None:
         assert client.get_run(run_id).info.status == "RUNNING"
         folder.decide(number, Decision(number % 2 == 0, 3, "0.611 x 1.2 < 0.79"))
         parent.end(state)
-        assert client.get_run(run_id).info.status == told, "SIGTERM ends the run"
+        assert client.get_run(run_id).info.status == expected, "SIGTERM ends the run"
     assert run_id is not None
     run = client.get_run(run_id)
     assert run.data.params["limits.trials"] == "4"

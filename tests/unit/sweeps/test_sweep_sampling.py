@@ -33,8 +33,8 @@ def finished(spec: SweepSpec, drawn: Latents, value: float) -> Any:
     from optuna.trial import create_trial
 
     names = {name: parameter for name, _, parameter in all_parameters(spec.space)}
-    told = {name: distribution(names[name]) for name in drawn}
-    return create_trial(params=drawn, distributions=told, value=value)
+    distributions = {name: distribution(names[name]) for name in drawn}
+    return create_trial(params=drawn, distributions=distributions, value=value)
 
 
 def search(spec: SweepSpec, count: int) -> list[float]:

@@ -103,7 +103,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "told"),
+    ("parameter", "message"),
     [
         ({"low": 1}, "a range needs both low and high"),
         ({"low": 2, "high": 2}, "low and high are both 2: write 2 alone"),
@@ -124,14 +124,14 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ([{"x": {"low": 3, "high": 1}}], "choice.0.space.x: low 3 is above high 1"),
     ],
 )
-def test_invalid_parameters_are_refused(parameter: Any, told: str) -> None:
+def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
     (problem,) = problems_of({"space": {"optimizer.weight_decay": parameter}})
     assert problem.startswith("sweep.yaml:")
-    assert told in problem
+    assert message in problem
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({"space": {}}, "space: nothing varies"),
         (
@@ -177,9 +177,9 @@ def test_invalid_parameters_are_refused(parameter: Any, told: str) -> None:
         ({"space": RATE, "trial": "gone.yaml"}, "trial: no such file: "),
     ],
 )
-def test_contradictory_keys_are_refused(document: dict[str, Any], told: str) -> None:
+def test_contradictory_keys_are_refused(document: dict[str, Any], message: str) -> None:
     found = problems_of(document)
-    assert any(told in problem for problem in found), found
+    assert any(message in problem for problem in found), found
 
 
 def test_invalid_combinations_are_counted_with_the_first() -> None:
